@@ -83,6 +83,7 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
+    from hyrt.graph.links.link_file import write_links
     from hyrt.nn.own_modules.depth import check_depth, depth_of
     from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
@@ -90,6 +91,7 @@ def train(
     from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
+    from hyrt.training.given.link_graph import LINKS
     from hyrt.training.given.opened_graph import opened_graph
     from hyrt.training.setup import PreparedRun
     from hyrt.training.train import Training
@@ -123,6 +125,8 @@ def train(
     settings, prepared, _ = resolve_rows(settings, prepared)
     settings, _ = share_columns(settings, prepared)
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
+    if checkpoints is not None and prepared.graph.links is not None:
+        write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
     training = Training(
         compose_run(
             settings,

@@ -177,6 +177,11 @@ def located(config: Config) -> Config:
     if config.data.source and path.exists():
         data = config.data.model_copy(update={"source": str(path.absolute())})
         config = config.model_copy(update={"data": data})
+    for key in ("split", "times"):
+        given = getattr(config.links, key)
+        if given is not None and given.endswith((".npz", ".npy")) and Path(given).exists():
+            update = {key: str(Path(given).absolute())}
+            config = config.model_copy(update={"links": config.links.model_copy(update=update)})
     network = config.distributed.network
     if network is not None and Path(network).exists():
         update = {"network": str(Path(network).absolute())}

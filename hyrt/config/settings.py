@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from hyrt.config.by_kind import LENIENT, ByKind
+from hyrt.config.link_settings import LinksConfig
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
 from hyrt.nn.models.model_kind import MODELS, check_model, find_model
 from hyrt.objective import Objective
@@ -177,8 +178,8 @@ class TrainConfig(Section):
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
     objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = BY_LABELS
     """The objective to train for. `auto` takes what the labels call for: `classification` for a class of each
-    vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. Installed packages may declare more.
-    """
+    vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. `links` predicts edges: see `links`.
+    Installed packages may declare more."""
     objective_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the objective: `{loss: mae}` lets `regression` train for the absolute error in
     place of the squared one."""
@@ -193,7 +194,8 @@ class TrainConfig(Section):
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
     `loss`; for `multilabel`, `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` or `loss`; for
-    `regression`, `mse`, `mae` or `r2`. `auto` is the objective's first."""
+    `regression`, `mse`, `mae` or `r2`; for `links`, `roc_auc`, `average_precision`, `mrr`, `hits@1`,
+    `hits@10`, `hits@50` or `loss`. `auto` is the objective's first."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32."""
@@ -211,13 +213,20 @@ class TrainConfig(Section):
         """The number of passes over data of a size: the given one, or the default."""
         return self.epochs or max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch))
 
-    def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
+    @property
+    def predicts_links(self) -> bool:
+        """Whether edges are predicted, and not vertices."""
+        return self.objective == "links"
+
+    def build_objective(self, labels: NDArray[Any] | None = None, **options: Any) -> Objective:
         """The configured objective, or the one that labels call for.
 
         Parameters
         ----------
         labels
             Those of the dataset; None where there is none yet, which is taken for one with classes.
+        **options
+            Further keyword arguments for the objective.
 
         Raises
         ------
@@ -227,7 +236,7 @@ class TrainConfig(Section):
         given: dict[str, Any] = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
         if self.label_smoothing:
             given["label_smoothing"] = self.label_smoothing
-        return build_objective(self.objective, {**given, **self.objective_options}, labels)
+        return build_objective(self.objective, {**given, **options, **self.objective_options}, labels)
 
     def warm_up(self, step: int, steps_per_epoch: int) -> float:
         """What the learning rate of a step, counted from 0, is multiplied with: 1 after the warm-up."""
@@ -453,6 +462,7 @@ class Config(Section):
     ] = Field(default={})  # type: ignore[assignment]
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
+    links: LinksConfig = LinksConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_device_names)] = Field(
         default=["cpu"]
@@ -515,6 +525,52 @@ class Config(Section):
         with SAMPLERS.blamed(self.sampler.kind, "units_per_step"):
             return self.sampler.units_per_step(self.data.batch_size)
 
+    def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
+        """As `TrainConfig.build_objective`, with what `links` says of it."""
+        links = self.links
+        options = {"decoder": links.decoder, "loss": links.loss} if self.train.predicts_links else {}
+        return self.train.build_objective(labels, **options)
+
+    @property
+    def excluded_links(self) -> str:
+        """Which edges carry no messages in a step: `both`, `edges` or `none`."""
+        without = self.sampler.whole_graph or self.links.supervision > 0
+        return self.links.exclude or ("none" if without else "both")
+
+    def _check_links(self) -> None:
+        """Refuse what link prediction does not do, and settings of it that have no effect."""
+        if not self.train.predicts_links:
+            if not self.links.is_default:
+                given = sorted(self.links.model_fields_set) or ["split"]
+                raise ValueError(
+                    f"links.{given[0]} has no effect with train.objective={self.train.objective}: give "
+                    "train.objective=links, or omit it"
+                )
+            return
+        if self.train.objective_options:
+            raise ValueError(
+                "train.objective_options has no effect with train.objective=links: write its settings as "
+                "links.decoder=mlp and the like"
+            )
+        if self.data.cache is not None:
+            raise ValueError(
+                f"data.cache={self.data.cache} is for predicting vertices: omit it with train.objective=links"
+            )
+        if self.sampler.draws_on_device:
+            raise ValueError(
+                "sampler.on_device=true draws the edges that train.objective=links leaves out: omit it"
+            )
+        if self.sampler.whole_graph and [each.partition(":")[0] for each in self.devices] != ["cpu"]:
+            raise ValueError(
+                f"train.objective=links with --full-graph trains on one CPU device, not on "
+                f"{', '.join(self.devices)}: give devices=cpu, or omit --full-graph"
+            )
+        if self.sampler.whole_graph and self.excluded_links != "none" and not self.links.supervision:
+            raise ValueError(
+                f"links.exclude={self.links.exclude} would leave no edges with --full-graph, whose steps "
+                "train all links: omit it, or give links.supervision=0.3"
+            )
+
     @property
     def fanouts(self) -> list[int]:
         """Fan-out of each layer, the targets' first."""
@@ -564,6 +620,7 @@ class Config(Section):
             self._check_no_whole_graph()
         with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
             self.sampler.check(self.model.layers)
+        self._check_links()
         model = self.model
         check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
         if self.split is not None:

@@ -15,6 +15,7 @@ from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.inference.infer_whole import infer_whole
+from hyrt.inference.judged import judged_links, judged_vertices
 from hyrt.inference.shared_scores import ScoresAt, SharedScores
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
@@ -63,13 +64,14 @@ class Evaluator:
         self._graph = graph
         self._scratch = scratch
         self._shared = shared
-        self.objective = objective or config.train.build_objective(graph.labels)
+        self.objective = objective or config.build_objective(graph.labels)
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
-        self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
+        links = graph.links
+        self._judged = judged_vertices(config, graph) if links is None else judged_links(config, graph, links)
         if self.metric not in self.objective.metrics:
             check_metric(self.objective.name, self.metric)
-        validation = graph.vertices.labels_of(self._splits["val"])
+        validation = self._judged.labels.get("val", graph.vertices.labels_of(np.empty(0, np.int64)))
         reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
@@ -77,13 +79,15 @@ class Evaluator:
     @property
     def warning(self) -> str | None:
         """What a user should know before the run: nothing where there are validation vertices."""
-        if len(self._splits["val"]):
+        if "val" in self._judged.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
+        split, what, add = f": split {self._config.data.split} has", "vertices", "add a val_mask"
+        if self._graph.links is not None:
+            split, what, add = " has", "links", "hold some out (links.val)"
         return (
-            f"{self._graph.name}: split {self._config.data.split} has no validation vertices, so the "
-            f"weights of the last evaluation count as the best{patience}: add a val_mask to choose by "
-            f"{self.metric}"
+            f"{self._graph.name}{split} no validation {what}, so the weights of the last evaluation count as "
+            f"the best{patience}: {add} to choose by {self.metric}"
         )
 
     def evaluate(
@@ -108,27 +112,23 @@ class Evaluator:
             if should_stop():
                 raise StopRequested
 
-        splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
-        if not splits:
+        if not self._judged.labels:
             return {}
-        vertices = np.concatenate(list(splits.values()))
+        vertices = self._judged.vertices
         if self._shared is not None:
             scores = self._shared.scores(model, vertices, workers, check, scores_at)
-            return self._shared.tell(None if scores is None else self._metrics(scores, splits))
+            return self._shared.tell(None if scores is None else self._metrics(scores))
         scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
         if scores is None:
             scores = self._scores(model, vertices, workers, check)
-        return self._metrics(scores, splits)
+        return self._metrics(scores)
 
-    def _metrics(self, scores: NDArray[np.float32], splits: Mapping[str, Ids]) -> dict[str, dict[str, float]]:
-        """The metrics of each split, from the scores of their vertices one after the other."""
+    def _metrics(self, scores: NDArray[np.float32]) -> dict[str, dict[str, float]]:
+        """The metrics of each split, from the scores of all vertices that count."""
         metrics = {}
-        start = 0
-        for name, ids in splits.items():
-            part = scores[start : start + len(ids)]
-            start += len(ids)
+        for name, labels in self._judged.labels.items():
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
-                metrics[name] = self.objective.evaluate(part, self._graph.vertices.labels_of(ids))
+                metrics[name] = self.objective.evaluate(scores[self._judged.rows[name]], labels)
         return metrics
 
     def _scores(

@@ -92,7 +92,7 @@ def infer_layerwise(
         for i in range(depth):
             last = i == depth - 1
             height = len(vertices) if last else graph.num_vertices
-            out = _matrix((height, model.architecture.widths[i + 1]), memory_bytes, scratch)
+            out = _matrix((height, model.widths[i + 1]), memory_bytes, scratch)
             for part in chunks(graph, needed[i], step.cost, chunk_bytes):
                 between_chunks()
                 result = step.apply(part)

@@ -74,7 +74,7 @@ def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
     if config.device_requests[0].name != AUTO:
         return config
     widths = work.at(1.0).features
-    objective = config.train.build_objective(None)
+    objective = config.build_objective(None)
     return _resolved(
         config, lambda: small_model(config, widths[0], widths[-1]), lambda: objective, lambda: work
     )[0]

@@ -302,6 +302,8 @@ def check_predictable(config: Config) -> None:
         Naming the sampler or the model.
     """
     sampler, model = config.sampler, config.model
+    if config.train.predicts_links:
+        raise ConfigError("train.objective=links cannot be predicted: its mini-batches have other sizes")
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
     if not find_model(model.kind).costs_like:

@@ -166,11 +166,12 @@ def compose_run(
     prepared = prepared or PreparedRun(config, graph, model)
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
-    check_objective(objective, evaluator.metric, graph.num_outputs)
-    if odd := why_odd(graph.labels):
-        warnings.warn(f"{graph.name}: {odd}", DataWarning, stacklevel=2)
-    elif untrained := why_untrained(graph, prepared.targets):
-        tell(Notice(kind="warning", text=untrained))
+    if graph.links is not None:
+        # Nobody looks at the labels, and nothing has words for the work of a step.
+        predict = None
+    else:
+        check_objective(objective, evaluator.metric, graph.num_outputs)
+        _tell_of_labels(graph, prepared, tell)
     learner = Learner(config, prepared.model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
@@ -212,3 +213,11 @@ def compose_run(
         should_stop=should_stop,
         on_stall=on_stall,
     )
+
+
+def _tell_of_labels(graph: Graph, prepared: PreparedRun, tell: Emit) -> None:
+    """Warn of labels that are probably not what was meant, or of classes that nothing is trained on."""
+    if odd := why_odd(graph.labels):
+        warnings.warn(f"{graph.name}: {odd}", DataWarning, stacklevel=3)
+    elif untrained := why_untrained(graph, prepared.targets):
+        tell(Notice(kind="warning", text=untrained))

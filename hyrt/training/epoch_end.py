@@ -122,7 +122,7 @@ class EpochEnd:
             **self._state.kept(kept_assignments(self._run.stages, available_cores())),
             **parts.learner.kept(),
             "config": to_yaml(parts.config),
-            "graph": parts.graph.vertices.checksum,
+            "graph": parts.graph.checksum,
         }
 
         def before(operation: str) -> None:

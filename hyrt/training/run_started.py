@@ -23,7 +23,14 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         The first step to be done.
     """
     config, graph = parts.config, parts.graph
-    num_targets = len(graph.split("train", config.data.split))
+    links = graph.links
+    num_targets = len(graph.split("train", config.data.split)) if links is None else len(links.split.train)
+    known = f"{graph.vertices.labels_in_words} · {counted(num_targets, 'target')}"
+    unit = config.sampler.unit
+    if links is not None:
+        unit = unit if config.sampler.whole_graph else "link"
+        held_out = sum(len(part.links) for part in links.split.held_out.values())
+        known = f"{counted(num_targets, 'link')} to train on, {held_out:,} held out"
     if parts.is_own_model:
         model = type(parts.learner.model).__name__
     else:
@@ -37,7 +44,7 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     assignment = stages.schedule.of(step)
     threads = assignment.threads
     devices = " · ".join(
-        f"{trainer.name} {n} {config.sampler.unit}{'s' * (n != 1)}"
+        f"{trainer.name} {n} {unit}{'s' * (n != 1)}"
         f"{' (simulated)' if trainer.device.info.simulated else ''}"
         f"{' (samples its own)' if trainer.hops is not None else ''}"
         for trainer, n in zip(stages.trainers, assignment.split, strict=True)
@@ -45,8 +52,7 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     return RunStarted(
         data=f"{graph.name}  {counted(graph.num_vertices, 'vertex', 'vertices')} · "
         f"{_edges(graph.num_edges)} · {counted(graph.num_features, 'feature')} · "
-        f"{graph.vertices.labels_in_words} · "
-        f"{counted(num_targets, 'target')}",
+        f"{known}",
         model=f"{model}{objective} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",

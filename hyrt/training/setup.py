@@ -16,14 +16,18 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.links.link_gnn import LinkGNN
+from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
+from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.registry import OBJECTIVES
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.training.given.link_steps import build_link_sampler
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
@@ -85,8 +89,12 @@ def architecture(config: Config, graph: Graph) -> Architecture:
 
 def build_model(config: Config, graph: Graph) -> GNN:
     """The configured model with weights drawn from the run's seed; the global generator is left as it was."""
+    decoder = config.links.decoder
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
+        if graph.links is not None and decoder in LINK_HEADS:
+            made = architecture(config, graph)
+            return LinkGNN(made, decoder, DECODERS[decoder].columns(made.num_classes))
         return GNN(architecture(config, graph))
 
 
@@ -98,7 +106,9 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
     ConfigError
         If it refuses its options, or does not fit the labels.
     """
-    objective = config.train.build_objective(graph.labels)
+    objective = config.build_objective(graph.labels)
+    if graph.links is not None:
+        return objective
     with OBJECTIVES.blamed(objective.name, "with_targets"):
         return objective.with_targets(graph.vertices.labels_of(targets), graph.num_outputs)
 
@@ -129,15 +139,17 @@ def build_sampler(
             f"{graph.name}: split {config.data.split} has no training vertices: set train_mask for some, or "
             "choose another data.split"
         )
-    objective = objective or fitted_objective(config, graph, targets)
-    with OBJECTIVES.blamed(objective.name, "class_weights"):
-        class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)
     kind = config.sampler.kind
     if graph.topology.edge_weights is not None and not config.sampler.reads_edge_weights:
         raise DataError(
             f"{graph.name}: key 'edge_weight': sampler.kind={kind} does not look at weights of edges, so "
             "they would be left out: set sampler.kind=weighted, or write the dataset again without this key"
         )
+    if graph.links is not None:
+        return build_link_sampler(config, graph, graph.links)
+    objective = objective or fitted_objective(config, graph, targets)
+    with OBJECTIVES.blamed(objective.name, "class_weights"):
+        class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)
     with SAMPLERS.blamed(kind, "build"):
         sampler = config.sampler.build(
             graph,
@@ -184,6 +196,12 @@ class PreparedRun:
     @cached_property
     def model(self) -> torch.nn.Module:
         """What is trained; `build_model` and `check_types` say what they raise."""
+        decoder = self._config.links.decoder
+        if self.is_own_model and self.graph.links is not None and decoder in LINK_HEADS:
+            raise ConfigError(
+                f"links.decoder={decoder} has weights of its own, which hyrt puts behind its own models: "
+                "give links.decoder=dot with a module of your own, which returns the embeddings"
+            )
         model = build_model(self._config, self.graph) if self._module is None else self._module
         check_types(model, self.graph)
         return model
@@ -195,7 +213,9 @@ class PreparedRun:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """[n] the vertices to train on."""
+        """[n] the vertices to train on, or the numbers of the links."""
+        if self.graph.links is not None:
+            return np.arange(len(self.graph.links.split.train))
         return self.graph.split("train", self._config.data.split)
 
     @cached_property

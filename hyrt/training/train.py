@@ -71,12 +71,13 @@ class Training:
             If it is of a model with other parameters, or of another graph.
         """
         graph = self.parts.graph
-        mine = graph.vertices.checksum
+        mine = graph.checksum
         # Checkpoints of earlier versions do not say it.
         if checkpoint.state.get("graph", mine) != mine:
+            what = "labels or training vertices" if graph.links is None else "labels or links"
             raise CheckpointError(
-                f"{graph.name} has other labels or training vertices than the graph that {checkpoint.path} "
-                "was trained on: give its dataset, or parts of it, or start a new run"
+                f"{graph.name} has other {what} than the graph that {checkpoint.path} was trained on: give "
+                "its dataset, or parts of it, or start a new run"
             )
         try:
             self.parts.learner.restore(checkpoint.state)

@@ -136,6 +136,8 @@ class RankSession:
         config = self.config
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
+        if config.train.predicts_links:
+            raise ConfigError("train.objective=links trains in one process: start it without torchrun")
         strategy, devices = config.distributed.strategy, config.devices
         one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
         if config.sampler.whole_graph:

@@ -109,6 +109,8 @@ class Session:
     def _train(self) -> int:
         path = self.folder.path
         try:
+            if self.graph.links is not None:
+                self.folder.keep_links(self.graph.links.split)
             training = self._training = Training(
                 compose_run(
                     self.config,

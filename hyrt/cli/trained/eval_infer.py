@@ -49,7 +49,7 @@ def evaluate(
 ) -> None:
     """Evaluate the weights of a run.
 
-    This prints the metrics on the validation and test vertices.
+    This prints the metrics on the validation and test vertices, or links.
 
     \b
     Examples:
@@ -86,9 +86,10 @@ def evaluate(
         typer.echo(
             f"{split:<6}" + "  ".join(f"{metric_name(k)} {three_digits(v)}" for k, v in values.items())
         )
+    things = "vertices" if trained.graph.links is None else "links"
     for split, word in (("val", "validation"), ("test", "test")):
         if split not in metrics:
-            typer.echo(f"{split:<6}the data has no {word} vertices")
+            typer.echo(f"{split:<6}the data has no {word} {things}")
 
 
 def infer(
@@ -96,22 +97,32 @@ def infer(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.npy", help="The file to write.")],
     data: _Data = None,
     what: Annotated[
-        What,
+        What | None,
         typer.Option(
-            help="What to write: scores, [n, classes] float32; classes, [n] int32, or [n, K] int8 of 0 and "
-            "1; or embeddings, the input of the last layer, [n, hidden] float32."
+            help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
+            "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. Of a run that "
+            "predicts links, embeddings alone, which are the model's result."
         ),
-    ] = What.scores,
+    ] = None,
     vertices: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="all|train|val|test|FILE.npy", help="The vertices to compute, in the order of the rows."
+            metavar="all|train|val|test|FILE.npy",
+            help="The vertices to compute, in the order of the rows. By default all.",
         ),
-    ] = "all",
+    ] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAIRS.npy",
+            help="Write scores of pairs of vertices, [n, 2] integers, by a run that predicts links: [n] "
+            "float32, higher for a link. The sigmoid makes chances of them.",
+        ),
+    ] = None,
     checkpoint: _Checkpoint = "best",
     force: Force = False,
 ) -> None:
-    """Compute scores, classes or embeddings of vertices.
+    """Compute scores, classes or embeddings of vertices, or scores of links.
 
     They are computed from all neighbours and written to a .npy file.
 
@@ -120,6 +131,7 @@ def infer(
       hyrt infer runs/mine --output scores.npy
       hyrt infer runs/mine -o classes.npy --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
+      hyrt infer runs/mine -o scores.npy --links pairs.npy
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
     from hyrt.machine.output_file import output_file
@@ -127,28 +139,58 @@ def infer(
 
     file = output_file(output, replace=force, suffix=".npy")
     prepare_process()
+    from hyrt.inference.write_link_scores import read_pairs, write_link_scores
     from hyrt.inference.write_rows import chosen_vertices, write_rows
+    from hyrt.nn.links.link_gnn import LinkGNN
     from hyrt.nn.model import GNN
+    from hyrt.objective.links.decoders import DECODERS
     from hyrt.report.records.trained_run import open_trained
     from hyrt.report.records.write_errors import explained
     from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
-    wanted = chosen_vertices(trained.graph, vertices, trained.config.data.split)
+    graph, model = trained.graph, cast(GNN, trained.model)
+    memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
+    _check_wanted(what, vertices, links, predicts_links=graph.links is not None)
+    pairs = None if links is None else read_pairs(links, graph)
+    wanted = chosen_vertices(graph, vertices or "all", trained.config.data.split)
     team = closing(evaluation_workers(assign_threads(trained.config)))
     with team as workers, explained(output, "Free space, or give another --output."):
-        shape = write_rows(
-            file,
-            cast(GNN, trained.model),
-            trained.graph,
-            wanted,
-            what.value,
-            workers,
-            memory_bytes=int(trained.config.evaluate.memory_gib * 2**30),
-        )
+        if pairs is not None:
+            score = DECODERS[trained.config.links.decoder].score
+            shape: tuple[int, ...] = (
+                write_link_scores(file, model, graph, pairs, score, workers, memory_bytes=memory_bytes),
+            )
+            named = "scores of links"
+        else:
+            # What a run that predicts links calls embeddings is all that its model gives.
+            named = "embeddings" if graph.links is not None else (what or What.scores).value
+            model = model.embedding_model() if isinstance(model, LinkGNN) else model
+            kind = What.scores if graph.links is not None else what or What.scores
+            shape = write_rows(file, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes)
     size = " x ".join(f"{n:,}" for n in shape)
-    typer.echo(f"wrote {shell_word(output)}: {what.value} {size} · weights of {trained.weights}")
+    typer.echo(f"wrote {shell_word(output)}: {named} {size} · weights of {trained.weights}")
+
+
+def _check_wanted(
+    what: What | None, vertices: str | None, links: Path | None, *, predicts_links: bool
+) -> None:
+    """Refuse what a run has no words for."""
+    from hyrt.errors import ConfigError
+
+    if links is None:
+        if predicts_links and what in (What.scores, What.classes):
+            raise ConfigError(
+                f"--what {what}: the run predicts links: give --links PAIRS.npy for the scores of pairs of "
+                "vertices, or --what embeddings"
+            )
+        return
+    if not predicts_links:
+        raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
+    for option, given in (("--what", what), ("--vertices", vertices)):
+        if given is not None:
+            raise ConfigError(f"--links and {option} exclude each other: give one of them")
 
 
 def _warn(text: str) -> None:

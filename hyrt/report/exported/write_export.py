@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from hyrt.errors import UnsupportedModel
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
 from hyrt.report.exported import plain_gnn
 from hyrt.report.records.trained_run import TrainedRun
@@ -66,14 +67,19 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
     DataNotWritten
         If the folder cannot be written.
     """
-    model = trained.model
+    model, config = trained.model, trained.config
     assert isinstance(model, GNN)
+    if isinstance(model, LinkGNN):
+        raise UnsupportedModel(
+            f"links.decoder={config.links.decoder} has no plain PyTorch module: hyrt export writes models "
+            "with links.decoder=dot; `hyrt infer --links` writes the scores of any"
+        )
     arguments = plain_arguments(model.architecture)
-    vertices, config = trained.graph.vertices, trained.config
+    vertices = trained.graph.vertices
     facts = {
         "model": arguments,
         "normalize": config.data.normalize,
-        "labels": vertices.label_kind,
+        "labels": vertices.label_kind if trained.graph.links is None else "links",
         "trained_on": trained.graph.name,
         "weights": trained.weights,
         "metrics": {split: dict(values) for split, values in trained.metrics.items()},

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable
+from hyrt.graph.links.link_file import write_links
+from hyrt.graph.links.link_split import LinkSplit
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.nn.models.model_kind import MODELS
 from hyrt.objective.registry import BY_LABELS, OBJECTIVES
@@ -35,6 +37,7 @@ from hyrt.observe.events import (
 from hyrt.report.records.environment import describe_environment
 from hyrt.report.records.write_errors import explained
 from hyrt.sampling.registry import SAMPLERS
+from hyrt.training.given.link_graph import LINKS
 
 _NAMES = {
     RunStarted: "started",
@@ -195,6 +198,23 @@ class RunFolder:
             path = self.path / "config.yaml"
             with explained(path):
                 write_atomically(path, to_yaml(config).encode())
+
+    @property
+    def links_path(self) -> Path:
+        """The file of the split of links, where these are predicted."""
+        return self.path / LINKS
+
+    def keep_links(self, split: LinkSplit) -> None:
+        """Write the split of links, where it is not there yet: every later command takes it from here.
+
+        Raises
+        ------
+        HyrtError
+            If the file cannot be written.
+        """
+        if not self.links_path.is_file():
+            with explained(self.links_path):
+                write_links(self.links_path, split)
 
     def is_finished(self, epochs: int | None) -> bool:
         """Whether the run has ended by itself, and not before that many epochs (None for the default number)

@@ -18,6 +18,7 @@ from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.training.checkpoint import has_checkpoint, load_checkpoint, load_newest_checkpoint
+from hyrt.training.given.link_graph import LINKS, link_graph
 from hyrt.training.given.opened_graph import opened_graph
 from hyrt.training.setup import build_model
 
@@ -101,7 +102,11 @@ def open_trained(
     if not isinstance(graph, Graph):
         # One that is not open yet is scaled as the settings say.
         source = config.data.source if graph is None else graph
-        graph = opened_graph(config, source)
+        # The run's own split is one of the run's own dataset.
+        is_own = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
+        graph = opened_graph(config, source, run / LINKS if is_own else None)
+    elif config.train.predicts_links:
+        graph = link_graph(config, graph, run / LINKS)
     model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)

@@ -13,6 +13,8 @@ _METRIC_NAMES = {
     "micro_f1": "micro F1",
     "roc_auc": "ROC AUC",
     "mean_average_precision": "mean AP",
+    "average_precision": "AP",
+    "mrr": "MRR",
     "mse": "MSE",
     "mae": "MAE",
     "r2": "R2",

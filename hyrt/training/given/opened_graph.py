@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hyrt.config import Config
@@ -9,10 +10,11 @@ from hyrt.graph import Graph, open_graph
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
+from hyrt.training.given.link_graph import link_graph
 
 
-def opened_graph(config: Config, source: Any = None) -> Graph:
-    """Open a graph, with features scaled and rounded as the settings say.
+def opened_graph(config: Config, source: Any = None, links: Path | None = None) -> Graph:
+    """Open a graph, with features scaled and rounded, and links held out, as the settings say.
 
     Parameters
     ----------
@@ -20,14 +22,18 @@ def opened_graph(config: Config, source: Any = None) -> Graph:
         All settings.
     source
         What to open in place of `data.source`; see `hyrt.graph.open_graph`.
+    links
+        The file of the run's own split of links, where it may have one.
 
     Raises
     ------
     DataError
-        As for `open_graph`, and if the features cannot be rounded so.
+        As for `open_graph`, and if the features cannot be rounded, or the links split so.
     """
     data = config.data
     graph = open_graph(data.source if source is None else source, normalize=data.normalize)
+    if config.train.predicts_links:
+        graph = link_graph(config, graph, links)
     # What auto stands for is chosen with the graph at hand.
     if data.rows in ("stored", "auto"):
         return graph

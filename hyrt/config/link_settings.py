@@ -1,0 +1,89 @@
+"""The settings of link prediction."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from hyrt.section import Count, Fraction, NoTruth, Section
+
+
+def _number_or_all(value: object) -> object:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**20):
+        return value
+    raise ValueError("give a whole number of at least 1, or all")
+
+
+class LinksConfig(Section):
+    split: str = "random"
+    """Which edges are held out for evaluations: `random`; `time`, the latest ones by `times`; or a `.npz`
+    file of pairs of vertices: `val` and `test`, and optionally `train`, `train_neg`, `val_neg` and
+    `test_neg`."""
+    times: str | None = None
+    """With `split=time`, a `.npy` file of a number for each edge, in the order of the dataset's edges."""
+    val: Fraction = 0.05
+    """The part of the links that are validation links."""
+    test: Fraction = 0.1
+    """The part of the links that are test links."""
+    supervision: Fraction = 0.0
+    """The part of the other links that are trained on and then carry no messages; the rest only carry
+    messages. With 0, every link does both."""
+    exclude: Literal["both", "edges", "none"] | None = None
+    """Which edges carry no messages in a step: those of its links (`edges`), also their reverse edges
+    (`both`), or `none` left out. By default `both`; with `--full-graph`, whose steps train all links, `none`.
+    """
+    negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
+    """How pairs that are no links are drawn in training, of which each replaces one end of a link: by any
+    vertex, by one with a chance that grows with its `degree`, or by that end of another link of the step
+    (`batch`). Edges are drawn again. `given` draws from `train_neg` of the file of the split."""
+    num_negatives: Annotated[int, Field(ge=1, le=1024), NoTruth] = 1
+    """The number of pairs that are no links for each link of a step."""
+    decoder: Literal["dot", "distmult", "transe", "mlp"] = "dot"
+    """What a pair of embeddings scores: their inner product (`dot`), one with a weight a column
+    (`distmult`), the negative distance after a learned translation (`transe`), or what a perceptron with
+    one hidden layer makes of both (`mlp`)."""
+    width: Count | None = None
+    """The width of embeddings, which are the model's result; by default `model.hidden`."""
+    loss: Literal["bce", "ranking"] = "bce"
+    """`bce` trains each pair to be told to be a link or not, by binary cross entropy; `ranking` trains links
+    to score above the pairs drawn for them."""
+    candidates: Annotated[
+        int | Literal["all"],
+        WithJsonSchema({"type": "integer ≥ 1 or `all`"}),
+        BeforeValidator(_number_or_all),
+    ] = 100
+    """How many vertices each end of a link is ranked among for the metrics `mrr` and `hits@k`: so many drawn
+    ones that make no known edge, or `all` that make none."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> LinksConfig:
+        fields = type(self).model_fields
+        if (self.split == "time") != (self.times is not None):
+            raise ValueError(
+                "links.split=time and links.times=FILE.npy belong together: give both, or none of them"
+            )
+        if self.is_given:
+            for name in ("val", "test", "supervision"):
+                if getattr(self, name) != fields[name].default:
+                    raise ValueError(
+                        f"links.{name} has no effect with links.split={self.split}, whose links are those of "
+                        "the file: omit it"
+                    )
+        elif self.negatives == "given":
+            raise ValueError(
+                "links.negatives=given draws from train_neg of a file: give links.split=FILE.npz"
+            )
+        if self.val + self.test >= 1:
+            raise ValueError(f"links.val={self.val:g} and links.test={self.test:g} leave nothing to train on")
+        return self
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the split is that of a file."""
+        return self.split not in ("random", "time")
+
+    @property
+    def is_default(self) -> bool:
+        """Whether all settings are at their defaults."""
+        return self == LinksConfig()

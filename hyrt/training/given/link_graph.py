@@ -1,0 +1,95 @@
+"""A graph whose edges are predicted: its split, and the edges that are left for messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.errors import DataError
+from hyrt.graph.graph import Graph
+from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.link_file import read_links
+from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
+from hyrt.graph.links.message_edges import without_links
+
+LINKS = "links.npz"
+"""The file of the split in the folder of a run."""
+
+
+def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
+    """The graph without the edges that are held out, and with what is to be predicted.
+
+    Parameters
+    ----------
+    config
+        All settings, of which `links` says how the links are split.
+    graph
+        The graph with all edges, or one that is split already, which is returned as it is.
+    kept
+        The file of the run's own split, where it has one.
+
+    Raises
+    ------
+    DataError
+        If the links cannot be split so, or a file of the settings is not what it should be.
+    """
+    if graph.links is not None:
+        return graph
+    if not graph.num_edges:
+        raise DataError(f"{graph.name}: has no edges to predict: omit train.objective=links")
+    known = graph.topology
+    split = _split(config, graph, kept)
+    trained = without_links(known, *(part.links for part in split.held_out.values()))
+    links = LinkGraph(split, config.links.width or config.model.hidden, known, trained)
+    if config.links.negatives == "given" and split.train_negatives is None:
+        raise DataError(
+            f"{config.links.split}: has no key 'train_neg', which links.negatives=given draws from: add it, "
+            "or give links.negatives=uniform"
+        )
+    return replace(graph, topology=message_topology(trained, split), links=links)
+
+
+def _split(config: Config, graph: Graph, kept: Path | None) -> LinkSplit:
+    asked, topology, positions = config.links, graph.topology, graph.vertices.positions
+    if kept is not None and kept.is_file():
+        # Written with the numbers that the vertices have.
+        return read_links(kept, topology, config.seed)
+    if asked.is_given:
+        return read_links(Path(asked.split), topology, config.seed, positions)
+    return draw_split(
+        graph.name,
+        topology,
+        config.seed,
+        val=asked.val,
+        test=asked.test,
+        supervision=asked.supervision,
+        times=None if asked.times is None else _times(Path(asked.times), graph),
+    )
+
+
+def _times(path: Path, graph: Graph) -> NDArray[Any]:
+    """[E] the time of each edge."""
+    try:
+        with path.open("rb") as file:
+            times = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"links.times={path}: give a .npy file of a number for each edge: {why}") from None
+    if times.shape != (graph.num_edges,) or times.dtype.kind not in "iuf":
+        raise DataError(
+            f"links.times={path}: is {times.dtype.name} {list(times.shape)}: give a number for each of the "
+            f"{graph.num_edges:,} edges of {graph.name}, [{graph.num_edges}]"
+        )
+    if times.dtype.kind == "f" and len(bad := np.flatnonzero(np.isnan(times))):
+        raise DataError(f"links.times={path}: the time at position {bad[0]} is nan")
+    if graph.vertices.vertex_ids is not None:
+        raise DataError(
+            f"links.times={path}: the edges of {graph.name} were put in another order, so nobody knows which "
+            "edge a time is of: give the dataset in its own order"
+        )
+    return times

@@ -1,0 +1,164 @@
+"""Runs that predict links: equal to dense float64, for every split, resumed, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import adjacency, dense_features, random_graph
+from hyrt_devices.opencl import OpenclDevice
+
+import hyrt
+from hyrt.config import build_config
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
+from hyrt.nn.links.link_gnn import LinkGNN
+from hyrt.nn.model import GNN
+from hyrt.objective.links.links import Links
+from hyrt.training.checkpoint import load_newest_checkpoint
+from hyrt.training.compose import compose_run
+from hyrt.training.given.link_graph import link_graph
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training
+
+PLAIN = random_graph(100, 6, features=7)
+ALONE = Workers(1, "test")
+
+
+def settings(**sections: Any) -> dict[str, Any]:
+    is_full = sections.get("sampler", {}).get("kind") == "full"
+    return {
+        "model": {"kind": "graphsage", "hidden": 6, "layers": 2, "dropout": 0.0},
+        "sampler": {"fanout": [-1, -1]},
+        **({} if is_full else {"data": {"batch_size": 100}}),
+        "train": {"objective": "links", "epochs": 2, "optimizer": "SGD", "lr": 0.1, "weight_decay": 0.0},
+        "balance": {"policy": "static", "predict": False},
+        "devices": ["cpu:0"],
+        # The weights of the last step, and not of the best epoch.
+        "evaluate": {"every": 0},
+        **sections,
+    }
+
+
+def trained(graph: Graph, **sections: Any) -> Any:
+    config = build_config(settings(**sections))
+    return Training(compose_run(config, link_graph(config, graph))).run()
+
+
+def weights_of(result: Any) -> np.ndarray:
+    return torch.cat([p.detach().flatten().double() for p in result.model.parameters()]).numpy()
+
+
+def dense_weights(graph: Graph, **sections: Any) -> np.ndarray:
+    """The weights after all steps, by matrices of all vertices in float64."""
+    config = build_config(settings(**sections))
+    graph = link_graph(config, graph)
+    prepared = PreparedRun(config, graph)
+    model, objective, sampler = prepared.model.double(), prepared.objective, prepared.sampler
+    assert isinstance(model, GNN)
+    x, messages = torch.from_numpy(dense_features(graph)), adjacency(graph)
+    epochs = config.train.epochs or 0
+    for step in range(epochs * sampler.steps_per_epoch()):
+        batch = sampler.sample(step, sampler.units(step), ALONE, in_place=False)
+        pairs = batch.targets[batch.labels]
+        left = messages.copy()
+        if not config.sampler.whole_graph:
+            left[pairs[:, 0, 0], pairs[:, 0, 1]] = left[pairs[:, 0, 1], pairs[:, 0, 0]] = 0
+        edges = torch.from_numpy(left)
+        degrees, h = edges.sum(1, keepdim=True), x
+        for i, layer in enumerate(model.layers):
+            if config.model.kind == "gcn":
+                scale = 1 / torch.sqrt(degrees + 1)
+                h = (scale * (edges + torch.eye(len(x))) * scale.T) @ h
+            else:
+                h = torch.cat([h, edges @ h / degrees.clamp(min=1)], dim=1)
+            h = h @ layer.weight.T + layer.bias
+            h = h if i else h.relu()
+        rows = model.head(h) if isinstance(model, LinkGNN) else h
+        loss = objective.loss_sum(rows, torch.from_numpy(pairs.astype(np.int64)), None) / len(pairs)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+
+
+CASES = {
+    "dot": {},
+    "gcn": {"model": {"kind": "gcn", "hidden": 6, "layers": 2, "dropout": 0.0}},
+    "distmult": {"links": {"decoder": "distmult", "loss": "ranking", "negatives": "degree"}},
+    "transe": {"links": {"decoder": "transe", "num_negatives": 3, "negatives": "batch"}},
+    "mlp": {"links": {"decoder": "mlp", "width": 4, "supervision": 0.5}},
+    "full graph": {"sampler": {"kind": "full"}, "links": {"decoder": "mlp"}},
+    "full graph, dot": {"sampler": {"kind": "full"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_weights_are_those_of_dense_float64_for_every_split(case: dict[str, Any]) -> None:
+    wanted = dense_weights(PLAIN, **case)
+    splits: list[dict[str, Any]] = [{}]
+    if "sampler" not in case:
+        splits.append({"devices": ["cpu:0", "cpu:1"], "split": [71, 29]})
+    if case in (CASES["dot"], CASES["mlp"]) and OpenclDevice.probe():
+        splits.append({"devices": ["cpu:0", "opencl:0"], "split": [31, 69]})
+    for split in splits:
+        result = trained(PLAIN, **case, **split)
+        assert weights_of(result) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+        assert set(result.metrics["val"]) == set(Links.metrics)
+        assert result.metrics["test"]["roc_auc"] > 0.3
+
+
+def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_path: Path) -> None:
+    graph = PLAIN
+    sections = settings(sampler={"fanout": [3, 2]}, links={"decoder": "mlp", "negatives": "batch"})
+    whole = hyrt.train(graph, folder=tmp_path / "whole", **sections)
+    config = build_config(sections)
+    split = link_graph(config, graph)
+    first = Training(
+        compose_run(
+            config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})}),
+            split,
+            checkpoints=tmp_path / "checkpoints",
+        )
+    )
+    first.run()
+    second = Training(compose_run(config, split))
+    second.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
+    assert (weights_of(second.run()) == weights_of(whole)).all()
+    loaded = hyrt.load_run(tmp_path / "whole", graph=graph)
+    assert loaded.graph.links is not None
+    assert split.links is not None
+    assert loaded.graph.links.split.checksum == split.links.split.checksum
+    assert loaded.graph.num_edges == split.num_edges < graph.num_edges
+    other = Training(compose_run(config, link_graph(build_config({**sections, "seed": 1}), graph)))
+    with pytest.raises(hyrt.errors.CheckpointError, match="has other labels or links than the graph"):
+        other.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"sampler": {"kind": "saint"}}, r"sampler\.kind=saint does not sample around the ends of links"),
+        ({"sampler": {"on_device": True}}, r"sampler\.on_device=true draws the edges"),
+        (
+            {"sampler": {"kind": "full"}, "links": {"exclude": "both"}},
+            "would leave no edges with --full-graph",
+        ),
+        ({"sampler": {"kind": "full"}, "devices": ["cpu:0", "cpu:1"]}, "trains on one CPU device"),
+        ({"train": {"objective": "auto"}, "links": {"decoder": "mlp"}}, r"links\.decoder has no effect"),
+        ({"links": {"negatives": "given"}}, r"give links\.split=FILE\.npz"),
+        ({"links": {"split": "time"}}, r"links\.times=FILE\.npy belong together"),
+        ({"links": {"val": 0.5, "test": 0.5}}, "leave nothing to train on"),
+        ({"links": {"candidates": 0}}, "give a whole number of at least 1, or all"),
+    ],
+    ids=str,
+)
+def test_what_links_do_not_do_is_refused_in_one_line(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        trained(PLAIN, **sections)
+    assert "\n" not in str(caught.value)
