@@ -42,6 +42,8 @@ def prefetch_row(flat, width, row):
     line = 64 // flat.itemsize
     for at in range(row * width, (row + 1) * width, line):
         prefetch(flat, at)
+    # Rows begin anywhere in a line, so the last value may lie in one more.
+    prefetch(flat, (row + 1) * width - 1)
 
 
 @intrinsic
