@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
 from hyrt.inference.infer_memory import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -25,8 +26,10 @@ from hyrt.inference.infer_memory import (
     layer_cost,
 )
 from hyrt.machine.workers import Workers, working
-from hyrt.nn.inputs import InPlace, Multiplied, Rows
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows
 from hyrt.nn.model import GNN
+from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
@@ -184,8 +187,12 @@ def _first_step(
 ) -> _Step:
     """The first layer over the features, in the way that suits their form."""
     features = graph.features
-    if isinstance(features, DenseFeatures):
+    if features.matrix is not None:
         return _dense_step(model, graph, 0, features.matrix, workers)
+    if isinstance(features, NarrowSource) and features.all_rows is not None:
+        what = model.input_aggregation
+        if what is not None:
+            return _aggregated_step(model, graph, features.all_rows, what, workers)
     if not isinstance(features, SparseFeatures):
         return _gathered_step(model, graph, features, workers)
     weight = model.source_weight()
@@ -207,6 +214,20 @@ def _first_step(
 
     of_layer = layer_cost(graph, model.footprint(0, multiplied=True))
     return _step(model, 0, replace(of_layer, row=of_layer.row + SPARSE_ROW_BYTES, entry=ENTRY_BYTES), given)
+
+
+def _aggregated_step(
+    model: GNN, graph: Graph, rows: NarrowRows, what: Aggregation, workers: Workers
+) -> _Step:
+    """The first layer over rows in a narrow format, read in place."""
+
+    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+        block = full_block(graph, part, 0, workers)
+        out = np.empty((len(part), what.width(graph.num_features)), np.float32)
+        aggregate_narrow_into(what, block, rows, out, workers)
+        return block, Aggregated(torch.from_numpy(out))
+
+    return _step(model, 0, layer_cost(graph, model.footprint(0)), given)
 
 
 def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Workers) -> _Step:

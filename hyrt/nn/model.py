@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription
 from hyrt.nn.inputs import DeclaresInputs, ModelInputs, Rows, own_rows
@@ -91,14 +92,21 @@ class GNN(nn.Module, DeclaresInputs):
 
     def inputs(self) -> ModelInputs:
         """The forms that the first layer takes, where nothing else of the model looks at the rows."""
-        a, aggregation = self.architecture, self._layer(0).aggregation
-        if a.input_dropout > 0:
+        layer, aggregation = self._layer(0), self.input_aggregation
+        if self.architecture.input_dropout > 0:
             return ModelInputs(sparse=True)
+        if layer.aggregation is None:
+            return ModelInputs(in_place=True, sparse=True, rather_rows=layer.gathers_rows)
         if aggregation is None:
-            return ModelInputs(in_place=True, sparse=True, rather_rows=self._layer(0).gathers_rows)
-        if self.adds_own(0):
             return ModelInputs(sparse=True)
         return ModelInputs(aggregation=aggregation, in_place=True, sparse=True)
+
+    @property
+    def input_aggregation(self) -> Aggregation | None:
+        """What the first layer does to raw features before any weight, without dropout; None where it may not
+        be done for the layer, or the features are needed beside it.
+        """
+        return None if self.adds_own(0) else self._layer(0).aggregation
 
     def description(self) -> ModelDescription:
         """The model in the words kernel devices compile.

@@ -10,6 +10,8 @@ from graphs import adjacency, dense_features, random_graph
 
 from hyrt.device import HOST_FORMS
 from hyrt.graph.graph import Graph
+from hyrt.graph.narrow.narrow_features import NarrowFeatures
+from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
@@ -110,6 +112,26 @@ def test_layerwise_inference_is_the_full_graph_model(kind, layers, residual, spa
         model, graph, wanted, Workers(2, "t"), fanouts=[-1] * layers, batch_size=16, seed=0, plan=plan
     )
     np.testing.assert_allclose(full, expected, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("row_format", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["graphsage", "max", "gat"])
+def test_narrow_rows_are_inferred_from_where_they_are(kind: str, row_format: str, monkeypatch) -> None:
+    graph = narrowed(random_graph(vertices=120), row_format)
+    numbers = np.empty((120, 12), np.float32)
+    graph.features.rows(np.arange(120), numbers, Workers(1, "t"))
+    torch.manual_seed(1)
+    shape = {"in_features": 12, "hidden": 8, "num_classes": 3, "layers": 2}
+    aggregate = "max" if kind == "max" else "mean"
+    model = GNN(Architecture(kind="gat" if kind == "gat" else "graphsage", aggregate=aggregate, **shape))
+    wanted = np.arange(0, 120, 3)
+    expected = reference(model, graph.with_features(DenseFeatures(numbers)))[wanted]
+    if (kind, row_format) != ("gat", "int8"):
+        # Nothing makes numbers of all rows, or of those of a chunk.
+        monkeypatch.setattr(NarrowFeatures, "rows", lambda *given: pytest.fail("rows were widened"))
+    for budget in (1, 1 << 30):
+        out = infer_layerwise(model, graph, wanted, Workers(2, "t"), memory_bytes=budget)
+        np.testing.assert_allclose(out, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "max", "gcn", "gin", "gat"])
