@@ -14,13 +14,15 @@ from hyrt.graph.cached.cached_rows import CachedRows
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
+from hyrt.nn.inputs import Aggregated
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors
+from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors, SentRows
 from hyrt_devices.cuda.staging import Parcel
 
 Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]
+InputsOf = Callable[[SentRows, TensorBlock], torch.Tensor | Aggregated]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,15 @@ class Shipment:
             self.parcel.add(cached.places)
         return packed, None if cached is None else cached.places
 
-    def _unpack_rows(self, arrived: list[torch.Tensor], kept: RowTensors | None) -> torch.Tensor | None:
+    def _unpack_rows(self, arrived: list[torch.Tensor], kept: RowTensors | None) -> SentRows | None:
         if self._rows is None:
             return None
         rows = self._rows.moved(lambda array: arrived[self.parcel.add(array)])
-        if self._places is not None:
-            if kept is None:
-                raise TypeError("inputs are CachedRows, but this device keeps no rows")
-            rows = kept.joined(rows, arrived[self.parcel.add(self._places)])
-        return rows.numbers()
+        if self._places is None:
+            return SentRows(rows)
+        if kept is None:
+            raise TypeError("inputs are CachedRows, but this device keeps no rows")
+        return SentRows(rows, kept, arrived[self.parcel.add(self._places)])
 
     def _optional(self, array: NDArray[Any] | None) -> int | None:
         return None if array is None else self.parcel.add(array)
@@ -105,8 +107,12 @@ class Shipment:
         aggregate: Aggregate | None,
         loops: TensorLoops | None,
         kept: RowTensors | None = None,
+        inputs_of: InputsOf = lambda rows, block: rows.numbers(),
     ) -> Delivery:
-        """What `parcel.send` brought, as a mini-batch, with the device's own kernels and kept rows."""
+        """What `parcel.send` brought, as a mini-batch, with the device's own kernels and kept rows.
+
+        `inputs_of` makes the first layer's inputs of its rows and its block.
+        """
 
         def at(place: int | None) -> torch.Tensor | None:
             return None if place is None else arrived[place]
@@ -128,11 +134,12 @@ class Shipment:
                     loops=loops,
                 )
             )
+        rows = self._unpack_rows(arrived, kept)
         return Delivery(
             blocks=blocks,
             labels=arrived[self._labels],
             target_weights=at(self._target_weights),
-            inputs=self._unpack_rows(arrived, kept),
+            inputs=None if rows is None else inputs_of(rows, blocks[0]),
             target_rows=at(self._target_rows),
         )
 
@@ -147,7 +154,8 @@ class Delivery:
     """[n] int64."""
     target_weights: torch.Tensor | None
     """[n] float32 or None."""
-    inputs: torch.Tensor | None
-    """[num_src, f] rows of the first block's sources; None until the device has gathered them."""
+    inputs: torch.Tensor | Aggregated | None
+    """[num_src, f] rows of the first block's sources, or their aggregate; None until the device has gathered
+    them."""
     target_rows: torch.Tensor | None = None
     """[n] the targets' rows of the scores; None where all are, in order."""

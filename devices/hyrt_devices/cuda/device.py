@@ -38,14 +38,18 @@ from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.inputs import Aggregated, inputs_of
 from hyrt.nn.own_modules.model_errors import model_errors_named
 from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
 from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.quantities import size
+from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
@@ -56,7 +60,8 @@ from hyrt_devices.cuda.driver import Driver, MpsDriver
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.resident import DeliveredGraph, copied_bytes, resident_graph
 from hyrt_devices.cuda.rows.gather import Features, MappedFeatures, ResidentFeatures, upload
-from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors
+from hyrt_devices.cuda.rows.row_kernels import RowKernels, fuses
+from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors, SentRows
 from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
 from hyrt_devices.cuda.saga.torch_loop_room import TorchLoopRoom
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
@@ -128,6 +133,9 @@ class TorchDevice(
         self._copies, self._compute = new_stream(), new_stream()
         self._aggregate = None if launcher is None else TorchAggregation(launcher)
         self._loops = None if launcher is None else CudaLoops(launcher)
+        self._row_kernels = None if launcher is None else RowKernels(launcher)
+        # What the first layer does to its rows before any weight.
+        self._first: Aggregation | None = None
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._sizes: list[int] = []
@@ -200,6 +208,7 @@ class TorchDevice(
             self._kept = None
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
+            self._first = inputs_of(model).aggregation
             if self._chunk_options is not None and needs_loops(model):
                 self._saga = self._host_saga(model, self._chunk_options)
             elif self._chunk_options is not None:
@@ -344,8 +353,7 @@ class TorchDevice(
             if batch.inputs is None and self._features is not None and batch.blocks:
                 staged.size += 4 * self._features.width * batch.blocks[0].num_src
             elif isinstance(rows, CachedRows | NarrowRows):
-                codes = rows.codes if isinstance(rows, NarrowRows) else RowArrays.of(rows.sent).codes
-                staged.size += 4 * codes.shape[1] * batch.blocks[0].num_src
+                staged.size += self._made_bytes(rows, batch.blocks[0])
             with self._lock:
                 self._check_limit(staged)
                 self._staged.add(staged)
@@ -357,6 +365,21 @@ class TorchDevice(
                 self._free(staged, "transfer", error)
                 raise
             return staged
+
+    def _made_bytes(self, rows: CachedRows | NarrowRows, block: Block) -> int:
+        """The bytes of what is made of rows when they arrive."""
+        sent = RowArrays.of(rows.sent if isinstance(rows, CachedRows) else rows)
+        width = int(sent.codes.shape[1])
+        whole, first = 4 * width * block.num_src, self._first
+        if self._row_kernels is None or first is None or not fuses(sent.format, first):
+            return whole
+        return 4 * first.width(width) * block.num_dst
+
+    def _inputs_of(self, rows: SentRows, block: TensorBlock) -> torch.Tensor | Aggregated:
+        """The first layer's inputs of the rows that were sent and kept."""
+        if self._row_kernels is None:
+            return rows.numbers()
+        return self._row_kernels.inputs(rows, block, self._first)
 
     def propagate(self, staged: Staged) -> StepResult:
         with self._health.terminal("propagate"):
@@ -466,7 +489,9 @@ class TorchDevice(
             arrived = shipment.parcel.send(staged.host, driver.device)
             if self._timeline is not None:
                 staged.copied = driver.mark(self._copies)
-            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate, self._loops, self._kept)
+            delivery = staged.delivery = shipment.unpack(
+                arrived, self._aggregate, self._loops, self._kept, self._inputs_of
+            )
             if delivery.inputs is None and self._features is not None:
                 delivery.inputs = self._features.rows(delivery.blocks[0].sources)
             staged.arrived = driver.mark(self._copies)

@@ -283,19 +283,19 @@ def test_kernels_are_launched_in_any_thread_on_torchs_current_stream(
     launcher: Any = (PycudaLauncher if package == "pycuda" else BindingsLauncher)(device)
     stream = launcher.stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda which: stream)
-    program = KernelProgram(launcher, "gather", {"HYRT_ID": "long long"})
-    assert asked == [("gather", (("HYRT_ID", "long long"),), 90)]
+    program = KernelProgram(launcher, "rows", {"HYRT_ID": "long long"})
+    assert asked == [("rows", (("HYRT_ID", "long long"),), 90)]
     assert fake.loaded == [b"code"]
     tensor = torch.zeros(3)
 
     def start() -> None:
-        program.launch("gather_float", 20, ROWS, [tensor, None, np.int32(5)])
+        program.launch("widen_rows", 20, ROWS, [tensor, None, np.int32(5)])
 
     start()
     on_a_thread(start)
-    program.launch("gather_float", 0, ROWS, [tensor, None, np.int32(5)])
+    program.launch("widen_rows", 0, ROWS, [tensor, None, np.int32(5)])
     wanted = Launched(
-        "gather_float", [tensor.data_ptr(), 0, 5], [8, 8, 4], (3, 1), (32, 8, 1), stream.cuda_stream
+        "widen_rows", [tensor.data_ptr(), 0, 5], [8, 8, 4], (3, 1), (32, 8, 1), stream.cuda_stream
     )
     assert fake.launches == [wanted, wanted], "nothing is launched for no rows"
     assert set(fake.contexts.stacks.values()) == {0}, "every context pushed is popped"

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cuda.device import CudaDevice
-from hyrt_devices.cuda.rows.row_tensors import RowArrays
+from hyrt_devices.cuda.rows.row_kernels import RowKernels
+from hyrt_devices.cuda.rows.row_tensors import RowArrays, SentRows
+from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
+from unit.nn.block_cases import block_of, tensor_block
 
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.cached.cached_rows import CachedRows
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.narrow.row_format import ROW_FORMATS
 from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.inputs import Aggregated
+from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.training.setup import build_model
 
@@ -33,8 +43,106 @@ def test_codes_become_the_numbers_that_the_host_makes_of_them(row_format: str) -
     np.testing.assert_array_equal(there.numbers().numpy(), store.numbers())
 
 
-def opened(free: int = 1 << 30, memory: int | None = None) -> CudaDevice:
-    device = CudaDevice(INFO, DeviceOptions(memory_bytes=memory), FakeDriver(free))
+def parted(row_format: str) -> tuple[SentRows, np.ndarray]:
+    """12 rows, of which some are kept and the others were sent, and their numbers."""
+    graph = random_graph(features=37)
+    store: Any = (graph if row_format == "float32" else narrowed(graph, row_format)).features
+    kept, sent = np.arange(5, 11), np.array([50, 40, 30, 20, 10, 60, 70])
+    places = np.array([0, -1, 5, -7, 3, 3, -2, -4, 1, -3, -6, -5], np.int32)
+
+    def moved(ids: np.ndarray) -> Any:
+        if row_format == "float32":
+            return RowArrays.of(store.values[ids]).moved(torch.from_numpy)
+        rows = NarrowRows.room(store.row_format, (len(ids), 37), store.column_scales)
+        store.narrow_rows(ids, rows, ALONE)
+        return RowArrays.of(rows).moved(torch.from_numpy)
+
+    ids = np.where(places >= 0, kept[places.clip(0)], sent[(-1 - places).clip(0)])
+    out = np.empty((len(ids), 37), np.float32)
+    store.rows(ids, out, ALONE)
+    return SentRows(moved(sent), moved(kept), torch.from_numpy(places)), out
+
+
+@needs_compiler
+@pytest.mark.parametrize("row_format", list(ROW_FORMATS))
+def test_kept_and_sent_rows_become_numbers_in_one_kernel(row_format: str) -> None:
+    launcher = EmulatedLauncher(FakeDriver())
+    rows, wanted = parted(row_format)
+    block = tensor_block(block_of([[0], [1]], 12))
+    found = RowKernels(launcher).inputs(rows, block, None)
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), wanted)
+    np.testing.assert_array_equal(rows.numbers().numpy(), wanted)
+    assert launcher.launched == ["widen_rows"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("row_format", list(ROW_FORMATS)[1:])
+def test_codes_are_aggregated_where_they_are(row_format: str, backwards: bool) -> None:
+    launcher = EmulatedLauncher(FakeDriver(), backwards=backwards)
+    kernels, (rows, numbers) = RowKernels(launcher), parted(row_format)
+    for reduce, self_path, weighted in itertools.product(
+        ("mean", "sum", "gcn", "max"), ("none", "add", "concat"), (False, True)
+    ):
+        if (reduce, self_path) == ("max", "add"):
+            continue
+        what = Aggregation(reduce, self_path, 0.25)
+        block = block_of([[3, 0, 3], [], [2, 4, 11, 1, 0, 9, 7]], 12, weighted=weighted)
+        found = kernels.inputs(rows, tensor_block(block), what)
+        assert isinstance(found, Aggregated)
+        wanted = np.empty(found.values.shape, np.float64)
+        aggregate_into(what, block, numbers.astype(np.float64), wanted)
+        np.testing.assert_allclose(found.values.numpy(), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+    assert set(launcher.launched) == {"aggregate_rows", "aggregate_rows_max"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("row_format", ["float32", "int8"])
+def test_a_step_by_kernels_is_that_by_torchs_operators(row_format: str, cache: bool) -> None:
+    graph = random_graph() if row_format == "float32" else narrowed(random_graph(), row_format)
+    launcher = EmulatedLauncher(FakeDriver())
+    found = []
+    for device in (opened(), opened(launcher=launcher)):
+        sampler = NeighborSampler(graph, graph.split("train"), [3, 2], 8, 0)
+        batch = sampler.sample(0, sampler.units(0), ALONE, in_place=False)
+        ids, places = batch.blocks[0].sources, None
+        assert ids is not None
+        if cache:
+            kept = ids[::2]
+            device.keep_rows(len(kept), iter([rows_of(graph, kept)]))
+            places = np.where(
+                np.arange(len(ids)) % 2, -1 - np.arange(len(ids)) // 2, np.arange(len(ids)) // 2
+            )
+            ids = ids[1::2]
+        rows: Any = rows_of(graph, ids)
+        if places is not None:
+            rows = CachedRows(places.astype(np.int32), rows)
+        batch.inputs = torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows
+        found.append(device.propagate(device.transfer(batch)))
+        device.close()
+    assert found[0].loss_sum == pytest.approx(found[1].loss_sum, rel=1e-6)
+    for mine, theirs in zip(found[1].gradients, found[0].gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    assert ("aggregate_rows" in launcher.launched) == (row_format == "int8")
+    assert ("widen_rows" in launcher.launched) == (cache and row_format == "float32")
+
+
+def rows_of(graph: Any, ids: np.ndarray) -> Any:
+    """Rows in the format of the graph's."""
+    store = graph.features
+    if not store.row_format.is_narrow:
+        return store.values[ids]
+    rows = NarrowRows.room(store.row_format, (len(ids), store.width), store.column_scales)
+    store.narrow_rows(ids, rows, ALONE)
+    return rows
+
+
+def opened(
+    free: int = 1 << 30, memory: int | None = None, launcher: EmulatedLauncher | None = None
+) -> CudaDevice:
+    device = CudaDevice(INFO, DeviceOptions(memory_bytes=memory), FakeDriver(free), launcher)
     model = build_model(build_config({"model": {"hidden": 4}}), random_graph())
     device.load(model, list(model.parameters()))
     return device

@@ -1,5 +1,6 @@
-// Rows of a feature matrix, read straight from the host memory it lies in: a warp reads a row, so that every transaction
-// on the link is full. HYRT_ID is the type of vertex ids.
+// Feature rows of a mini-batch, made of what was sent, is kept on the device, or lies in host memory and is read there. A
+// warp reads a row, so that every transaction on the link is full. HYRT_ID is the type of places, HYRT_FORMAT the format
+// of the rows: 0 float32, 1 float16, 2 bfloat16, 3 int8.
 
 __device__ __forceinline__ float widened(unsigned short half) {
     // The exponent is moved from a bias of 15 to one of 127 by a product, which is exact and takes subnormals along.
@@ -9,18 +10,98 @@ __device__ __forceinline__ float widened(unsigned short half) {
     return __uint_as_float(__float_as_uint(__uint_as_float(bits) * 5.192296858534828e33f) | sign);
 }
 
-extern "C" __global__ void gather_float(const float* x, const HYRT_ID* rows, float* out, long long num, int width) {
-    long long i = (long long)blockIdx.x * blockDim.y + threadIdx.y;
-    if (i >= num) return;
-    const float* from = x + (long long)rows[i] * width;
-    for (int k = threadIdx.x; k < width; k += blockDim.x) out[i * width + k] = from[k];
+#if HYRT_FORMAT == 0
+typedef float code;
+__device__ __forceinline__ float number(code value) { return value; }
+#elif HYRT_FORMAT == 1
+typedef unsigned short code;
+__device__ __forceinline__ float number(code value) { return widened(value); }
+#elif HYRT_FORMAT == 2
+typedef unsigned short code;
+__device__ __forceinline__ float number(code value) { return __uint_as_float((unsigned int)value << 16); }
+#else
+typedef signed char code;
+__device__ __forceinline__ float number(code value) { return (float)value; }
+#endif
+
+struct Row {
+    const code* codes;
+    float scale;
+};
+
+// Row j of a mini-batch. With places it is a row that is kept, at places[j], or one that was sent, at -1 - places[j].
+__device__ __forceinline__ Row row_of(long long j, const code* sent, const float* sent_scales, const code* kept,
+                                      const float* kept_scales, const HYRT_ID* places, int width) {
+    long long place = places ? (long long)places[j] : -1 - j;
+    bool is_kept = place >= 0;
+    long long at = is_kept ? place : -1 - place;
+    const float* scales = is_kept ? kept_scales : sent_scales;
+    return {(is_kept ? kept : sent) + at * width, scales ? scales[at] : 1.0f};
 }
 
-// From the 16 bits of halves.
-extern "C" __global__ void gather_half(const unsigned short* x, const HYRT_ID* rows, float* out, long long num,
-                                       int width) {
+// out[i] = row i as numbers.
+extern "C" __global__ void widen_rows(const code* sent, const float* sent_scales, const code* kept,
+                                      const float* kept_scales, const HYRT_ID* places, const float* column_scales,
+                                      float* out, long long num, int width) {
     long long i = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (i >= num) return;
-    const unsigned short* from = x + (long long)rows[i] * width;
-    for (int k = threadIdx.x; k < width; k += blockDim.x) out[i * width + k] = widened(from[k]);
+    Row row = row_of(i, sent, sent_scales, kept, kept_scales, places, width);
+    for (int k = threadIdx.x; k < width; k += blockDim.x) {
+        float value = row.scale * number(row.codes[k]);
+        out[i * width + k] = column_scales ? value * column_scales[k] : value;
+    }
+}
+
+// `aggregate` of aggregate.cu, of such rows.
+extern "C" __global__ void aggregate_rows(const int* indptr, const int* columns, const code* sent,
+                                          const float* sent_scales, const code* kept, const float* kept_scales,
+                                          const HYRT_ID* places, const float* column_scales, const float* row_scale,
+                                          const float* source_scale, const float* weights, const float* self_scale,
+                                          float* out, int num_dst, int width, int out_width, int sum_at,
+                                          int self_at) {
+    int i = blockIdx.x * blockDim.y + threadIdx.y;
+    if (i >= num_dst) return;
+    float* to = out + (long long)i * out_width;
+    int first = indptr[i], end = indptr[i + 1];
+    Row own = row_of(i, sent, sent_scales, kept, kept_scales, places, width);
+    for (int k = threadIdx.x; k < width; k += blockDim.x) {
+        float total = 0;
+        for (int e = first; e < end; e++) {
+            int j = columns[e];
+            Row row = row_of(j, sent, sent_scales, kept, kept_scales, places, width);
+            float factor = row.scale;
+            if (source_scale) factor *= source_scale[j];
+            if (weights) factor *= weights[e];
+            total += factor * number(row.codes[k]);
+        }
+        float column_scale = column_scales ? column_scales[k] : 1.0f;
+        float self = own.scale * number(own.codes[k]);
+        total *= row_scale[i];
+        if (self_scale) total += self_scale[i] * self;
+        to[sum_at + k] = total * column_scale;
+        if (self_at >= 0) to[self_at + k] = self * column_scale;
+    }
+}
+
+// `aggregate_max` of aggregate.cu, of such rows, which take no gradient. Scales of columns are positive.
+extern "C" __global__ void aggregate_rows_max(const int* indptr, const int* columns, const code* sent,
+                                              const float* sent_scales, const code* kept, const float* kept_scales,
+                                              const HYRT_ID* places, const float* column_scales, float* out, int num_dst,
+                                              int width, int out_width, int sum_at, int self_at) {
+    int i = blockIdx.x * blockDim.y + threadIdx.y;
+    if (i >= num_dst) return;
+    float* to = out + (long long)i * out_width;
+    int first = indptr[i], end = indptr[i + 1];
+    Row own = row_of(i, sent, sent_scales, kept, kept_scales, places, width);
+    for (int k = threadIdx.x; k < width; k += blockDim.x) {
+        float best = 0;
+        for (int e = first; e < end; e++) {
+            Row row = row_of(columns[e], sent, sent_scales, kept, kept_scales, places, width);
+            float value = row.scale * number(row.codes[k]);
+            if (e == first || value > best) best = value;
+        }
+        float column_scale = column_scales ? column_scales[k] : 1.0f;
+        to[sum_at + k] = best * column_scale;
+        if (self_at >= 0) to[self_at + k] = own.scale * number(own.codes[k]) * column_scale;
+    }
 }

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher
+from hyrt_devices.cuda.rows.row_kernels import row_program
 from hyrt_devices.cuda.staging import DTYPES
 
 # Rows go to the device in pieces of this size.
@@ -86,14 +88,16 @@ class MappedFeatures:
         self.width = int(values.shape[1])
         self._values = values
         self._address = address
-        self._program = KernelProgram(launcher, "gather", {"HYRT_ID": ids})
-        self._kernel = "gather_half" if values.dtype == np.float16 else "gather_float"
+        row_format = FLOAT16 if values.dtype == np.float16 else FLOAT32
+        self._program = row_program(launcher, row_format, ids)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """As `ResidentFeatures.rows`."""
         out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
-        arguments: list[Argument] = [self._address, ids, out, np.int64(len(ids)), np.int32(self.width)]
-        self._program.launch(self._kernel, len(ids), ROWS, arguments)
+        # All rows are in the matrix, and none was sent.
+        arguments: list[Argument] = [None, None, self._address, None, ids, None, out]
+        arguments += [np.int64(len(ids)), np.int32(self.width)]
+        self._program.launch("widen_rows", len(ids), ROWS, arguments)
         return out
 
     def all_rows(self, ids: torch.Tensor) -> torch.Tensor:

@@ -93,3 +93,33 @@ class RowTensors:
         if self.row_scales is not None and sent.row_scales is not None:
             scales = of_both(self.row_scales, sent.row_scales)
         return replace(sent, codes=of_both(self.codes, sent.codes), row_scales=scales)
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """The rows of a mini-batch on the device: all of them sent, or some of them kept there."""
+
+    sent: RowTensors
+    """Those that were sent."""
+    kept: RowTensors | None = None
+    """Those that the device keeps, in the same format; None where `places` is."""
+    places: torch.Tensor | None = None
+    """[n] int32, where each row is, as `CachedRows.places`; None where all were sent, in order."""
+
+    @property
+    def format(self) -> RowFormat:
+        """The format of all of them."""
+        return self.sent.format
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows there are, and their columns."""
+        count = len(self.sent.codes if self.places is None else self.places)
+        return count, int(self.sent.codes.shape[1])
+
+    def numbers(self) -> torch.Tensor:
+        """[n, f] float32 by torch's operators, on the current stream."""
+        rows = self.sent
+        if self.kept is not None and self.places is not None:
+            rows = self.kept.joined(rows, self.places)
+        return rows.numbers()
