@@ -1,7 +1,8 @@
 # make run    sets up .venv and runs the main job
 # make test   sets up .venv and runs the tests
 # make lint   ruff, mypy and hadolint
-# make docs-site   builds the documentation site in build/site, which needs no server: open its index.html
+# make docs-site   runs the tutorials and builds the documentation site in build/site, which needs no server:
+#                  open its index.html
 # PYTHON=python3.12 make ...   chooses the interpreter
 
 PYTHON ?= python3
@@ -28,11 +29,12 @@ docs: $(READY)
 	$(BIN)/python tools/write_configuration_docs.py
 
 docs-site: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	rm -rf docs/tutorials  # Else what is left of an earlier tutorial is on the site.
+	NO_MKDOCS_2_WARNING=1 TQDM_DISABLE=1 $(BIN)/mkdocs build --quiet
 	@echo 'The site is in build/site/index.html'
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build docs/tutorials .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Written last: an interrupted installation is done again, and so is one older than what it installs.
 $(READY): pyproject.toml constraints.txt

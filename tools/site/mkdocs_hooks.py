@@ -14,6 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 from commands_page import commands_page  # noqa: E402
 from figures_pages import figures_index  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
+from tutorial_pages import tutorial_page, tutorials_index  # noqa: E402
 
 _WORKER = "assets/file_worker.js"
 _ASSETS = (_WORKER, "assets/site.css", "assets/site.js")
@@ -26,7 +27,15 @@ _PLACES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+# The gallery's own links, to downloads and pictures beside the page, begin with a dot and a slash.
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Leave out the styles and pictures of the gallery: its pages look like all others."""
+    config.extra_css = [each for each in config.extra_css if not each.startswith("sg_gallery")]
+    config.theme.dirs = [each for each in config.theme.dirs if "mkdocs_gallery" not in str(each)]
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -35,6 +44,11 @@ def on_files(files: Files, config: Any) -> Files:
     pages["reference/commands.md"] = commands_page()
     figures = sorted((ROOT / "benchmarks").glob("*.md"), reverse=True)
     pages["figures/index.md"] = figures_index(figures)
+    # The gallery's list of pages has pictures for links; this one has sentences.
+    listed = files.get_file_from_path("tutorials/index.md")
+    if listed is not None:
+        files.remove(listed)
+    pages["tutorials/index.md"] = tutorials_index(sorted((ROOT / "tutorials").glob("*.py")))
     pages |= {f"figures/{path.name}": path.read_text(encoding="utf-8") for path in figures}
     for place, content in pages.items():
         # What is listed on the page of figures needs no line of the navigation.
@@ -63,6 +77,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     origin = _origin(page.file.src_uri)
     if origin is None:
         return markdown
+    if origin.parent.name == "tutorials":
+        markdown = tutorial_page(markdown)
     up = "../" * page.file.src_uri.count("/")
 
     def on_site(found: re.Match[str]) -> str:
@@ -81,6 +97,10 @@ def _place(name: str) -> str | None:
         return _PLACES[name]
     if name == "benchmarks":
         return "figures/index.md"
+    if name == "tutorials":
+        return "tutorials/index.md"
+    if name.startswith("tutorials/"):
+        return name.removesuffix(".py") + ".md"
     for folder, place in (("benchmarks/", "figures/"), ("docs/", "")):
         if name.startswith(folder):
             return place + name.removeprefix(folder)
@@ -94,5 +114,7 @@ def _origin(place: str) -> Path | None:
             return ROOT / name
     if place.startswith("figures/"):
         return ROOT / "benchmarks" / Path(place).name
+    if place.startswith("tutorials/") and not place.endswith("index.md"):
+        return (ROOT / place).with_suffix(".py")
     path = ROOT / "docs" / place
     return path if path.exists() else None

@@ -1,0 +1,73 @@
+"""
+# Cora to its published accuracy
+
+Cora is a small graph that comes with hyrt: 2,708 papers, the citations among them, and the words of each
+paper. The task is to tell the topic of a paper when only 140 papers have a label. Kipf and Welling, who
+introduced the graph convolutional network (GCN) in 2017, reached an accuracy of 81.5 %. So will we.
+"""
+
+# %%
+# ## Open the graph
+#
+# `hyrt.load` takes a file, a folder, an object of another library, or a name. The name `cora` needs no
+# download.
+
+import hyrt
+
+graph = hyrt.load("cora")
+print(graph)
+
+# %%
+# ## Train
+#
+# One call trains a model. Cora is so small that each step can use the whole graph: its gradient is exact,
+# and nothing is sampled. All settings have defaults for the kind of model; for a GCN they are those of the
+# paper.
+#
+# `emit` is a function that hears of everything that happens while the model is trained. Here it keeps the
+# events in a list, to look at later.
+
+events = []
+result = hyrt.train(graph, "gcn", full_graph=True, train={"epochs": 200}, emit=events.append)
+accuracy = result.metrics["test"]["accuracy"]
+print(f"accuracy on {graph.masks['test'].sum():,} papers that were never trained on: {accuracy:.1%}")
+
+# %%
+# The papers of the test split did not take part in any choice: hyrt keeps the weights of the epoch whose
+# accuracy on the *validation* split was best, and `result.metrics` are the metrics of that epoch.
+#
+# ## Look at how it learned
+#
+# Two kinds of events make a learning curve: `EpochEnded` has the loss, `Evaluated` the metrics.
+
+import matplotlib.pyplot as plt
+
+from hyrt.observe.events import EpochEnded, Evaluated
+
+epochs = [event for event in events if isinstance(event, EpochEnded)]
+evaluations = [event for event in events if isinstance(event, Evaluated)]
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+left.plot([each.epoch for each in epochs], [each.loss for each in epochs])
+left.set(title="Loss on the training papers", xlabel="epoch", ylabel="cross entropy")
+for split in ("val", "test"):
+    values = [each.metrics[split]["accuracy"] for each in evaluations]
+    right.plot([each.epoch for each in evaluations], values, label=split)
+right.axhline(0.815, color="gray", linestyle="--", label="published")
+right.set(title="Accuracy by split", xlabel="epoch", ylabel="accuracy")
+right.legend()
+
+# %%
+# ## Use what was learned
+#
+# `result.model` is a torch module with the best weights. `hyrt.train(..., folder="runs/cora")` keeps them
+# in a folder, from which `hyrt.load_run("runs/cora", graph=graph)` brings them back, also after the run was
+# stopped.
+#
+# The same from the command line, with a display, checkpoints and a report:
+#
+#     hyrt run --data cora --model gcn --full-graph --epochs 200
+#
+# This page keeps its promise, or it would not be here: a single run lies within two points of the published
+# mean.
+
+assert abs(accuracy - 0.815) < 0.02, accuracy

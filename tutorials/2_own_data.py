@@ -1,0 +1,183 @@
+"""
+# Your own data, from CSV files
+
+A shop has a table of its customers and a list of who recommended the shop to whom. Some customers have
+chosen a plan, and the shop would like to know which plan the others would choose. Two CSV files become a
+graph, a model learns from it, and its guesses go back into a CSV file.
+"""
+
+# %%
+# ## Two files
+#
+# Yours exist already. For this page they are made up: customers who recommend the shop to each other have
+# similar taste.
+
+import csv
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+folder = TemporaryDirectory()
+here = Path(folder.name)
+plans = ["basic", "plus", "family"]
+draw = np.random.default_rng(7)
+taste = draw.integers(3, size=900)
+with open(here / "customers.csv", "w", newline="") as file:
+    writer = csv.writer(file)
+    writer.writerow(["name", "age", "visits", "spent", "plan"])
+    for number, kind in enumerate(taste):
+        age, visits, spent = draw.normal([35 + 5 * kind, 10 - 2 * kind, 60 + 20 * kind], [12, 4, 40])
+        plan = plans[kind] if draw.random() < 0.6 else ""
+        writer.writerow([f"customer-{number}", round(age), round(visits), round(spent, 2), plan])
+with open(here / "recommended.csv", "w", newline="") as file:
+    writer = csv.writer(file)
+    writer.writerow(["from", "to"])
+    for number, kind in enumerate(taste):
+        alike = draw.choice(np.flatnonzero(taste == kind), 4)
+        for other in {*alike, *draw.choice(900, 2)} - {number}:
+            writer.writerow([f"customer-{number}", f"customer-{other}"])
+for name in ("customers.csv", "recommended.csv"):
+    print(name, *(here / name).read_text().splitlines()[:3], sep="\n    ")
+
+# %%
+# ## Read them
+#
+# A vertex is a number from 0 on, so the first thing to make is a number for each name. Columns of a table
+# have different units; each is brought to mean 0 and deviation 1, or the largest would drown the others. A
+# customer without a plan has the label -1: not known.
+
+with open(here / "customers.csv", newline="") as file:
+    customers = list(csv.DictReader(file))
+with open(here / "recommended.csv", newline="") as file:
+    pairs = list(csv.DictReader(file))
+number_of = {customer["name"]: number for number, customer in enumerate(customers)}
+features = np.array(
+    [[float(each[key]) for key in ("age", "visits", "spent")] for each in customers], np.float32
+)
+features = (features - features.mean(0)) / features.std(0)
+labels = np.array([plans.index(each["plan"]) if each["plan"] else -1 for each in customers])
+edges = np.array([[number_of[each["from"]], number_of[each["to"]]] for each in pairs])
+print(f"{len(customers)} customers, {(labels >= 0).sum()} of them with a plan, {len(edges)} recommendations")
+
+# %%
+# ## Choose what to learn from
+#
+# Of the customers with a plan, 60 % are trained on, 20 % choose the best epoch, and 20 % tell how good the
+# model is.
+
+known = draw.permutation(np.flatnonzero(labels >= 0))
+parts = np.split(known, [int(0.6 * len(known)), int(0.8 * len(known))])
+masks = {
+    f"{name}_mask": np.isin(np.arange(len(labels)), part)
+    for name, part in zip(("train", "val", "test"), parts, strict=True)
+}
+
+# %%
+# ## Write the graph
+#
+# hyrt keeps edges by their destination: `indices[indptr[v]:indptr[v + 1]]` are the vertices with an edge into
+# `v`, in ascending order. A recommendation says something about both customers, so each pair becomes two
+# edges. `np.unique` sorts the edges and drops those that are there twice.
+
+both = np.concatenate([edges, edges[:, ::-1]])
+destinations, sources = np.unique(both[:, ::-1], axis=0).T
+indptr = np.concatenate([[0], np.cumsum(np.bincount(destinations, minlength=len(labels)))])
+np.savez(
+    here / "shop.npz",
+    indptr=indptr.astype(np.int64),
+    indices=sources.astype(np.int32),
+    features=features,
+    labels=labels.astype(np.int64),
+    **masks,
+)
+
+import hyrt
+
+graph = hyrt.load(here / "shop.npz")
+print(graph)
+
+# %%
+# `hyrt.load` checks every array. If one is wrong, the error names the file, the key and the first wrong
+# position. [Data](../docs/data.md#schema) has the whole schema, also for several labels or numbers to
+# predict.
+#
+# ## Train
+#
+# GraphSAGE sees a customer beside the mean of its neighbours. `hyrt run` trains it, and keeps settings,
+# metrics, weights and a report in a folder. In a shell, leave out the Python around the words.
+
+import subprocess
+import sys
+
+
+def hyrt_command(*words):
+    """Run a command of hyrt in the folder of the files, and show what it prints."""
+    print("$ hyrt", *words)
+    command = [sys.executable, "-m", "hyrt", *words]
+    print(subprocess.run(command, cwd=here, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+hyrt_command(
+    *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "150"),
+    *("--name", "shop", "--quiet"),
+)
+
+# %%
+# ## Did the graph help?
+#
+# The same model on the same customers without the recommendations sees the table alone.
+
+settings = {"full_graph": True, "train": {"epochs": 150}}
+table = dict(np.load(here / "shop.npz"))
+np.savez(here / "table.npz", **{**table, "indptr": np.zeros_like(indptr), "indices": np.zeros(0, np.int32)})
+alone = hyrt.train(hyrt.load(here / "table.npz"), "graphsage", **settings).metrics["test"]["accuracy"]
+run = hyrt.load_run(here / "runs" / "shop")
+helped = run.metrics["test"]["accuracy"]
+print(f"accuracy with the recommendations {helped:.2f}, with the table alone {alone:.2f}")
+
+# %%
+# ## Guess the plans that are not known
+
+hyrt_command("infer", "runs/shop", "--output", "guesses.npy", "--what", "classes")
+guesses = np.load(here / "guesses.npy")
+unknown = np.flatnonzero(labels < 0)
+with open(here / "guesses.csv", "w", newline="") as file:
+    writer = csv.writer(file)
+    writer.writerow(["name", "plan"])
+    writer.writerows([customers[number]["name"], plans[guesses[number]]] for number in unknown)
+print(*(here / "guesses.csv").read_text().splitlines()[:4], sep="\n")
+
+# %%
+# The files are made up, so for once the truth is known of these customers, too.
+
+right = (guesses[unknown] == taste[unknown]).mean()
+print(f"{right:.0%} of the {len(unknown)} guesses are right")
+
+# %%
+# ## From a graph of PyG or DGL
+#
+# A graph that another library has opened needs no file: `hyrt.load(data)` takes a `Data` of PyG with `x`,
+# `edge_index`, `y` and three masks, and `hyrt.load(g)` a graph of DGL with `feat`, `label` and three masks
+# in `ndata`. [Coming from PyG](../docs/from-pyg.md) and [Coming from DGL](../docs/from-dgl.md) have the
+# rest.
+
+try:
+    import torch
+    from torch_geometric.data import Data
+except ImportError:
+    print("PyG is not installed, so this part is left out")
+else:
+    arrays = {"x": features, "edge_index": np.stack([sources, destinations]), "y": labels, **masks}
+    data = Data(**{key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in arrays.items()})
+    from_pyg = hyrt.load(data)
+    print(from_pyg)
+    assert np.array_equal(from_pyg.topology.indices, graph.topology.indices)
+
+# %%
+# What this page has shown holds, or it would not be here: the recommendations help, and most guesses are
+# right.
+
+folder.cleanup()
+assert helped > alone + 0.1, (helped, alone)
+assert right > 0.7, right

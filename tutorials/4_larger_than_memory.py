@@ -1,0 +1,112 @@
+"""
+# A graph larger than memory
+
+The features of a graph are its largest part, and they need not fit into memory: hyrt reads them from files
+that are mapped to memory, a few rows at a time. A device such as a GPU need not hold the graph either. This
+page gives itself limits that are far too small for its graph, and trains with all features, all edges and
+the same losses.
+"""
+
+# %%
+# ## A graph in a folder
+#
+# `hyrt data generate` writes a graph as a folder with a file for each array; `hyrt data convert mine.npz
+# mine` makes one of yours. The graph here is small, so that the page does not keep you waiting. Nothing on
+# it depends on the size.
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+folder = TemporaryDirectory()
+here = Path(folder.name)
+command = [sys.executable, "-m", "hyrt", "data", "generate", "community,vertices=10k,features=128", "big"]
+subprocess.run(command, cwd=here, check=True, stdout=subprocess.DEVNULL)
+for file in sorted((here / "big").iterdir()):
+    print(f"{file.stat().st_size / 2**20:8.2f} MiB  {file.name}")
+
+# %%
+# ## Features that stay on disk
+#
+# `hyrt.load` maps the features of a folder to memory. The system reads the pages that are used, and lets go
+# of them where memory is wanted for something else.
+
+import psutil
+
+import hyrt
+
+graph = hyrt.load(here / "big")
+print(graph)
+mapped = [Path(each.path).name for each in psutil.Process().memory_maps() if str(here) in each.path]
+print("mapped to memory:", *sorted(mapped))
+
+# %%
+# ## Mini-batches take no more than they need
+#
+# A mini-batch holds the rows that its targets and their sampled neighbours need, and only a few
+# mini-batches are in flight at once. So its memory does not grow with the graph.
+
+settings = {"train": {"epochs": 2}, "data": {"batch_size": 512}, "sampler": {"fanout": [5, 5]}}
+batches = hyrt.train(graph, "graphsage", **settings)
+print(f"mini-batches: test accuracy {batches.metrics['test']['accuracy']:.3f}")
+
+# %%
+# ## The whole graph, with a limit for the host
+#
+# A step on the whole graph keeps rows of every vertex in every layer. `fullgraph.host_memory` bounds these
+# matrices. What is beyond the bound goes to a file, and the losses have the same bits.
+
+from hyrt.observe.events import EpochEnded, Notice
+
+
+def losses_of(model="graphsage", **more):
+    """The losses of three epochs on the whole graph; prints what hyrt has to say meanwhile."""
+    events = []
+    settings = {"full_graph": True, "train": {"epochs": 3}, "balance": {"predict": False}}
+    hyrt.train(graph, model, emit=events.append, **settings, **more)
+    for each in events:
+        if isinstance(each, Notice):
+            print("   ", each.text)
+    return [each.loss for each in events if isinstance(each, EpochEnded)]
+
+
+print("no limit")
+free = losses_of()
+print("at most 1 MiB of matrices")
+bounded = losses_of(fullgraph={"host_memory": "1MiB"})
+print("equal in every bit:", free == bounded)
+
+# %%
+# ## The whole graph on a small device
+#
+# A device with memory of its own holds a few *chunks* of the graph at a time: vertices are cut into
+# intervals, and a chunk is the edges from one interval to another. hyrt takes the fewest intervals that
+# fit. OpenCL shows it without a GPU, where there is a driver for CPUs.
+
+from hyrt.device.discovery import survey_devices
+
+has_opencl = any(each.kind == "opencl" and each.found for each in survey_devices())
+if has_opencl:
+    print("OpenCL with at most 8 MiB")
+    small = losses_of(devices=["opencl"], fullgraph={"device_memory": "8MiB"})
+    difference = max(abs(a - b) for a, b in zip(free, small, strict=True))
+    print(f"largest difference between the losses: {difference:.0e}")
+else:
+    print("there is no OpenCL driver here: see `hyrt devices`")
+
+# %%
+# The sums are added in another order on another device, so the last digits differ, and nothing else does.
+#
+# To know before you start what a graph needs and whether it fits:
+#
+#     hyrt predict --data big --model graphsage --full-graph
+#     hyrt data info big --memory graphsage
+#
+# [Full graph or mini-batch](../docs/full-graph.md) tells which to take.
+
+assert "features.npy" in mapped
+assert batches.metrics["test"]["accuracy"] > 0.6
+assert free == bounded
+assert not has_opencl or difference < 1e-4
+folder.cleanup()

@@ -1,0 +1,77 @@
+"""
+# Predict a machine that you do not own
+
+How long would an epoch take on another machine? Would more GPUs help? `hyrt predict` answers from the sizes
+of the graph and the rates of the machine, and needs neither of them here.
+"""
+
+# %%
+# ## One command
+#
+# ogbn-papers100M has 111 million papers. The machine has two processors of 64 cores each, and four GPUs;
+# with a range of `--accelerators` the same is asked for other numbers of GPUs.
+
+import subprocess
+import sys
+
+words = ("predict", "--data", "ogbn-papers100M", "--model", "graphsage")
+words += ("--platform", "2x-epyc7763-4x-a5000", "--accelerators", "1..8")
+print("$ hyrt", *words)
+command = [sys.executable, "-m", "hyrt", *words]
+predicted = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+print(predicted)
+
+# %%
+# The first lines are the stages of a step: how long each one works, and which one sets the pace. Then come
+# the split of a step among the devices, and the memory that is needed. The next lines say what would make
+# an epoch shorter, how far off the prediction may be, and what was assumed.
+#
+# The table tells how many GPUs are worth their money. Where the time stops falling, the host has become the
+# bottleneck: it loads rows for all GPUs, and more of them would wait for it.
+#
+# ## A machine of your own making
+#
+# A platform is a short YAML file: the rates of data sheets, times the part that is reached in practice
+# ([Predict before buying](../docs/performance-model.md) has its form). In Python it is a value that can be
+# changed. Here the host gets memory that is twice as fast. The workload of a step is told by its vertices
+# and edges in each layer.
+
+from dataclasses import replace
+
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.predict import predict, with_accelerators
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+
+batch = Workload(
+    vertices=(160_000, 22_000, 1024), edges=(210_000, 24_000), features=(128, 256, 172), concat=True
+)
+training = TrainingWorkload(at=in_proportion(batch, 1024), targets_per_epoch=1_207_179, batch_size=1024)
+machine = load_platform("2x-epyc7763-4x-a5000")
+faster = replace(machine, host=replace(machine.host, memory_gb_s=2 * machine.host.memory_gb_s))
+counts = range(1, 9)
+epochs = {
+    name: [predict(with_accelerators(platform, count), training) for count in counts]
+    for name, platform in {"as it is": machine, "host memory twice as fast": faster}.items()
+}
+for name, found in epochs.items():
+    print(f"8 GPUs, {name}: {found[-1].epoch_s:.2f} s per epoch, bound by {found[-1].bottleneck}")
+
+# %%
+# With faster memory the curve goes on falling for longer.
+
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+for name, found in epochs.items():
+    axes.plot(counts, [each.epoch_s for each in found], "o-", label=name)
+axes.set(title="Predicted time of an epoch", xlabel="GPUs", ylabel="seconds", ylim=(0, None))
+axes.legend()
+
+# %%
+# How good are such predictions? [Figures](../benchmarks) has the pages that compare them with measured runs
+# and with published ones. For the machine that you have, `hyrt calibrate` measures the rates in about a
+# minute.
+
+assert "bottleneck" in predicted
+assert epochs["as it is"][-1].bottleneck == "load"
+assert epochs["host memory twice as fast"][-1].epoch_s < epochs["as it is"][-1].epoch_s

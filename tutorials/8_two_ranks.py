@@ -1,0 +1,91 @@
+"""
+# Two ranks on a laptop
+
+Several machines train one model together: each has a part of the graph, and a process there, called a rank.
+Two ranks on one computer do the same, so everything can be tried before there are two machines. The losses
+are those of a single process.
+"""
+
+# %%
+# ## Cut the graph into parts
+#
+# Each rank reads the features of its own part alone, and asks the other one for rows that it lacks. So
+# parts with few edges between them are good parts; METIS finds such parts (`pip install
+# "hyrt[partition]"`).
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+folder = TemporaryDirectory()
+here = Path(folder.name)
+
+
+def command(*words):
+    """Run a module of Python, as `python -m` does, and show what it prints."""
+    print("$ python -m", *words)
+    ran = subprocess.run(
+        [sys.executable, "-m", *words], cwd=here, check=True, stdout=subprocess.PIPE, text=True
+    )
+    print(ran.stdout)
+
+
+command("hyrt", "partition", "--data", "cora", "--parts", "2", "--output", "parts")
+
+# %%
+# ## Train on both
+#
+# torchrun, which comes with torch, starts the ranks and lets them find each other. On several machines, the
+# same command is given on each with `--nnodes` and `--rdzv-endpoint` ([Several
+# machines](../docs/distributed.md)).
+
+command(
+    *("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("-m", "hyrt", "run", "--data", "parts", "--model", "graphsage", "--epochs", "6"),
+    *("--name", "two", "--quiet", "balance.predict=false"),
+)
+
+# %%
+# In every step the ranks add up their gradients, divide them once by all targets, and make the same update.
+# So nothing that is learned depends on how many ranks there are.
+#
+# ## The same in one process
+#
+# The folder of parts is a dataset like any other.
+
+import hyrt
+from hyrt.observe.events import StepGroup
+
+alone = []
+hyrt.train(
+    hyrt.load(here / "parts"),
+    "graphsage",
+    train={"epochs": 6},
+    balance={"predict": False},
+    emit=lambda event: alone.extend(event.losses) if isinstance(event, StepGroup) else None,
+)
+records = [json.loads(line) for line in (here / "runs" / "two" / "metrics.jsonl").open()]
+together = [loss for each in records if each["event"] == "steps" for loss in each["losses"]]
+difference = max(abs(a - b) for a, b in zip(together, alone, strict=True))
+print(f"{len(alone)} steps; the losses differ by at most {difference:.0e}")
+
+# %%
+# ## What was sent
+#
+# The summary of a run on several ranks counts the bytes by purpose, and so does its report.
+
+sent = json.loads((here / "runs" / "two" / "summary.json").read_text())["distributed"]["bytes_sent"]
+for purpose, size_bytes in sorted(sent.items(), key=lambda each: -each[1]):
+    if size_bytes:
+        print(f"{purpose:12} {size_bytes / 2**20:8.2f} MiB")
+
+# %%
+# On a graph as small as Cora the gradients are the largest part. On large graphs it is the rows;
+# `distributed.strategy` chooses what travels instead, and `hyrt predict --ranks 4 --network 10gbit` says
+# how long that would take.
+
+assert difference < 1e-4, difference
+assert sent["gradients"] > sent["rows"] > 0
+folder.cleanup()
