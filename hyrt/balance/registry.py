@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hyrt_perfmodel.nearest_name import nearest_name
 from hyrt_perfmodel.policy import Policy
 
 from hyrt.balance.bottleneck_policy import BottleneckPolicy
@@ -30,7 +30,7 @@ def policy(name: str) -> Policy:
         If no policy has that name.
     """
     if name not in POLICIES:
-        near = difflib.get_close_matches(name, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(POLICIES)}"
+        near = nearest_name(name, POLICIES)
+        hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(POLICIES)}"
         raise ValueError(f"unknown policy {name!r}: {hint}")
     return POLICIES[name]()

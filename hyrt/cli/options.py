@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from hyrt_perfmodel.nearest_name import nearest_name
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
@@ -119,14 +120,29 @@ class Group(TyperGroup):
 
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f"did you mean {ctx.command_path} {near[0]}?" if near else f"see {ctx.command_path} --help"
+            near = nearest_name(name, self.list_commands(ctx))
+            hint = f"did you mean {ctx.command_path} {near}?" if near else f"see {ctx.command_path} --help"
             raise ConfigError(f"there is no command {f'{ctx.command_path} {name}'!r}: {hint}")
         return super().resolve_command(ctx, args)
 
 
 class Command(TyperCommand):
-    """A command that keeps none of two values in silence, and knows settings that are written as options."""
+    """A command that keeps none of two values in silence, and knows settings that are written as options.
+
+    Its help calls arguments what they are called, without the types that Python knows them by.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for each in self._arguments():
+            each.get_help_record = partial(_without_type, each.get_help_record)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line behind the command."""
+        return ["[OPTIONS]", *(str(each.metavar or each.name) for each in self._arguments())]
+
+    def _arguments(self) -> list[Any]:
+        return [each for each in self.params if each.param_type_name == "argument"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words behind the command.
@@ -198,7 +214,7 @@ class Command(TyperCommand):
             same = [option for option in options if option[2] == name[1]]
             return f"did you mean {listed(same, 'or')}?" if same else "--help lists the options"
         takes_settings = any(each.name == "arguments" for each in self.params)
-        near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
+        near = nearest_name(name, options, 0.75)
         word = name.removeprefix("--").replace("-", "_")
         setting = None
         if takes_settings:
@@ -208,13 +224,19 @@ class Command(TyperCommand):
         # `--seed` is a setting's own name, and only near `--seeds`.
         is_setting = setting is not None and setting.rpartition(".")[2] == word
         if near and not is_setting:
-            return f"did you mean {near[0]}?"
+            return f"did you mean {near}?"
         if takes_settings:
             if setting is not None:
                 value = _value_of(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
         settings = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
         return f"--help lists the options{settings}"
+
+
+def _without_type(record: Callable[[Any], tuple[str, str] | None], ctx: Any) -> tuple[str, str] | None:
+    """An argument's name and help."""
+    found = record(ctx)
+    return found and (re.sub(r" <[^<>]*>$", "", found[0]), found[1])
 
 
 def _refused(ctx: Any, error: Any) -> Exception:

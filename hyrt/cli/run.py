@@ -52,7 +52,10 @@ def run(
     output: Output = Path("runs"),
     name: Annotated[
         str | None,
-        typer.Option(help="The name of the run folder. By default the time, the model and the dataset."),
+        typer.Option(
+            metavar="NAME",
+            help="The name of the run folder. By default the time, the model and the dataset.",
+        ),
     ] = None,
     seeds: Annotated[
         int | None,

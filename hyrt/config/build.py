@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from hyrt_perfmodel.nearest_name import nearest_name
 from pydantic import BaseModel, ValidationError
 
 from hyrt.config.by_kind import LENIENT, ByKind
@@ -85,11 +85,10 @@ def wanted(problem: Mapping[str, Any]) -> str:
 def _unknown_key(path: str) -> str:
     """Say that a setting is unknown, with the nearest name there is."""
     known = _known_keys(Config)
-    near = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
-    if not near:
-        leaf = path.rsplit(".", 1)[-1]
-        near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
-    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all settings"
+    leaf = path.rsplit(".", 1)[-1]
+    near = nearest_name(path, known, 0.5)
+    near = near or next((key for key in known if key.rsplit(".", 1)[-1] == leaf), None)
+    hint = f": did you mean {near!r}?" if near else ": `hyrt run --print-config` lists all settings"
     return f"unknown setting {path!r}{hint}"
 
 
@@ -113,11 +112,9 @@ def nearest_setting(name: str) -> str | None:
     name = _OTHER_NAMES.get(name, name)
     if name not in by_leaf:
         # `num_epochs`, `hidden_dim`: a part of it is the name.
-        near = [part for part in name.split("_") if part in by_leaf]
-        near = near or difflib.get_close_matches(name, by_leaf, n=1, cutoff=0.7)
-        if not near:
-            return None
-        name = near[0]
+        part = next((part for part in name.split("_") if part in by_leaf), None)
+        near = part or nearest_name(name, by_leaf, 0.7)
+        return None if near is None else by_leaf[near]
     return by_leaf[name]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from hyrt_perfmodel.nearest_name import nearest_name
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
@@ -202,5 +202,5 @@ def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`: did you mean 'x'?` when a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f": did you mean {close[0]!r}?" if close else ""
+    near = nearest_name(name, known, cutoff)
+    return f": did you mean {near!r}?" if near else ""

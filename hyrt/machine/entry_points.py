@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
+
+from hyrt_perfmodel.nearest_name import nearest_name
 
 from hyrt.errors import ConfigError, HyrtError, PluginConflict, Terminated, describe
 from hyrt.machine.child_processes.last_words import last_words
@@ -66,8 +67,8 @@ class EntryPointGroup:
         """
         known = self.declared()
         if name not in known:
-            near = difflib.get_close_matches(nearest or name, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            near = nearest_name(nearest or name, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
             there = f"the known ones are {', '.join(sorted(known))}"
             if not known:
                 there = "none is declared: install hyrt again with pip, so that its own are known"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from hyrt_perfmodel.nearest_name import nearest_name
 
 from hyrt.errors import ConfigError, listed
 from hyrt.machine.entry_points import EntryPointGroup
@@ -110,7 +111,7 @@ def check_metric(name: str, metric: str) -> None:
     else:
         known = find_objective(name).metrics
     if metric not in ("auto", *known):
-        near = difflib.get_close_matches(metric, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        near = nearest_name(metric, known)
+        hint = f" (did you mean {near!r}?)" if near else ""
         there = listed(("auto", *known))
         raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {there}{hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
+from hyrt_perfmodel.nearest_name import nearest_name
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
@@ -210,8 +210,8 @@ def _derives(thing: object, parent: type[Made]) -> TypeGuard[type[Made]]:
 
 def _nearest(name: str, known: Collection[str]) -> str:
     spelled = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1)
-    return f": did you mean {spelled[near[0]]!r}?" if near else f": it has {', '.join(known)}"
+    near = nearest_name(name.lower(), spelled)
+    return f": did you mean {spelled[near]!r}?" if near else f": it has {', '.join(known)}"
 
 
 def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], setting: str) -> Made:

@@ -7,7 +7,6 @@ instead.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+
+from hyrt_perfmodel.nearest_name import nearest_name
 
 T = TypeVar("T")
 
@@ -163,8 +164,8 @@ def _dataclass_in(hint: Any) -> Any:
 
 
 def _unknown(key: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
+    near = nearest_name(key, known)
+    hint = f"did you mean {near!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
     return f"unknown key {key!r}: {hint}"
 
 

@@ -26,7 +26,7 @@ _DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped wh
 
 @data_app.command(cls=Command)
 def info(
-    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE_HELP)],
     check: Annotated[
         bool, typer.Option("--check", help="Check all data, including memory-mapped features above 1 GiB.")
     ] = False,
@@ -67,8 +67,8 @@ def info(
 
 @data_app.command(cls=Command)
 def convert(
-    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
-    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE_HELP)],
+    destination: Annotated[Path, typer.Argument(metavar="DESTINATION", help=_DEST_HELP)],
     rows: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +82,7 @@ def convert(
         typer.Option(metavar="nearest|stochastic", help="How values are rounded to codes of int8."),
     ] = "nearest",
     normalize: Annotated[
-        str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
+        str, typer.Option(metavar="METHOD", help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
     sort: Annotated[
         bool, typer.Option("--sort", help="Sort the rows of the graph and of sparse features.")
@@ -127,8 +127,8 @@ def convert(
 
 @data_app.command(cls=Command)
 def generate(
-    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
-    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help=_SPEC_HELP)],
+    destination: Annotated[Path, typer.Argument(metavar="DESTINATION", help=_DEST_HELP)],
     force: Force = False,
 ) -> None:
     """Generate a graph.

@@ -31,7 +31,7 @@ def partition(
             "those that let the busiest part send fewest rows (metis and volume need hyrt[partition]).",
         ),
     ] = "metis",
-    seed: Annotated[int, typer.Option(min=0, help="The seed of what the method draws.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed of what the method draws.")] = 0,
     topology: Annotated[
         Literal["replicated", "split"],
         typer.Option(
@@ -40,7 +40,7 @@ def partition(
         ),
     ] = "replicated",
     normalize: Annotated[
-        str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
+        str, typer.Option(metavar="METHOD", help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
     imbalance: Annotated[
         float | None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+
+from hyrt_perfmodel.nearest_name import nearest_name
 
 from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.hopgnn import HopGnn
@@ -36,7 +37,7 @@ def strategy(name: str) -> Strategy:
         If no strategy has that name.
     """
     if name not in STRATEGIES:
-        near = difflib.get_close_matches(name, STRATEGIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(STRATEGIES)}"
+        near = nearest_name(name, STRATEGIES)
+        hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(STRATEGIES)}"
         raise ValueError(f"unknown strategy {name!r}: {hint}")
     return STRATEGIES[name]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from types import MappingProxyType
 
 from hyrt_perfmodel.checks import NotNegative, Positive, Unbounded, check_numbers
 from hyrt_perfmodel.file_content import made_of, read_yaml
+from hyrt_perfmodel.nearest_name import nearest_name
 
 # Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
 _ETHERNET_PART = 1460 / 1538
@@ -105,9 +105,9 @@ def find_network(name: str) -> Network:
     rate = _RATE.fullmatch(name)
     if rate is not None and float(rate[1]) > 0:
         return _ethernet(name, float(rate[1]) * _FACTORS[rate[2]] / 1e9, _SOCKET_LATENCY_S)
-    near = difflib.get_close_matches(name, NETWORKS, n=1)
+    near = nearest_name(name, NETWORKS)
     known = f"give one of {', '.join(NETWORKS)}, a rate (200mbit), or a .yaml file"
-    hint = f"did you mean {near[0]!r}?" if near else known
+    hint = f"did you mean {near!r}?" if near else known
     raise ValueError(f"unknown network {name!r}: {hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 from hyrt_perfmodel.checks import Number
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
+from hyrt_perfmodel.nearest_name import nearest_name
 from hyrt_perfmodel.platforms.calibration_file import read_calibration
 from hyrt_perfmodel.platforms.platform import Platform
 
@@ -47,8 +47,8 @@ def load_platform(name_or_path: str) -> Platform:
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or _exists(path):
         return platform_from(read_yaml(path), str(path))
-    near = difflib.get_close_matches(name_or_path, platform_names(), n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest_name(name_or_path, platform_names())
+    hint = f" (did you mean {near!r}?)" if near else ""
     raise ValueError(
         f"unknown platform {name_or_path!r}{hint}: the known platforms are "
         f"{', '.join(platform_names())}; or give a .yaml file"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from hyrt.cli.commands import _check_current_folder, _end, app
 from hyrt.errors import ConfigError, DataNotWritten, HyrtError, StageFailure
@@ -43,6 +47,7 @@ def _error(*words: str) -> str:
         ("doctor --limit x", "--limit x: give a number"),
         ("doctor --limit 0", "--limit 0: must be at least 0.1"),
         ("frobnicate", "there is no command 'hyrt frobnicate': see hyrt --help"),
+        ("data inof x", "there is no command 'hyrt data inof': did you mean hyrt data info?"),
         ("rn", "there is no command 'hyrt rn': did you mean hyrt run?"),
         ("data conver a b", "there is no command 'hyrt data conver': did you mean hyrt data convert?"),
         ("fpga exlpore", "there is no command 'hyrt fpga exlpore': did you mean hyrt fpga explore?"),
@@ -67,7 +72,7 @@ def test_words_that_cannot_be_followed(words: str, message: str) -> None:
         (["run", "--resume", ""], "--resume is given, but empty: give a value, or omit it"),
         (
             ["data", "convert", "a.npz", "", "--force"],
-            "the argument destination is given, but empty: give a value",
+            "the argument DESTINATION is given, but empty: give a value",
         ),
         (["report", "a", ""], "the argument RUN... is given, but empty: give a value"),
         (["infer", "r", "-o", ""], "--output or -o is given, but empty: give a value"),
@@ -213,3 +218,21 @@ def test_a_pipe_behind_a_name_is_no_regular_file(tmp_path: Path) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_help_calls_arguments_and_values_by_words_and_not_by_types() -> None:
+    def helped(command: Any, context: Any) -> Iterator[tuple[str, str]]:
+        yield context.command_path, command.get_help(context)
+        for name, each in getattr(command, "commands", {}).items():
+            inner = each.make_context(name, [], parent=context, resilient_parsing=True)
+            yield from helped(each, inner)
+
+    root = get_command(app)
+    texts = dict(helped(root, root.make_context("hyrt", [], resilient_parsing=True)))
+    assert len(texts) > 18
+    of_types = re.compile(r"<(str|path|int|float|list)|[{}]|\[\[|\.\.\.\.", re.IGNORECASE)
+    assert not [
+        (path, line) for path, text in texts.items() for line in text.split("\n") if of_types.search(line)
+    ]
+    assert texts["hyrt run"].startswith("Usage: hyrt run [OPTIONS] [CONFIG.yaml] [key.path=value ...]\n")
+    assert texts["hyrt report"].startswith("Usage: hyrt report [OPTIONS] RUN...\n")
