@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import psutil
-from hyrt_perfmodel.prediction.memory import whole_graph_arrays
 
 from hyrt.config.command_line import new_config
+from hyrt.fullgraph.plan import can_take_apart
 from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
-from hyrt.predict.workload import sampled_workload
+from hyrt.nn.layer import Layer
+from hyrt.nn.model import GNN
+from hyrt.predict.bare_model import small_model
+from hyrt.predict.dataset_sizes import graph_sizes
+from hyrt.predict.whole_graph_sizes import WholeGraphSizes, counted_sizes, with_transpose
+from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.predict.workload import training_vertices
 from hyrt.quantities import size
 
+_FLOAT_BYTES = 4
 
 def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     """The memory of full-graph training with a kind of model at its default size, ready for JSON.
@@ -35,14 +41,21 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If there is no such kind, it does not say what it costs, or the data has no training vertices.
+        If there is no such kind, or the data has no training vertices.
+    UnsupportedModel
+        If a layer of the kind cannot be read.
     """
     config = new_config(None, [f"model.kind={kind}", "sampler.kind=full"])
-    work = sampled_workload(config, graph)
-    if work.whole is None:
-        arrays: Mapping[str, float] = whole_graph_arrays(work.at(work.batch_size), work)
+    targets = training_vertices(config, graph)
+    dataset = with_transpose(graph_sizes(graph, targets), graph)
+    sizes = counted_sizes(config, graph, dataset, targets)
+    model = small_model(config, dataset.features, dataset.classes)
+    known = can_take_apart(model)
+    if known:
+        memory, cores = float(psutil.virtual_memory().total), available_cores()
+        arrays = whole_graph_step(model, sizes, memory_bytes=memory, threads=cores).arrays
     else:
-        arrays = work.whole(float(psutil.virtual_memory().total), available_cores()).arrays
+        arrays = _arrays_of_layers(model, sizes)
     integers = graph.num_vertices + graph.num_edges
     symmetric = graph.topology.is_symmetric
     integers = integers if symmetric else 2 * integers
@@ -51,9 +64,27 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
         "symmetric": symmetric,
         "topology_integers": integers,
         "edge_tensor_integers": integers + graph.num_edges,
-        "at_most": work.whole is None,
+        "at_most": not known,
         "arrays": {name: round(bytes_) for name, bytes_ in arrays.items()},
     }
+
+
+def _arrays_of_layers(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
+    """The bytes of each array, at most, where a model takes the whole graph as one block.
+
+    Torch keeps all that a layer computes for the backward pass, and the gradient of the largest besides.
+    """
+    arrays = dict(sizes.held)
+    rows = []
+    for i, layer in enumerate(model.layers, 1):
+        assert isinstance(layer, Layer)
+        footprint = layer.footprint()
+        rows.append(_FLOAT_BYTES * (footprint.row * sizes.vertices + footprint.edge * sizes.edges))
+        arrays[f"what layer {i} computes"] = rows[-1]
+    arrays["gradient of the largest"] = max(rows)
+    numbers = sum(each.numel() for each in model.parameters())
+    arrays["parameters, gradients, optimizer"] = 6 * _FLOAT_BYTES * numbers
+    return {name: bytes_ for name, bytes_ in arrays.items() if bytes_}
 
 
 def memory_lines(facts: dict[str, Any]) -> list[str]:

@@ -29,13 +29,13 @@ from hyrt.predict.dataset_sizes import (
     in_format,
     published_sizes,
 )
+from hyrt.predict.whole_graph_sizes import WholeGraphSizes, counted_sizes, expected_sizes, with_transpose
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
     from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
     from hyrt.graph.graph import Graph
-    from hyrt.predict.whole_graph_work import WholeGraphSizes
     from hyrt.sampling.sampler import Sampler
 
 _GENERATED = "synthetic:"
@@ -139,25 +139,6 @@ def _whole_step(
     return step
 
 
-def _held(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
-    """The data in memory, array by array."""
-    held = {
-        "topology": dataset.graph_bytes,
-        "edges by source": dataset.transpose_bytes,
-        "features": dataset.feature_bytes,
-    }
-    if _copies_rows(config, dataset):
-        held["features as float32, to be dropped"] = 4.0 * vertices * dataset.features
-    return held
-
-
-def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
-    """Whether dense rows are copied before the first step: those to be dropped, unless they are floats."""
-    if config.model.input_dropout == 0 or dataset.row_entries is not None:
-        return False
-    return dataset.value_bytes != 4 or dataset.is_mapped
-
-
 def _best_form(config: Config) -> LoadForm:
     """The form of dense input that costs the configured model least, where a trainer takes it."""
     model = config.model
@@ -195,21 +176,7 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
             # A trainer's part of a step moves the rates little.
             hits = expected_hits(dataset.degrees, config.fanouts, most)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
-    from hyrt.predict.whole_graph_work import WholeGraphSizes
-
-    assert dataset.degrees is not None
-    vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
-    whole = WholeGraphSizes(
-        vertices=vertices,
-        edges=edges,
-        targets=dataset.targets,
-        target_edges=edges * dataset.targets / vertices,
-        # All others are validated or tested.
-        scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
-        held=_held(config, dataset, vertices),
-        row_entries=dataset.row_entries,
-    )
-    return training_workload(config, dataset, sizes.at, whole)
+    return training_workload(config, dataset, sizes.at, expected_sizes(config, dataset))
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
@@ -233,11 +200,7 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     from hyrt.training.setup import build_sampler
 
     check_predictable(config)
-    targets = graph.split("train", config.data.split)
-    if not len(targets):
-        raise ConfigError(
-            f"{graph.name} cannot be predicted: the data has no training vertices: set train_mask for some"
-        )
+    targets = training_vertices(config, graph)
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_block_sizes(config.sampler, built, workers)
@@ -245,24 +208,25 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     if not config.sampler.whole_graph:
         hits = _counted_hits(config, graph, built, targets)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
-    from hyrt.predict.whole_graph_work import WholeGraphSizes
-
-    topology = graph.topology
-    if not topology.is_symmetric:
-        dataset = replace(dataset, transpose_bytes=dataset.graph_bytes)
-    scored = sum(len(graph.split(name, config.data.split)) for name in ("val", "test"))
-    whole = WholeGraphSizes(
-        vertices=graph.num_vertices,
-        edges=graph.num_edges,
-        targets=len(targets),
-        target_edges=float(topology.in_degrees[targets].sum(dtype=np.int64)),
-        scored=scored if config.evaluate.mode == "full" else 0,
-        held=_held(config, dataset, graph.num_vertices),
-        row_entries=dataset.row_entries,
-        mapped=dataset.is_mapped and not _copies_rows(config, dataset),
-        degrees=_counted(topology.in_degrees) if topology.is_symmetric else None,
-    )
+    dataset = with_transpose(dataset, graph)
+    whole = counted_sizes(config, graph, dataset, targets)
     return training_workload(config, dataset, sizes.at, whole)
+
+
+def training_vertices(config: Config, graph: Graph) -> np.ndarray:
+    """The training vertices of a run on an open graph.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    targets = graph.split("train", config.data.split)
+    if not len(targets):
+        raise ConfigError(
+            f"{graph.name} cannot be predicted: the data has no training vertices: set train_mask for some"
+        )
+    return targets
 
 
 def _counted_hits(
@@ -286,11 +250,6 @@ def _counted_hits(
         return HitCurve.of_ranking(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
 
     return lambda part: curve()(part)
-
-
-def _counted(degrees: np.ndarray) -> DegreeDistribution:
-    """The degrees of a symmetric graph."""
-    return DegreeDistribution.from_classes(DegreeClasses.of(degrees))
 
 
 def check_predictable(config: Config) -> None:

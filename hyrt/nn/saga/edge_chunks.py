@@ -25,8 +25,8 @@ from hyrt.nn.whole_graph.edge_ranges import edge_ranges
 
 Array = NDArray[Any]
 
-# Edges of a chunk: enough that calls of torch cost little beside the work.
-_EDGES = 1 << 14
+CHUNK_EDGES = 1 << 14
+"""Edges of a chunk: enough that calls of torch cost little beside the work. One destination may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _in_order(
     edges: Edges, work: Callable[[_Chunk, slice], Callable[[], None]], workers: Workers | None
 ) -> None:
     """Do `work` for chunks of edges, and what it returns in the order of the chunks."""
-    borders = edge_ranges(edges.indptr, edges.rows, _EDGES).tolist()
+    borders = edge_ranges(edges.indptr, edges.rows, CHUNK_EDGES).tolist()
     lock, waiting, done = threading.Lock(), {}, [0]
     alone = Workers(1, "edges")
 

@@ -70,6 +70,8 @@ class EdgeProgram:
     """The message, where it is computed of the source alone."""
     unfused: str = ""
     """Why there is no `fused`; empty where there is."""
+    edge_numbers: int = 0
+    """Numbers that torch computes on an edge, without `fused`."""
 
     @property
     def gathered_shape(self) -> tuple[int, ...]:
@@ -301,7 +303,8 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
         accumulate not in ("attention", "concatenation") and not loops and hoisted.get(message) == "source"
     )
     sent = message if is_sent and not is_fixed(message) else None
-    return EdgeProgram(graph, given, accumulate, fused, on_edge, shape, slots, sent, unfused)
+    numbers = sum(math.prod(shapes[node]) for node in on_edge if node in shapes) if unfused else 0
+    return EdgeProgram(graph, given, accumulate, fused, on_edge, shape, slots, sent, unfused, numbers)
 
 
 def _without_gradients(form: Form, constant: Sequence[bool]) -> Form:

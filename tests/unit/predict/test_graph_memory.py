@@ -37,6 +37,3 @@ def test_an_unknown_model_is_an_error() -> None:
         memory_facts(random_graph(60, 5), "gcm")
 
 
-def test_a_model_of_unknown_costs_names_those_of_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"ggcn cannot be predicted: .* one of graphsage, gcn, gin, gat "):
-        memory_facts(random_graph(60, 5), "ggcn")

@@ -10,25 +10,21 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
+from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of
 
 from hyrt.fullgraph.destinations import Destinations
 from hyrt.fullgraph.plan import KEPT_PART
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.machine.workers import Workers
-from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import InPlace
-from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
-from hyrt.predict.whole_graph_work import StepWalk, WholeGraphSizes, whole_graph_step
+from hyrt.predict.step_walk import StepWalk
+from hyrt.predict.whole_graph_work import whole_graph_step
 from hyrt.sampling.full.full_sampler import FullSampler
 
-ALONE = Workers(1, "test")
-LARGE = 1 << 30
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"kind": "gcn"},
     "gcn, narrow": {"kind": "gcn", "hidden": 2},
@@ -49,55 +45,6 @@ MODELS: dict[str, dict[str, Any]] = {
 def one_torch_thread() -> Iterator[None]:
     with torch_threads(1):
         yield
-
-
-def model_of(graph: Graph, **settings: Any) -> GNN:
-    chosen = {"hidden": 16, "layers": 2, **settings}
-    return GNN(Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen))
-
-
-def scored(graph: Graph) -> np.ndarray:
-    return np.concatenate([graph.split("val"), graph.split("test")]).astype(np.int32)
-
-
-def sizes_of(graph: Graph, targets: np.ndarray, *, mapped: bool = False) -> WholeGraphSizes:
-    features = graph.features
-    is_sparse = isinstance(features, SparseFeatures)
-    return WholeGraphSizes(
-        vertices=graph.num_vertices,
-        edges=graph.num_edges,
-        targets=len(targets),
-        target_edges=float(graph.topology.in_degrees[targets].sum()),
-        scored=len(scored(graph)),
-        held={},
-        row_entries=len(features.columns) / graph.num_vertices if is_sparse else None,
-        mapped=mapped,
-    )
-
-
-class Recorded:
-    """Matrices as the engine takes them and gives them back."""
-
-    def __init__(self, matrices: RecycledMatrices) -> None:
-        self.matrices = matrices
-        self.events: list[tuple[str, int]] = []
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.matrices.allocated_bytes
-
-    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        self.events.append(("take", int(np.prod(shape)) * np.dtype(dtype).itemsize))
-        return self.matrices.take(shape, dtype)
-
-    def give(self, matrix: np.ndarray | None) -> None:
-        if matrix is not None:
-            memory = matrix
-            while isinstance(memory.base, np.ndarray):
-                memory = memory.base
-            assert memory.dtype == np.uint8, "a matrix that was not taken"
-            self.events.append(("give", memory.nbytes))
-        self.matrices.give(matrix)
 
 
 def mapped_features(graph: Graph, folder: Path) -> InPlace:

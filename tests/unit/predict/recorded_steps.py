@@ -1,0 +1,67 @@
+"""Steps over whole graphs whose matrices are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.predict.whole_graph_sizes import WholeGraphSizes
+
+ALONE = Workers(1, "test")
+LARGE = 1 << 30
+
+
+def model_of(graph: Graph, **settings: Any) -> GNN:
+    chosen = {"hidden": 16, "layers": 2, **settings}
+    return GNN(Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen))
+
+
+def scored(graph: Graph) -> np.ndarray:
+    return np.concatenate([graph.split("val"), graph.split("test")]).astype(np.int32)
+
+
+def sizes_of(graph: Graph, targets: np.ndarray, *, mapped: bool = False) -> WholeGraphSizes:
+    features = graph.features
+    is_sparse = isinstance(features, SparseFeatures)
+    return WholeGraphSizes(
+        vertices=graph.num_vertices,
+        edges=graph.num_edges,
+        targets=len(targets),
+        target_edges=float(graph.topology.in_degrees[targets].sum()),
+        scored=len(scored(graph)),
+        held={},
+        row_entries=len(features.columns) / graph.num_vertices if is_sparse else None,
+        mapped=mapped,
+    )
+
+
+class Recorded:
+    """Matrices as the engine takes them and gives them back."""
+
+    def __init__(self, matrices: RecycledMatrices) -> None:
+        self.matrices = matrices
+        self.events: list[tuple[str, int]] = []
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.matrices.allocated_bytes
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.events.append(("take", int(np.prod(shape)) * np.dtype(dtype).itemsize))
+        return self.matrices.take(shape, dtype)
+
+    def give(self, matrix: np.ndarray | None) -> None:
+        if matrix is not None:
+            memory = matrix
+            while isinstance(memory.base, np.ndarray):
+                memory = memory.base
+            assert memory.dtype == np.uint8, "a matrix that was not taken"
+            self.events.append(("give", memory.nbytes))
+        self.matrices.give(matrix)

@@ -1,0 +1,110 @@
+"""What layers whose edges are loops are said to keep, beside what the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of
+from saga_layers import layer_of
+
+from hyrt.fullgraph.plan import KEPT_PART
+from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.fullgraph.saga.saga_gathering import SagaGathering
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.nn import stack
+from hyrt.nn.fused import fused_gather
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.objective.classification import Classification
+from hyrt.predict.graph_memory import memory_facts
+from hyrt.predict.step_walk import StepWalk
+from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.sampling.full.full_sampler import FullSampler
+
+
+def _own(name: str, **between: Any) -> Callable[[Graph], GNN]:
+    def make(graph: Graph) -> GNN:
+        last = layer_of(name, 8, graph.num_classes + graph.num_classes % 2)
+        return stack(layer_of(name, graph.num_features, 8), last, **between)
+
+    return make
+
+
+def _kind(kind: str, **settings: Any) -> Callable[[Graph], GNN]:
+    return lambda graph: model_of(graph, kind=kind, **settings)
+
+
+MODELS: dict[str, Callable[[Graph], GNN]] = {
+    "commnet": _kind("commnet", norm="layer", residual=True),
+    "ggcn": _kind("ggcn", norm="layer", residual=True, layers=3),
+    "ggnn": _kind("ggnn", norm="layer"),
+    "gnn-film": _kind("gnn-film", dropout=0.5),
+    "deepgcn": _kind("deepgcn", norm="layer", residual=True, layers=3),
+    "attention, own": _own("GAT", residual=True),
+    "max, own": _own("EdgeConv"),
+    "degrees, own": _own("GCN", input_dropout=0.5),
+    "by torch, own": _own("perceptron"),
+}
+
+
+def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
+    """What is allocated does not depend on what loops compute, and compiling them takes long."""
+    for out in outs:
+        if out is not None:
+            out.fill(0)
+    shared = [operand for operand in loop.form.operands if operand.end == "shared"]
+    return [np.zeros(loop.form.numbers(each), np.float32) for each in shared] if any(loop.by_chunk) else []
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_takes_what_was_said(name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_gather, "run_loop", _no_loop)
+    graph = random_graph(60, features=10, sparse=sparse)
+    model, targets = MODELS[name](graph), graph.split("train")[:12]
+    sampler = FullSampler(graph, targets, len(model.layers), seed=3)
+    batch = sampler.sample(0, sampler.units(0), ALONE)
+    assert batch.whole is not None
+    features = graph.features
+    inputs: Any = torch.from_numpy(features.values) if not sparse else SparseRows.of(features)  # type: ignore
+    assert isinstance(features, SparseFeatures) == sparse
+    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=LARGE)
+    chain = replica._chain
+    chain.memory = recorded = Recorded(chain.memory)  # type: ignore[assignment]
+    walk = StepWalk(chain.plan, sizes_of(graph, targets))
+    walk.step()
+    walk.scores()
+    replica.step(batch, Classification(), ALONE)
+    replica.scores(scored(graph), ALONE)
+    assert recorded.events == walk.pool.events
+    said = dict(
+        whole_graph_step(model, sizes_of(graph, targets), memory_bytes=LARGE * KEPT_PART, threads=1).arrays
+    )
+    loops = [each for each in chain.gatherings if isinstance(each, SagaGathering)]
+    read = sum(array.nbytes for each in loops for array in each._fixed)
+    assert sum(said.pop(key) for key in list(said) if key.startswith("what layer")) == read
+    assert bool(read) == (name in ("degrees, own", "by torch, own"))
+    assert bool(said.pop("chunks of edges, at most", 0)) == (name == "by torch, own")
+    for beside in ("rows of the targets", "scores of an evaluation", "edges into targets, by source"):
+        said.pop(beside, None)
+    scales = sum(each._scale.nbytes for each in loops if each._scale is not None)
+    fixed = 4 * 4 * graph.num_vertices  # Numbers twice, degrees, places among the targets.
+    of_vertices = said.pop("vertices, degrees, their factors") - fixed
+    others = [each for each in chain.gatherings if not isinstance(each, SagaGathering)]
+    assert of_vertices == scales if not others else of_vertices >= scales
+    said.pop("chunks of rows, at most")
+    said.pop("parameters, gradients, optimizer")
+    assert sum(said.values()) == replica.kept_bytes
+
+
+@pytest.mark.parametrize("kind", ["ggcn", "gnn-film", "ggnn", "commnet", "deepgcn"])
+def test_every_kind_is_told_for_an_open_graph(kind: str) -> None:
+    facts = memory_facts(random_graph(60, 5), kind)
+    assert not facts["at_most"]
+    assert facts["arrays"]["gathered by layer 2"] > 0
