@@ -21,6 +21,7 @@ from hyrt.quantities import size
 
 _FLOAT_BYTES = 4
 
+
 def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     """The memory of full-graph training with a kind of model at its default size, ready for JSON.
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.sizes.datasets import DATASETS
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.sizes.hit_curve import HitCurve, expected_hits
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes

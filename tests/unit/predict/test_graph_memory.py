@@ -35,5 +35,3 @@ def test_topology_is_counted_as_graphpy_does(symmetric: bool) -> None:
 def test_an_unknown_model_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"unknown model.kind 'gcm'"):
         memory_facts(random_graph(60, 5), "gcm")
-
-
