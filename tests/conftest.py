@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -18,6 +19,10 @@ from hypothesis import settings
 
 _LIMIT_S = 180.0
 
+# As the command line has it, and before torch is loaded: threads that spin while they wait take the cores from the
+# other process of tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("default", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -32,7 +37,13 @@ def _leave_the_users_cache_alone(config: pytest.Config) -> None:
     config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="hyrt-tests-")
     os.environ.setdefault("POCL_CACHE_DIR", str(old / "pocl" / "kcache"))
     os.environ.setdefault("HYRT_HLS_CACHE_DIR", str(old / "hyrt" / "hls"))
-    os.environ["XDG_CACHE_HOME"] = config.stash[_CACHE].name
+    own = Path(config.stash[_CACHE].name)
+    with contextlib.suppress(OSError):
+        loops = old / "hyrt" / "saga"
+        loops.mkdir(parents=True, exist_ok=True)
+        (own / "hyrt").mkdir()
+        (own / "hyrt" / "saga").symlink_to(loops.resolve(), target_is_directory=True)
+    os.environ["XDG_CACHE_HOME"] = str(own)
 
 
 def pytest_configure(config: pytest.Config) -> None:

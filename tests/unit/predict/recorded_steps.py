@@ -5,17 +5,50 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from hyrt.fullgraph import gathering
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.fused import fused_gather
 from hyrt.nn.model import GNN
 from hyrt.predict.whole_graph_sizes import WholeGraphSizes
 
 ALONE = Workers(1, "test")
 LARGE = 1 << 30
+
+
+_LOOPS = (
+    *("spmm_into", "attend_into", "attend_ends_into", "attend_to_sources_into"),
+    *("largest_into", "largest_backward_into"),
+)
+
+
+def without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loops over edges do nothing: which matrices are taken does not depend on what they compute.
+
+    Each of many widths and factors would be compiled.
+    """
+    for name in _LOOPS:
+        assert hasattr(gathering, name)
+        monkeypatch.setattr(gathering, name, lambda *_, **__: None)
+    monkeypatch.setattr(fused_gather, "run_loop", _no_loop)
+    new = RecycledMatrices._new
+
+    def zeroed(self: RecycledMatrices, size: int) -> Any:
+        memory = new(self, size)
+        memory.fill(0)
+        return memory
+
+    monkeypatch.setattr(RecycledMatrices, "_new", zeroed)
+
+
+def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
+    shared = [operand for operand in loop.form.operands if operand.end == "shared"]
+    return [np.zeros(loop.form.numbers(each), np.float32) for each in shared] if any(loop.by_chunk) else []
 
 
 def model_of(graph: Graph, **settings: Any) -> GNN:

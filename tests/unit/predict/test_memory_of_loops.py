@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of
+from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 from saga_layers import layer_of
 
 from hyrt.fullgraph.plan import KEPT_PART
@@ -18,7 +17,6 @@ from hyrt.fullgraph.saga.saga_gathering import SagaGathering
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.nn import stack
-from hyrt.nn.fused import fused_gather
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective.classification import Classification
@@ -53,19 +51,10 @@ MODELS: dict[str, Callable[[Graph], GNN]] = {
 }
 
 
-def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
-    """What is allocated does not depend on what loops compute, and compiling them takes long."""
-    for out in outs:
-        if out is not None:
-            out.fill(0)
-    shared = [operand for operand in loop.form.operands if operand.end == "shared"]
-    return [np.zeros(loop.form.numbers(each), np.float32) for each in shared] if any(loop.by_chunk) else []
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_takes_what_was_said(name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_gather, "run_loop", _no_loop)
+    without_loops(monkeypatch)
     graph = random_graph(60, features=10, sparse=sparse)
     model, targets = MODELS[name](graph), graph.split("train")[:12]
     sampler = FullSampler(graph, targets, len(model.layers), seed=3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of
+from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 
 from hyrt.fullgraph.destinations import Destinations
 from hyrt.fullgraph.plan import KEPT_PART
@@ -42,7 +42,8 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
+def no_loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    without_loops(monkeypatch)
     with torch_threads(1):
         yield
 
