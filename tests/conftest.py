@@ -19,8 +19,8 @@ from hypothesis import settings
 
 _LIMIT_S = 180.0
 
-# As the command line has it, and before torch is loaded: threads that spin while they wait take the cores from the
-# other process of tests.
+# As the command line has it, and before torch is loaded: threads that spin while they wait take the cores
+# from the other process of tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

@@ -14,8 +14,8 @@ from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.predict.bare_model import small_model
 from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes, counted_sizes, with_transpose
-from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes, counted_sizes, with_transpose
+from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
 from hyrt.predict.workload import training_vertices
 from hyrt.quantities import size
 

@@ -27,7 +27,12 @@ from hyrt.predict.dataset_sizes import (
     in_format,
     published_sizes,
 )
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes, counted_sizes, expected_sizes, with_transpose
+from hyrt.predict.whole_graphs.whole_graph_sizes import (
+    WholeGraphSizes,
+    counted_sizes,
+    expected_sizes,
+    with_transpose,
+)
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -122,10 +127,11 @@ def _whole_step(
     config: Config, dataset: DatasetSizes, sizes: WholeGraphSizes
 ) -> Callable[[float, int], WholeGraphStep] | None:
     """The step of the CPU trainer over a whole graph; None where it is not known."""
-    from hyrt.predict.bare_model import bare_model
-    from hyrt.predict.whole_graph_work import can_say, whole_graph_step
+    from hyrt.predict.bare_model import small_model
+    from hyrt.predict.whole_graphs.whole_graph_work import can_say, whole_graph_step
 
-    model = bare_model(config, dataset.features, dataset.classes)
+    # With weights: layers that are read are tried on a few rows.
+    model = small_model(config, dataset.features, dataset.classes)
     if not can_say(model):
         return None
 

@@ -28,8 +28,8 @@ from hyrt.nn.whole_graph.attention import attend_backward_into, attend_into
 from hyrt.nn.whole_graph.spmm import spmm_into
 from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import CacheSweep
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes
-from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
+from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
 from hyrt.sampling.full.full_sampler import FullSampler
 
 # Matrices of which all, some and hardly any rows lie in a core's own cache or the one that cores share.

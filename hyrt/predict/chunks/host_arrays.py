@@ -14,7 +14,7 @@ from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.fullgraph.grid.visits import Order
 from hyrt.nn.description import ModelDescription
 from hyrt.predict.chunks.chunked_work import ChunkedWork
-from hyrt.predict.matrix_pool import MatrixPool, PooledMatrix
+from hyrt.predict.whole_graphs.matrix_pool import MatrixPool, PooledMatrix
 
 Array = NDArray[Any]
 _INT = _FLOAT = 4

@@ -26,9 +26,9 @@ COMBINATIONS = [
     for reduce, self_path in itertools.product(("mean", "sum", "gcn", "max"), ("none", "add", "concat"))
     if (reduce, self_path) != ("max", "add")
 ]
-# A kernel is compiled for each combination of what may be None, for most of a second. Which rows are summed, how
-# edges are weighed and what becomes of the own row are statements of their own, one after the other: where weights,
-# halves, rows in place, 64 bits or a sum onto another are tested, these have every statement.
+# A kernel is compiled for each combination of what may be None, for most of a second. Which rows are summed,
+# how edges are weighed and what becomes of the own row are statements of their own, one after the other: for
+# weights, halves, rows in place, 64 bits or sums onto others these have every statement.
 EVERY_STATEMENT = [("mean", "none"), ("gcn", "add"), ("sum", "concat"), ("max", "none")]
 SUMS = EVERY_STATEMENT[:3]
 

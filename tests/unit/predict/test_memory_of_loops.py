@@ -11,6 +11,7 @@ from graphs import random_graph
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 from saga_layers import layer_of
 
+from hyrt.config.command_line import new_config
 from hyrt.fullgraph.plan import KEPT_PART
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.fullgraph.saga.saga_gathering import SagaGathering
@@ -21,8 +22,9 @@ from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective.classification import Classification
 from hyrt.predict.graph_memory import memory_facts
-from hyrt.predict.step_walk import StepWalk
-from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.predict.whole_graphs.step_walk import StepWalk
+from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
+from hyrt.predict.workload import sampled_workload
 from hyrt.sampling.full.full_sampler import FullSampler
 
 
@@ -97,3 +99,10 @@ def test_every_kind_is_told_for_an_open_graph(kind: str) -> None:
     facts = memory_facts(random_graph(60, 5), kind)
     assert not facts["at_most"]
     assert facts["arrays"]["gathered by layer 2"] > 0
+
+
+def test_layers_of_known_costs_that_have_to_be_read_are_predicted() -> None:
+    config = new_config(None, ["model.kind=gnn-film", "sampler.kind=full"])
+    work = sampled_workload(config, random_graph(60, 5))
+    assert work.whole is None  # How long a loop over edges takes is not known, so GCN stands for it.
+    assert work.model == "gcn"

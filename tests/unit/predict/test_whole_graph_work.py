@@ -21,8 +21,8 @@ from hyrt.nn.inputs import InPlace
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
-from hyrt.predict.step_walk import StepWalk
-from hyrt.predict.whole_graph_work import whole_graph_step
+from hyrt.predict.whole_graphs.step_walk import StepWalk
+from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
 from hyrt.sampling.full.full_sampler import FullSampler
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -8,8 +8,8 @@ from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.form import End
 from hyrt.nn.saga.edge_chunks import CHUNK_EDGES
 from hyrt.nn.saga.gather import SagaSum
-from hyrt.predict.step_walk import StepWalk, stage_work
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes
+from hyrt.predict.whole_graphs.step_walk import StepWalk, stage_work
+from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
 _INT32, _INT64, _FLOAT = 4, 8, 4
 _ENDS: tuple[End, ...] = ("source", "destination")

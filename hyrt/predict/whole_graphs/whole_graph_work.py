@@ -13,9 +13,9 @@ from hyrt.fullgraph.plan import KEPT_PART, can_take_apart, plan_chain
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.gather import SagaSum
-from hyrt.predict.kept_arrays import kept_arrays
-from hyrt.predict.step_walk import StepWalk
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes
+from hyrt.predict.whole_graphs.kept_arrays import kept_arrays
+from hyrt.predict.whole_graphs.step_walk import StepWalk
+from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
 
 def can_say(model: torch.nn.Module) -> TypeGuard[GNN]:

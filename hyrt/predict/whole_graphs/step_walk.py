@@ -20,8 +20,8 @@ from hyrt.nn.layer_parts import AttentionSum, LayerParts
 from hyrt.nn.saga.gather import SagaSum
 from hyrt.nn.saga.layer import SagaLayer
 from hyrt.nn.whole_graph.attention import ENDS
-from hyrt.predict.matrix_pool import MatrixPool, PooledMatrix
-from hyrt.predict.whole_graph_sizes import WholeGraphSizes
+from hyrt.predict.whole_graphs.matrix_pool import MatrixPool, PooledMatrix
+from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
 _INT32 = 4
 # Passes over rows: forward; in the backward pass forward again, and gradients of the rows and of the weights.
