@@ -33,7 +33,7 @@ class Mixing:
         factors = self.factors = scales(layer.aggregation, block, np.dtype(np.float32))
         self.columns, self.rows = block.columns, np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
         source = 1.0 if factors.source is None else factors.source[self.columns]
-        self.edge = factors.row[self.rows] * source * (1.0 if block.weights is None else block.weights)
+        self.edge = factors.row[self.rows] * source * (1.0 if factors.edge is None else factors.edge)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         total = np.zeros((self.num_dst, x.shape[1]), np.float32)

@@ -282,8 +282,12 @@ def usable_forms(
 
 
 def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
-    """What draws neighbours on a device; None where the host does, as it does where edges have types."""
-    if graph.topology.edge_types is not None or not isinstance(device, SamplesNeighbors):
+    """What draws neighbours on a device; None where the host does, as it does where edges have types, weights
+    or features.
+    """
+    topology = graph.topology
+    has_values = topology.edge_types is not None or topology.has_edge_values
+    if has_values or not isinstance(device, SamplesNeighbors):
         return None
     return device.sampler(graph)
 

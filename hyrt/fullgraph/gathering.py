@@ -157,28 +157,33 @@ class LinearGathering:
     """Sums of source rows with factors of both ends: sum, mean and GCN's normalisation.
 
     The factors are fused into the sums; they cost |V| numbers each, and no edge has one of its own (GraphPy,
-    section 6.1).
+    section 6.1) unless edges have weights. The transpose reads these where they lie, by the edges' numbers.
     """
 
     topology: Topology
     row_scale: Array | None
     source_scale: Array | None
     self_scale: Array | None
+    weights: Array | None = None
+    """[E] float32, the weights of the edges; None for all one."""
     reads_messages_back: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
     @classmethod
     def of(cls, what: Aggregation, topology: Topology, dtype: np.dtype[Any]) -> LinearGathering:
         """The gathering of an aggregation."""
-        degrees = topology.in_degrees
+        weights = topology.edge_weights if what.weighted else None
+        degrees = topology.in_degrees if weights is None else topology.weighted_degrees
         one = dtype.type(1)
         if what.reduce == "gcn":
-            scale = topology.gcn_scale if dtype == np.float32 else one / np.sqrt(degrees.astype(dtype) + one)
+            scale = one / np.sqrt(degrees.astype(dtype) + one)
+            if dtype == np.float32 and what.weighted:
+                scale = topology.gcn_scale
             own = one / (degrees.astype(dtype) + one) if what.self_path == "add" else None
-            return cls(topology, scale, scale, own)
+            return cls(topology, scale, scale, own, weights)
         own = np.full(len(degrees), 1 + what.epsilon, dtype) if what.self_path == "add" else None
-        row = one / np.maximum(degrees, 1).astype(dtype) if what.reduce == "mean" else None
-        return cls(topology, row, None, own)
+        row = one / np.where(degrees > 0, degrees, 1).astype(dtype) if what.reduce == "mean" else None
+        return cls(topology, row, None, own, weights)
 
     def forward(
         self,
@@ -203,6 +208,7 @@ class LinearGathering:
             row_scale=self.row_scale,
             source_scale=source,
             self_scale=own,
+            weights=self.weights,
             rows=None if at is None else at.vertices,
             workers=workers,
         )
@@ -227,7 +233,7 @@ class LinearGathering:
             own = None if own is None else own[at.vertices]
         if row is not None:
             own = scale_rows(grad, row, own, workers)
-        if at is not None and at.turned is not None:
+        if at is not None and at.turned is not None and self.weights is None:
             spmm_into(
                 *at.turned, grad, out[0], row_scale=self.source_scale, accumulate=accumulate, workers=workers
             )
@@ -246,6 +252,8 @@ class LinearGathering:
             out[0],
             row_scale=self.source_scale,
             self_scale=own,
+            weights=self.weights,
+            edge_ids=None if self.weights is None else self.topology.transposed_edges,
             positions=None if at is None else at.positions,
             accumulate=accumulate,
             workers=workers,
@@ -472,5 +480,7 @@ def gathering_of(
         return LoopedMaximumGathering(WholeEdges(topology)) if looped else MaximumGathering(topology)
     sums = LinearGathering.of(what, topology, dtype)
     if looped:
-        return LoopedSumGathering.of(topology, sums.row_scale, sums.source_scale, sums.self_scale)
+        return LoopedSumGathering.of(
+            topology, sums.row_scale, sums.source_scale, sums.self_scale, sums.weights
+        )
     return sums

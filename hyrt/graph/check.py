@@ -113,6 +113,15 @@ def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) ->
         raise reject(source, key, f"value {weights[at]} at position {at} is not a finite number above 0")
 
 
+def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> None:
+    """There is one row of finite numbers for each edge."""
+    if len(rows) != num_edges:
+        raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges")
+    if rows.shape[1] == 0:
+        raise reject(source, key, "has no columns")
+    check_finite(source, key, row_blocks(rows))
+
+
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
     """Numbers of vertices are 0..count-1, each of them once."""
     if len(numbers) != count:

@@ -36,12 +36,25 @@ _RANGE = 1 << 24
 
 
 class Store:
-    """A vector that grows piece by piece, in memory or in a .npy file that is mapped when complete."""
+    """An array that grows by rows, in memory or in a .npy file that is mapped when complete.
 
-    def __init__(self, dtype: np.dtype[np.generic], file: Path | None = None) -> None:
+    Parameters
+    ----------
+    dtype
+        The dtype of its numbers.
+    file
+        Where it is written; in memory by default.
+    row
+        The shape of a row; a number by default.
+    """
+
+    def __init__(
+        self, dtype: np.dtype[np.generic], file: Path | None = None, row: tuple[int, ...] = ()
+    ) -> None:
         self._dtype = dtype
+        self._row = row
         self._file = file
-        self._writer = None if file is None else NpyWriter(file, dtype)
+        self._writer = None if file is None else NpyWriter(file, dtype, row)
         self._parts: list[Array] = []
 
     @property
@@ -55,14 +68,19 @@ class Store:
         else:
             self._writer.append(part)
 
+    def close(self) -> None:
+        """Close the file, whether it is complete or not; idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+
     def finish(self) -> Array:
-        """The whole vector."""
+        """The whole array."""
         if self._writer is not None and self._file is not None:
             self._writer.close()
             return map_npy(self._file)
         if len(self._parts) == 1:
             return self._parts[0]
-        return np.concatenate([np.empty(0, self._dtype), *self._parts])
+        return np.concatenate([np.empty((0, *self._row), self._dtype), *self._parts])
 
 
 def in_order(

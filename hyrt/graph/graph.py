@@ -48,9 +48,10 @@ class Graph:
         vertex_ids: NDArray[Any] | None = None,
         edge_types: NDArray[Any] | None = None,
         edge_weights: NDArray[np.float32] | None = None,
+        edge_features: NDArray[np.float32] | None = None,
     ) -> Self:
         """A graph of the arrays that `Topology` and `VertexTable` describe; nothing is checked or copied."""
-        topology = Topology(indptr, indices, edge_types, edge_weights)
+        topology = Topology(indptr, indices, edge_types, edge_weights, edge_features)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
     def with_features(self, features: RowSource) -> Graph:

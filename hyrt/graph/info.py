@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
 from hyrt.graph.row_source import NarrowSource, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
-from hyrt.quantities import size
+from hyrt.quantities import counted, size
 
 
 def describe(graph: Graph) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def describe(graph: Graph) -> dict[str, Any]:
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
         "edge_weights": graph.topology.edge_weights is not None,
+        "edge_features": _width(graph.topology.edge_features),
         "degree": {
             "mean": float(degrees.mean()),
             "median": float(np.median(degrees)),
@@ -56,6 +58,16 @@ def describe(graph: Graph) -> dict[str, Any]:
     }
 
 
+def _width(rows: NDArray[Any] | None) -> int:
+    return 0 if rows is None else int(rows.shape[1])
+
+
+def _edge_values(facts: dict[str, Any]) -> str:
+    width = facts["edge_features"]
+    values = ["weights"] * facts["edge_weights"] + [counted(width, "feature")] * (width > 0)
+    return f", with {' and '.join(values)}" if values else ""
+
+
 def summary_lines(facts: dict[str, Any]) -> list[str]:
     """The facts of `describe` as lines for a terminal."""
     degree, features, held = facts["degree"], facts["features"], facts["bytes"]
@@ -70,7 +82,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     lines = [
         f"name       {facts['name']}",
         f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
-        f"edges      {facts['edges']:,} directed{', with weights' if facts['edge_weights'] else ''}",
+        f"edges      {facts['edges']:,} directed{_edge_values(facts)}",
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
         f"features   {features['kind']} {features['width']:,} wide, {features['dtype']}{entries}",
         f"{'classes' if facts['labels'] == 'classes' else 'labels':<11}{told}",

@@ -30,7 +30,10 @@ class Topology:
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
     """[E] integers from 0 on, the type of each edge, where edges have types."""
     edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E] float32 above 0, by which sampling may draw neighbours; layers do not multiply by them."""
+    """[E] float32 above 0, the weight of each edge, where edges have weights: layers multiply by them, and
+    sampling may draw neighbours by them."""
+    edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
+    """[E, d] float32, the row of features of each edge, where edges have features."""
 
     __repr__ = one_line
 
@@ -46,7 +49,28 @@ class Topology:
     def nbytes(self) -> int:
         types = 0 if self.edge_types is None else self.edge_types.nbytes
         weights = 0 if self.edge_weights is None else self.edge_weights.nbytes
-        return self.indptr.nbytes + self.indices.nbytes + types + weights
+        features = 0 if self.edge_features is None else self.edge_features.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + types + weights + features
+
+    @property
+    def has_edge_values(self) -> bool:
+        """Whether edges have weights or features, which blocks look up by the edge's number."""
+        return self.edge_weights is not None or self.edge_features is not None
+
+    @property
+    def edge_rows(self) -> NDArray[np.float32] | None:
+        """[E, d] what layers read as the data of edges: their features, or their weights as one column where
+        they have no features; None where they have neither.
+        """
+        if self.edge_features is not None or self.edge_weights is None:
+            return self.edge_features
+        return self.edge_weights[:, None]
+
+    @property
+    def edge_width(self) -> int:
+        """Columns of `edge_rows`, 0 where there are none."""
+        rows = self.edge_rows
+        return 0 if rows is None else int(rows.shape[1])
 
     @cached_property
     def checked(self) -> Topology:
@@ -72,9 +96,26 @@ class Topology:
         return np.diff(self.indptr).astype(np.int32)
 
     @cached_property
+    def weighted_degrees(self) -> NDArray[np.float32]:
+        """[V] float32, the sum of the weights of each vertex's incoming edges, added up in float64.
+
+        In-degrees where edges have no weights.
+        """
+        if self.edge_weights is None:
+            return self.in_degrees.astype(np.float32)
+        sums = np.zeros(self.num_vertices, np.float32)
+        some = np.flatnonzero(self.in_degrees)
+        if len(some):
+            # A segment ends where the next one starts: vertices without edges would not have an empty one.
+            sums[some] = np.add.reduceat(self.edge_weights, self.indptr[some], dtype=np.float64)
+        return sums
+
+    @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """[V] float32, 1 / sqrt(in-degree + 1): each end's factor in GCN's normalisation with self loops."""
-        scale: NDArray[np.float32] = 1 / np.sqrt(self.in_degrees.astype(np.float32) + np.float32(1))
+        """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: each end's factor in GCN's
+        normalisation with self loops.
+        """
+        scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
 
     @cached_property
@@ -97,7 +138,7 @@ class Topology:
     def transposed(self) -> Topology:
         """The edges by their sources: CSR over outgoing edges, sorted within a row; itself where symmetric.
 
-        Their types are read through `transposed_edges`.
+        Types, weights and features of edges are read through `transposed_edges`.
 
         A symmetric graph needs no further memory (GraphPy 6.1), a directed one |V| + |E| integers.
         """

@@ -292,7 +292,8 @@ def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: W
     edges = int(offsets[-1])
     neighbors = np.empty(edges, graph.topology.indices.dtype)
     positions = np.empty(edges, np.int64)
-    types = graph.topology.edge_types
+    types, weights = graph.topology.edge_types, graph.topology.edge_weights
+    features = graph.topology.edge_features
     key = np.uint64(0)
     workers.run(
         lambda start, stop: draw_neighbors(
@@ -320,6 +321,10 @@ def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: W
         layer=i + 1,
         source_scale=lambda: graph.topology.gcn_scale,
         edge_types=None if types is None else types[positions],
+        edge_weights=None if weights is None else weights[positions],
+        edge_features=None if features is None else features[positions],
+        weighted_degrees=None if weights is None else graph.topology.weighted_degrees[destinations],
+        source_weighted_degrees=None if weights is None else graph.topology.weighted_degrees,
     )
 
 
@@ -350,8 +355,13 @@ def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tu
         num_src=num_src,
         source_degrees=graph.topology.in_degrees[sources],
         source_scale=None,
+        source_weighted_degrees=_of(block.source_weighted_degrees, sources),
     )
     return own, sources
+
+
+def _of(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    return None if values is None else values[rows]
 
 
 def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:

@@ -22,12 +22,16 @@ class Aggregation:
     reduce: Reduce
     """`mean` over the sampled neighbours; `sum`, where each of k sampled neighbours out of d counts d / k
     times, so that the sum's expectation is the full one; `gcn`, the sum weighted by 1 / sqrt((d_i + 1)(d_j +
-    1)) with full-graph in-degrees d; `max`, elementwise."""
+    1)) with full-graph in-degrees d; `max`, elementwise. Where edges have weights w, `sum` adds w x, `mean`
+    is the sum of w x divided by the full graph's sum of w, and `gcn` multiplies by w, with sums of w for
+    in-degrees; `max` knows no weights."""
     self_path: SelfPath
     """The destination's own row: `none`, `add` (for gcn the self loop, weighted 1 / (d_i + 1); else times 1 +
     epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f)."""
     epsilon: float = 0.0
     """The extra weight of the own row for `add`, except for gcn."""
+    weighted: bool = True
+    """Whether weights of edges count."""
 
     def __post_init__(self) -> None:
         for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):

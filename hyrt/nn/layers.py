@@ -80,7 +80,7 @@ class ConvolutionLayer(Layer):
     def parts(self, *, multiply_first: bool) -> LayerParts:
         what, out = self.aggregation, len(self.bias)
         concat = what.self_path == "concat"
-        gather = Aggregation(what.reduce, "none") if concat else what
+        gather = replace(what, self_path="none") if concat else what
         if not multiply_first or what.reduce == "max":
             return LayerParts(
                 scatter=None,
@@ -130,7 +130,7 @@ class ConvolutionLayer(Layer):
         what, own = self.aggregation, None
         weight: torch.Tensor = self.weight
         if what.self_path == "concat":
-            what = Aggregation(what.reduce, "none")
+            what = replace(what, self_path="none")
             own_weight, weight = torch.split(weight, self.in_features, dim=1)
             rows = own_rows(block, x)
             assert isinstance(rows, SparseRows)

@@ -79,9 +79,20 @@ class Block:
     """Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when
     needed."""
     weights: NDArray[np.float32] | None = None
-    """[E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation)."""
+    """[E] float32 factors on the edges that undo the sampling (GraphSAINT's aggregator normalisation), or
+    None for all one."""
     edge_types: NDArray[Any] | None = None
     """[E] integers, the type of each edge; None in a graph whose edges have none."""
+    edge_weights: NDArray[np.float32] | None = None
+    """[E] float32, the weight of each edge in the graph, by which layers multiply; None in a graph
+    without."""
+    edge_features: NDArray[np.float32] | None = None
+    """[E, d] float32, the features of each edge; None in a graph whose edges have none."""
+    weighted_degrees: NDArray[np.float32] | None = None
+    """[num_dst] float32, the sums of the weights of all edges into the destinations in the full graph; None
+    in a graph without weights, where they are `degrees`."""
+    source_weighted_degrees: NDArray[np.float32] | None = None
+    """[num_src] float32, the same of the sources."""
     resident: Any = None
     """The device's own copy, where a device sampled the block."""
     kept: KeptEdges | None = None
@@ -101,6 +112,21 @@ class Block:
     @property
     def in_place(self) -> bool:
         return self.sources is None
+
+    @property
+    def edge_rows(self) -> NDArray[np.float32] | None:
+        """[E, d] what layers read as the data of edges; as `Topology.edge_rows`."""
+        if self.edge_features is not None or self.edge_weights is None:
+            return self.edge_features
+        return self.edge_weights[:, None]
+
+    @property
+    def edge_factors(self) -> NDArray[np.float32] | None:
+        """[E] float32 by what sums multiply edges: weights, times what undoes the sampling; None for 1."""
+        if self.weights is None or self.edge_weights is None:
+            return self.edge_weights if self.weights is None else self.weights
+        factors: NDArray[np.float32] = self.weights * self.edge_weights
+        return factors
 
     def transposed(self) -> Transposed:
         """The edges by source, built at the first call. Not for a block that is read in place."""

@@ -13,6 +13,7 @@ from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.edges.edge_values import edge_values
 from hyrt.sampling.kernels import relabel
 from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
@@ -46,10 +47,15 @@ class StatedDegrees:
         degrees = self._edges.in_degrees
         return degrees if self._most < 0 else np.minimum(degrees, self._most)
 
+    @property
+    def weighted_degrees(self) -> NDArray[np.float32]:
+        """[V] float32, as `Topology.weighted_degrees`; weights know no limit."""
+        return self._edges.weighted_degrees if self._most < 0 else self.in_degrees.astype(np.float32)
+
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
         """[V] float32, as `Topology.gcn_scale`."""
-        scale: NDArray[np.float32] = 1 / np.sqrt(self.in_degrees.astype(np.float32) + np.float32(1))
+        scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
 
 
@@ -168,6 +174,10 @@ class BlockMaker:
     ) -> Block:
         stated = self._stated[layer - 1]
         degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
+        # Before columns take the place of the neighbours.
+        values = edge_values(
+            self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
+        )
         if in_place:
             sources, columns = None, hop.neighbors
             num_src, source_degrees = self._graph.num_vertices, stated.in_degrees
@@ -180,7 +190,7 @@ class BlockMaker:
                 np.take(stated.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
 
             workers.run(look_up, num_src, 16 * _GRAIN)
-        return Block(
+        block = Block(
             indptr=hop.offsets,
             columns=columns,
             destinations=destinations,
@@ -194,8 +204,15 @@ class BlockMaker:
             seed=self._seed,
             weights=hop.weights,
             edge_types=hop.edge_types,
+            edge_weights=values.weights,
+            edge_features=values.features,
             resident=hop.resident,
         )
+        if block.edge_weights is not None:
+            sums = stated.weighted_degrees
+            block.weighted_degrees = sums[destinations]
+            block.source_weighted_degrees = sums if sources is None else sums[sources]
+        return block
 
     def _relabelled(
         self, destinations: Ids, hop: Hop, arrays: TakenArrays, drawn_here: bool

@@ -64,7 +64,8 @@ def draw_hop(
         )
     prefix_sum(counts, offsets)
     neighbors = arrays.take(edges, vertices.dtype)
-    positions = pool.take(edges, np.int64)
+    source = arrays if topology.has_edge_values else pool
+    positions = source.take(edges, np.int64)
     types = topology.edge_types
     drawn = None if types is None else arrays.take(edges, types.dtype)
 
@@ -75,5 +76,7 @@ def draw_hop(
             np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
 
     workers.run(draw, num, _GRAIN)
+    if topology.has_edge_values:
+        return Hop(degrees, offsets, neighbors, edge_types=drawn, edges=positions)
     pool.give(positions)
     return Hop(degrees, offsets, neighbors, edge_types=drawn)

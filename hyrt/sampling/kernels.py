@@ -135,3 +135,19 @@ def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
     for j in range(num_src, 0, -1):
         out_indptr[j] = out_indptr[j - 1]
     out_indptr[0] = 0
+
+
+@_compile
+def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges):
+    """The numbers of the edges from `neighbors` into vertices[start:stop].
+
+    Returns a position whose edge is not there, or not the only one; -1 where there is none.
+    """
+    for i in range(start, stop):
+        first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
+        for k in range(offsets[i], offsets[i + 1]):
+            e = first + np.searchsorted(indices[first:last], neighbors[k])
+            if e == last or indices[e] != neighbors[k] or (e + 1 < last and indices[e + 1] == neighbors[k]):
+                return k
+            edges[k] = e
+    return -1

@@ -58,8 +58,14 @@ class NeighborSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> NeighborSampler:
+        from hyrt.errors import ConfigError
         from hyrt.sampling.neighbor import NeighborSampler
 
+        if self.degrees == "sampled" and graph.topology.edge_weights is not None:
+            raise ConfigError(
+                f"{graph.name}: its edges have weights, whose sums are not those of numbers of neighbours: "
+                "set sampler.degrees=full"
+            )
         return NeighborSampler(
             graph,
             targets,

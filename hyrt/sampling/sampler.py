@@ -70,6 +70,8 @@ class Hop:
     """[E] the types of the edges, as in `Block`."""
     weights: NDArray[np.float32] | None = None
     """[E] float32 factors on the edges, as in `Block`."""
+    edges: NDArray[np.int64] | None = None
+    """[E] int64, the number of each edge in the graph, where somebody wants it and it is known."""
     resident: Any = None
     """The device's own copy, for its `transfer`."""
 

@@ -98,9 +98,7 @@ class SamplerSettings(Section):
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Whether the weights of edges have a meaning for the sampler; else a graph that has some is
-        refused.
-        """
+        """Whether neighbours are drawn by the weights of edges; else a model has to multiply by them."""
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:

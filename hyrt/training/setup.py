@@ -19,6 +19,7 @@ from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
+from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
@@ -132,7 +133,7 @@ def build_sampler(
     ConfigError
         If the sampler cannot be built, or its steps have more units than its settings say.
     DataError
-        If there are no targets, or the sampler would leave out weights of edges.
+        If there are no targets.
     """
     if not len(targets):
         raise DataError(
@@ -140,11 +141,6 @@ def build_sampler(
             "choose another data.split"
         )
     kind = config.sampler.kind
-    if graph.topology.edge_weights is not None and not config.sampler.reads_edge_weights:
-        raise DataError(
-            f"{graph.name}: key 'edge_weight': sampler.kind={kind} does not look at weights of edges, so "
-            "they would be left out: set sampler.kind=weighted, or write the dataset again without this key"
-        )
     if graph.links is not None:
         return build_link_sampler(config, graph, graph.links)
     objective = objective or fitted_objective(config, graph, targets)
@@ -195,7 +191,7 @@ class PreparedRun:
 
     @cached_property
     def model(self) -> torch.nn.Module:
-        """What is trained; `build_model` and `check_types` say what they raise."""
+        """What is trained; `build_model`, `check_types` and `check_edge_values` say what they raise."""
         decoder = self._config.links.decoder
         if self.is_own_model and self.graph.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
@@ -204,6 +200,7 @@ class PreparedRun:
             )
         model = build_model(self._config, self.graph) if self._module is None else self._module
         check_types(model, self.graph)
+        check_edge_values(model, self.graph, drawn_by=self._config.sampler.reads_edge_weights)
         return model
 
     @cached_property

@@ -31,8 +31,8 @@ class _AggregateOnDevice(torch.autograd.Function):
             arguments: list[Argument] = [block.indptr, block.columns, x, out, winners, *shape]
             program.launch("aggregate_max", block.num_dst, ROWS, arguments)
         else:
-            row, source, own = tensor_scales(aggregation, block, x.dtype)
-            factors = [row, source, block.weights, own]
+            row, source, own, edge = tensor_scales(aggregation, block, x.dtype)
+            factors = [row, source, edge, own]
             arguments = [block.indptr, block.columns, x, *factors, out, *shape]
             program.launch("aggregate", block.num_dst, ROWS, arguments)
         ctx.block, ctx.program, ctx.factors, ctx.winners = block, program, factors, winners

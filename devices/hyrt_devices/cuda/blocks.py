@@ -40,6 +40,8 @@ class ResidentHop:
 
 
 _FIELDS = ("indptr", "columns", "sources", "degrees", "source_degrees")
+OF_EDGES = ("edge_types", "edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
+"""What blocks have only where edges have types, weights or features."""
 
 
 class Shipment:
@@ -94,7 +96,7 @@ class Shipment:
         return there if isinstance(there, ResidentHop) and there.device == self._device else None
 
     def _pack(self, block: Block) -> dict[str, int | None]:
-        optional = ("weights", "edge_types")
+        optional = ("weights", *OF_EDGES)
         places: dict[str, int | None] = {name: self._optional(getattr(block, name)) for name in optional}
         if self._resident(block) is None:
             for name in _FIELDS:
@@ -120,16 +122,16 @@ class Shipment:
         blocks = []
         for block, places in zip(self._batch.blocks, self._blocks, strict=True):
             there: Any = self._resident(block)
-            fields = {name: at(places[name]) if there is None else getattr(there, name) for name in _FIELDS}
+            fields: dict[str, Any] = {name: at(places[name]) for name in OF_EDGES}
+            fields |= {name: at(places[name]) if there is None else getattr(there, name) for name in _FIELDS}
             blocks.append(
                 TensorBlock(
-                    **fields,  # type: ignore[arg-type]
+                    **fields,
                     num_dst=block.num_dst,
                     layer=block.layer,
                     step=block.step,
                     seed=block.seed,
                     weights=at(places["weights"]),
-                    edge_types=at(places["edge_types"]),
                     aggregate=aggregate,
                     loops=loops,
                 )

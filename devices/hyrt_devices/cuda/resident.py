@@ -14,7 +14,7 @@ from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.blocks import Aggregate, Delivery
+from hyrt_devices.cuda.blocks import OF_EDGES, Aggregate, Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,9 @@ def resident_graph(
     assert block.sources is not None
     # The device's kernels take starts of 32 bits, which do for fewer than 2^31 edges.
     starts = block.indptr.astype(np.int32) if block.num_edges < 2**31 else block.indptr
+    of_edges: dict[str, Any] = {
+        name: moved(array) for name in OF_EDGES if (array := getattr(block, name)) is not None
+    }
     one = TensorBlock(
         indptr=moved(starts),
         columns=moved(block.columns),
@@ -76,7 +79,7 @@ def resident_graph(
         degrees=moved(block.degrees),
         source_degrees=moved(block.source_degrees),
         layer=block.layer,
-        edge_types=None if block.edge_types is None else moved(block.edge_types),
+        **of_edges,
         aggregate=aggregate,
         loops=loops,
     )
@@ -98,7 +101,7 @@ def copied_bytes(batch: MiniBatch) -> int:
     block = batch.blocks[0]
     assert block.sources is not None
     arrays: list[NDArray[Any]] = [block.columns, block.sources, block.degrees, batch.labels]
-    optional = (batch.target_weights, batch.target_rows, block.edge_types)
+    optional = (batch.target_weights, batch.target_rows, *(getattr(block, name) for name in OF_EDGES[:-1]))
     arrays += [each for each in optional if each is not None]
     starts = 4 if block.num_edges < 2**31 else 8
     inputs = 0 if batch.inputs is None else batch.inputs.nbytes

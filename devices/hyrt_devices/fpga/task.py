@@ -54,8 +54,8 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
     weights = np.repeat(factors.row, np.diff(block.indptr))
     if factors.source is not None:
         weights *= factors.source[columns]
-    if block.weights is not None:
-        weights *= block.weights
+    if factors.edge is not None:
+        weights *= factors.edge
     return WeightedBlock(
         indptr=block.indptr.astype(np.int32, copy=False),
         columns=columns,

@@ -330,13 +330,13 @@ class Stager:
             out.source_scale = place(staged, factors.source, np.float32)
         if factors.own is not None:
             out.own_scale = place(staged, factors.own, np.float32)
-        if block.weights is not None:
-            out.weights = place(staged, block.weights, np.float32)
+        if factors.edge is not None:
+            out.weights = place(staged, factors.edge, np.float32)
         if i > 0:
             turned = block.transposed()
             out.turned_indptr = place(staged, turned.indptr, np.int32)
             out.turned_rows = place(staged, turned.rows, np.int32)
-            if block.weights is not None:
+            if factors.edge is not None:
                 out.turned_edges = place(staged, turned.edges, np.int32)
         return out
 

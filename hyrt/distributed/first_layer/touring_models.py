@@ -187,12 +187,13 @@ class TouringModels:
         start, own_start = what.columns(self.width)
         sums = np.empty((block.num_dst, self.width), np.float32)
         source = None if factors.source is None else factors.source[places]
+        edge = None if factors.edge is None else factors.edge[is_here[block.columns]]
         aggregate_into(
-            Aggregation(what.reduce, "none"),
+            Aggregation(what.reduce, "none", weighted=what.weighted),
             _edges_from(block, is_here, len(places)),
             rows,
             sums,
-            replace(factors, source=source, own=None),
+            replace(factors, source=source, own=None, edge=edge),
             workers,
         )
         values[:, start : start + self.width] += sums

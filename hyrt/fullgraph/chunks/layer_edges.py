@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.chunks.useful_rows import UsefulRows
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, EdgeChunk, EdgeChunks
 from hyrt.fullgraph.grid.intervals import Cut
@@ -68,6 +69,11 @@ class LayerEdges:
         owns: bool,
     ) -> None:
         topology = whole.topology
+        if topology.edge_weights is not None:
+            raise UnsupportedModel(
+                "devices that hold a part of a graph at a time do not multiply by weights of edges: train on "
+                "cpu, without fullgraph.chunks and fullgraph.device_memory"
+            )
         self.destinations = destinations
         self.sources = sources
         self.vertices: Array = whole.rows if chosen is None else chosen
@@ -181,7 +187,7 @@ class LayerEdges:
             found = scales(aggregation, self._whole.block(1, step=0, seed=0), np.dtype(np.float32))
             if self._chosen is not None:
                 own = None if found.own is None else found.own[self._chosen]
-                found = Scales(found.row[self._chosen], found.source, own)
+                found = replace(found, row=found.row[self._chosen], own=own)
             self._scales[aggregation] = found
         return found
 

@@ -102,8 +102,8 @@ class LoopRun:
 
     @cached_property
     def reads_edges(self) -> bool:
-        """Whether rows of edges are read."""
-        return any(self._end(k) == "edge" for k in self._read)
+        """Whether rows or factors of edges are read."""
+        return self.edges.factors is not None or any(self._end(k) == "edge" for k in self._read)
 
     @property
     def most_intervals(self) -> int:
@@ -153,6 +153,8 @@ class LoopRun:
         edges = _INT.itemsize * (2 * sizes.near + 2 + max(sizes.edges, sizes.near))
         of_edges = sum(int(self._operands[k].shape[1]) for k in self._read if self._end(k) == "edge")
         edges += _FLOAT.itemsize * sizes.edges * of_edges
+        if self.edges.factors is not None:
+            edges += (_FLOAT.itemsize + _INT.itemsize) * sizes.edges
         return near * sizes.near + far * sizes.far + shared + totals + edges
 
     def _end(self, k: int) -> str:
@@ -344,10 +346,14 @@ class LoopRun:
             if scale is not None:
                 given["scale"] = scale
         has_factors = edges.factors is not None and not chunk.is_loops
-        if edges.factors is not None and has_factors:
-            brought["factors"] = edges.factors
         if edges.numbers is not None and not chunk.is_loops:
             brought["numbers"] = edges.numbers
+        if edges.factors is not None and has_factors:
+            brought["factors"] = edges.factors
+            if chunk.numbers is not None:
+                # In the order of the chunk's edges.
+                brought["factors"] = edges.factors[chunk.numbers]
+                brought["numbers"] = np.arange(len(chunk.columns))
         call = LoopCall(
             known_by="loop" if chunk.is_loops else "edge" if edges.by_number else "source",
             has_rows=chunk.rows is not None,

@@ -43,6 +43,8 @@ class WholeEdges:
     row_scale: Array | None = None
     loop_scale: Array | None = None
     """`row_scale` and `loop_scale`: see `Edges`."""
+    factors: Array | None = None
+    """[E] factors of the edges by destination; None for all one."""
 
     __repr__ = one_line
 
@@ -54,12 +56,15 @@ class WholeEdges:
     def by_source(self, at: Destinations | None) -> Edges:
         """The same edges from all vertices."""
         edges = self._edges(self.topology.transposed)
+        if self.factors is not None:
+            edges = replace(edges, numbers=self.topology.transposed_edges)
         return edges if at is None else replace(edges, positions=at.positions)
 
     def _edges(self, topology: Topology) -> Edges:
         return Edges(
             indptr=topology.indptr,
             columns=topology.indices,
+            factors=self.factors,
             row_scale=self.row_scale,
             loop_scale=self.loop_scale,
             loops=self.topology.num_vertices if self.has_loops else 0,
@@ -77,16 +82,21 @@ class LoopedSumGathering:
 
     @classmethod
     def of(
-        cls, topology: Topology, row_scale: Array | None, source_scale: Array | None, own: Array | None
+        cls,
+        topology: Topology,
+        row_scale: Array | None,
+        source_scale: Array | None,
+        own: Array | None,
+        weights: Array | None = None,
     ) -> LoopedSumGathering:
-        """A sum with the factors [V] of destinations, of sources, and of a vertex's own row.
+        """A sum with the factors [V] of destinations, of sources, of a vertex's own row, and [E] of edges.
 
         The own row is an edge from the vertex to itself, so its factor is divided by that of the source.
         """
         loop_scale = own
         if own is not None and source_scale is not None:
             loop_scale = own / source_scale
-        edges = WholeEdges(topology, own is not None, row_scale, loop_scale)
+        edges = WholeEdges(topology, own is not None, row_scale, loop_scale, weights)
         return cls(edges, LoopedSum(source_scale, own is not None))
 
     def forward(

@@ -37,7 +37,7 @@ class SagaGathering:
     Raises
     ------
     UnsupportedModel
-        If the layer wants types of edges that there are not, or the largest of messages by type where some
+        If the layer reads what edges have not, or takes the largest of messages by what they have where some
         edges join the same two vertices; or if a vertex has more edges than the layer has slots for.
     """
 
@@ -45,9 +45,9 @@ class SagaGathering:
 
     def __init__(self, what: SagaSum, topology: Topology, dtype: np.dtype[Any]) -> None:
         degrees = topology.in_degrees
-        if what.program.reads_types and what.program.accumulate == "max" and _has_parallel_edges(topology):
+        if what.program.edge_reads and what.program.accumulate == "max" and _has_parallel_edges(topology):
             raise UnsupportedModel(
-                f"{type(what.layer).__name__} takes the largest of messages that depend on types of edges, "
+                f"{type(what.layer).__name__} takes the largest of messages that depend on what edges have, "
                 "and some edges of the graph join the same two vertices: give each pair of vertices one edge"
             )
         if slots := what.program.slots:
@@ -56,7 +56,7 @@ class SagaGathering:
         self.topology = topology
         self.parameters = tuple(what.parameters)
         """The parameters that edges read."""
-        self._fixed = what.fixed_rows(degrees, degrees, topology.edge_types, dtype)
+        self._fixed = what.fixed_rows(degrees, degrees, topology, dtype)
         self._scale: Array | None = None
         if what.program.accumulate == "mean":
             self._scale = dtype.type(1) / np.maximum(degrees + int(what.loops), 1).astype(dtype)
@@ -108,7 +108,7 @@ class SagaGathering:
             indptr=turned.indptr,
             columns=turned.indices,
             positions=None if at is None else at.positions,
-            numbers=self.topology.transposed_edges if self.what.program.reads_types else None,
+            numbers=self.topology.transposed_edges if self.what.program.edge_reads else None,
             row_scale=self._scale,
             loop_scale=self._scale,
             loops=self.topology.num_vertices if self.what.loops else 0,

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.csr import Store, build_csr
-from hyrt.graph.formats.schema import EDGE_TYPE, Dataset, FeatureRows, names_edges
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset, FeatureRows, names_edges
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
+
+_ATTRIBUTES = "edge_attr"
+_OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
 
 
 def read_pyg(data: Any) -> Dataset:
@@ -24,12 +27,14 @@ def read_pyg(data: Any) -> Dataset:
     Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
     (models that want self loops add their own). Labels are classes, labels of 0 and 1 or numbers, as
     `as_targets` reads them; NaN means no label. Features that are not float16
-    become float32. `edge_type`, where there is one, is a type for each edge; then no two edges may be equal.
+    become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a weight, and
+    `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`; with any of
+    them, no two edges may be equal.
 
     Raises
     ------
     DataError
-        Names the missing or malformed attribute, or what would be dropped: weights or features of edges.
+        Names the missing or malformed attribute, or what would be dropped: other values of edges.
     """
     kind = type(data).__name__
     name = f"PyG {kind}"
@@ -44,17 +49,17 @@ def read_pyg(data: Any) -> Dataset:
         )
     held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
     for key, value in held.items():
-        if value is not None and key not in ("edge_index", EDGE_TYPE) and names_edges(key):
+        if value is not None and key not in ("edge_index", *_OF_EDGES) and names_edges(key):
             raise DataError(
-                f"{name}: attribute '{key}': hyrt cannot use weights or features of edges yet: to train "
-                f"without them, `del data.{key}`"
+                f"{name}: attribute '{key}': hyrt reads {listed(_OF_EDGES, 'and')} of edges, and would leave "
+                f"this out: rename it, or to train without it, `del data.{key}`"
             )
     arrays = {
         key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
     }
-    types = None if held.get(EDGE_TYPE) is None else _array(data, EDGE_TYPE, name)
+    of_edges = {key: _array(data, key, name) for key in _OF_EDGES if held.get(key) is not None}
     for key, value in held.items():
-        if key not in (*arrays, EDGE_TYPE) and getattr(value, "ndim", None):
+        if key not in (*arrays, *_OF_EDGES) and getattr(value, "ndim", None):
             _warn(f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}")
     edges, x, y = arrays["edge_index"], arrays["x"], arrays["y"]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
@@ -85,34 +90,53 @@ def read_pyg(data: Any) -> Dataset:
         "indices": indices.finish(),
         "labels": as_targets(y, name, "y"),
     }
-    if types is not None:
-        dataset[EDGE_TYPE] = _types_in_rows(edges, types, int(indptr[-1]), name)
+    if of_edges:
+        dataset |= _in_rows(edges, of_edges, int(indptr[-1]), name)
     dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
 
 
-def _types_in_rows(edges: Array, types: Array, num_edges: int, name: str) -> Array:
-    """The types of the edges in the order of the rows, without those of self loops."""
-    if types.ndim == 2 and types.shape[1] == 1:
-        types = types[:, 0]
-    if types.shape != edges.shape[1:] or types.dtype.kind not in "iu":
-        raise reject(
-            name,
-            EDGE_TYPE,
-            f"{types.dtype.name} of shape {list(types.shape)}, expected integers [{edges.shape[1]}]",
-        )
+def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
+    """Types, weights and features of the edges in the order of the rows, without those of self loops."""
+    expected = {
+        EDGE_TYPE: ("integers", "iu", 1),
+        EDGE_WEIGHT: ("numbers", "iuf", 1),
+        _ATTRIBUTES: ("numbers", "iufb", 2),
+    }
+    for key, values in of_edges.items():
+        what, kinds, ndim = expected[key]
+        shape = values.shape[:-1] if ndim == 1 and values.ndim == 2 and values.shape[1] == 1 else values.shape
+        fits = shape[:1] == edges.shape[1:] and len(shape) in (1, ndim)
+        if not fits or values.dtype.kind not in kinds:
+            columns = ", d" * (ndim - 1)
+            raise reject(
+                name,
+                key,
+                f"{values.dtype.name} of shape {list(values.shape)}, expected {what} "
+                f"[{edges.shape[1]}{columns}]",
+            )
     kept = np.flatnonzero(edges[0] != edges[1])
     if len(kept) != num_edges:
         raise reject(
             name,
-            EDGE_TYPE,
+            next(iter(of_edges)),
             "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
-            "each pair of vertices one edge, such as with a type of its own for each set of types",
+            "each pair of vertices one edge, such as with torch_geometric.transforms.ToUndirected or "
+            "coalesce",
         )
     order = kept[np.lexsort((edges[0][kept], edges[1][kept]))]
-    return as_labels(types[order], name, EDGE_TYPE)
+    found: dict[str, Array] = {}
+    for key, values in of_edges.items():
+        rows = values.reshape(len(values), -1)[order]
+        if key == EDGE_TYPE:
+            found[EDGE_TYPE] = as_labels(rows[:, 0], name, EDGE_TYPE)
+        elif key == EDGE_WEIGHT or (rows.shape[1] == 1 and EDGE_WEIGHT not in of_edges):
+            found[EDGE_WEIGHT] = np.ascontiguousarray(rows[:, 0], np.float32)
+        else:
+            found[EDGE_FEATURES] = np.ascontiguousarray(rows, np.float32)
+    return found
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import DataError
 from hyrt.graph.csr import Store, row_ranges
-from hyrt.graph.formats.schema import Dataset, check_no_types
+from hyrt.graph.formats.schema import EDGE_WEIGHT, OF_EDGES, Dataset
 
 Array = NDArray[Any]
 
@@ -18,7 +20,8 @@ RANGE_ENTRIES = 1 << 21
 """Entries put in order at once; a longer row still is one piece."""
 ENTRY_BYTES = 64
 """Memory that each of them takes at most."""
-_MATRICES = (("indptr", "indices", None), ("feat_indptr", "feat_indices", "feat_values"))
+_MATRICES = (("indptr", "indices", OF_EDGES), ("feat_indptr", "feat_indices", ("feat_values",)))
+_ADDED_UP = (EDGE_WEIGHT, "feat_values")
 
 POINTERS = tuple(pointer for pointer, _, _ in _MATRICES)
 
@@ -35,34 +38,56 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
     sort
         Sort each row. Entries of equal columns stay in their order.
     unique
-        Keep one of the equal neighbours in a row; values of sparse features are added up, in order.
+        Keep one of the equal neighbours in a row; weights of edges and values of sparse features are added
+        up, in order.
+
+    Raises
+    ------
+    DataError
+        If equal edges, of which one is to be kept, have types or features.
     """
-    check_no_types(data, "--sort and --unique")
     arrays = dict(data.arrays)
-    for pointer, columns, values in _MATRICES:
+    for pointer, columns, of_entries in _MATRICES:
         if pointer not in arrays:
             continue
+        values = [key for key in of_entries if key in arrays]
         outputs = {
-            key: Store(arrays[key].dtype, scratch / f"ordered-{key}.npy") for key in (columns, values) if key
+            key: Store(arrays[key].dtype, scratch / f"ordered-{key}.npy", arrays[key].shape[1:])
+            for key in (columns, *values)
         }
         indptr = arrays[pointer]
         counts = np.zeros(len(indptr), np.int64)
-        for starts, entries, first in row_ranges(indptr, arrays[columns], RANGE_ENTRIES):
-            lengths = np.diff(starts)
-            rows = np.repeat(np.arange(len(lengths)), lengths)
-            along = None if values is None else arrays[values][starts[0] : starts[-1]]
-            if sort:
-                order = np.lexsort((entries, rows))
-                entries, along = entries[order], None if along is None else along[order]
-            if unique and len(entries):
-                kept = np.append(True, (np.diff(rows) != 0) | (entries[1:] != entries[:-1]))
-                along = None if along is None else np.add.reduceat(along, np.flatnonzero(kept))
-                rows, entries = rows[kept], entries[kept]
-            counts[first + 1 : first + 1 + len(lengths)] = np.bincount(rows, minlength=len(lengths))
-            outputs[columns].append(entries)
-            if values is not None and along is not None:
-                outputs[values].append(along)
+        with ExitStack() as files:
+            for store in outputs.values():
+                files.callback(store.close)
+            for starts, entries, first in row_ranges(indptr, arrays[columns], RANGE_ENTRIES):
+                lengths = np.diff(starts)
+                rows = np.repeat(np.arange(len(lengths)), lengths)
+                along = {key: arrays[key][starts[0] : starts[-1]] for key in values}
+                if sort:
+                    order = np.lexsort((entries, rows))
+                    entries, along = entries[order], {key: part[order] for key, part in along.items()}
+                if unique and len(entries):
+                    kept = np.append(True, (np.diff(rows) != 0) | (entries[1:] != entries[:-1]))
+                    along = {key: _of_kept(data.name, key, part, kept) for key, part in along.items()}
+                    rows, entries = rows[kept], entries[kept]
+                counts[first + 1 : first + 1 + len(lengths)] = np.bincount(rows, minlength=len(lengths))
+                for key, part in (along | {columns: entries}).items():
+                    outputs[key].append(part)
         arrays[pointer] = np.cumsum(counts)
         arrays |= {key: store.finish() for key, store in outputs.items()}
     # Rows that are not sorted are taken for a directed graph's.
     return replace(data, arrays=arrays, symmetric=None)
+
+
+def _of_kept(name: str, key: str, values: Array, kept: NDArray[np.bool_]) -> Array:
+    """The values of the entries that are kept, each of which stands for the equal ones after it, too."""
+    if kept.all():
+        return values
+    if key not in _ADDED_UP:
+        raise DataError(
+            f"{name}: key '{key}': several edges go from one vertex to another, and --unique cannot make one "
+            "of theirs: write one edge for each pair of vertices"
+        )
+    added: Array = np.add.reduceat(values, np.flatnonzero(kept))
+    return added

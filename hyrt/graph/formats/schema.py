@@ -33,6 +33,9 @@ SCALE_KEYS = ("row_scales", "column_scales")
 VERTEX_IDS = "vertex_ids"
 EDGE_TYPE = "edge_type"
 EDGE_WEIGHT = "edge_weight"
+EDGE_FEATURES = "edge_features"
+OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES)
+"""Keys with an entry for each edge besides `indices`."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
 """Memory-mapped features above this size are read only when asked for: reading them is most of a
@@ -47,6 +50,7 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     VERTEX_IDS: (("int32", "int64"), (1,)),
     EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
     EDGE_WEIGHT: (("float32",), (1,)),
+    EDGE_FEATURES: (("float32",), (2,)),
     "features": (("float32", "float16", "int8", "uint16"), (2,)),
     "row_scales": (("float32",), (1,)),
     "column_scales": (("float32",), (1,)),
@@ -184,7 +188,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             hint = check.nearest(key, set(present) - set(required))
             hint = hint or f": a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
-    return [*required, *(key for key in (*scales, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT) if key in present)]
+    return [*required, *(key for key in (*scales, VERTEX_IDS, *OF_EDGES) if key in present)]
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -211,29 +215,12 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
             raise check.reject(
                 source,
                 key,
-                "looks like weights or features of edges, of which hyrt only uses edge_weight, to draw "
-                "neighbours by: to train without them, write the dataset again without this key",
+                "looks like weights or features of edges: name weights [E] edge_weight and features [E, d] "
+                "edge_features, or to train without them, write the dataset again without this key",
             )
-        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT)
+        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES)
         hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
-
-
-def check_no_types(data: Dataset, what: str) -> None:
-    """Refuse what moves edges and would leave their types or weights behind.
-
-    Raises
-    ------
-    DataError
-        Naming what was asked for.
-    """
-    for key, named in ((EDGE_TYPE, "types"), (EDGE_WEIGHT, "weights")):
-        if key in data.arrays:
-            raise check.reject(
-                data.name,
-                key,
-                f"is not moved along with the edges by {what}: do it before you write the {named}",
-            )
 
 
 def names_edges(key: str) -> bool:
@@ -296,6 +283,8 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
         check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
     if EDGE_WEIGHT in arrays:
         check.check_edge_weights(name, EDGE_WEIGHT, arrays[EDGE_WEIGHT], len(indices))
+    if EDGE_FEATURES in arrays:
+        check.check_edge_features(name, EDGE_FEATURES, arrays[EDGE_FEATURES], len(indices))
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
     check_labels(name, labels)
@@ -366,6 +355,7 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         arrays.get(VERTEX_IDS),
         arrays.get(EDGE_TYPE),
         arrays.get(EDGE_WEIGHT),
+        arrays.get(EDGE_FEATURES),
     )
     if symmetric is not None:
         graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
@@ -388,6 +378,8 @@ def from_graph(graph: Graph) -> Dataset:
         arrays[EDGE_TYPE] = graph.topology.edge_types
     if graph.topology.edge_weights is not None:
         arrays[EDGE_WEIGHT] = graph.topology.edge_weights
+    if graph.topology.edge_features is not None:
+        arrays[EDGE_FEATURES] = graph.topology.edge_features
     symmetric = graph.topology.__dict__.get("is_symmetric")
     features = graph.features
     if isinstance(features, DenseFeatures):

@@ -16,7 +16,7 @@ from hyrt.graph import kernels
 from hyrt.graph.csr import Store, ranges
 from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.schema import SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows, check_no_types
+from hyrt.graph.formats.schema import OF_EDGES, SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
@@ -26,6 +26,8 @@ Array = NDArray[Any]
 
 ENTRIES = 1 << 24
 """Entries of rows that are renumbered at once; a longer row still is one piece."""
+_WITH_VALUES = 1 << 21
+"""The same where values of edges move with them, which takes several arrays."""
 _ROWS = 1 << 12
 
 
@@ -130,17 +132,17 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
         A folder for the new edges and sparse features, and for dense ones that are not in a file of rows.
         All are mapped.
     """
-    check_no_types(data, "--order")
     arrays = dict(data.arrays)
     places = np.empty_like(order)
     places[order] = np.arange(len(order), dtype=order.dtype)
-    entries = {"indptr", "indices", *SPARSE_KEYS}
+    entries = {"indptr", "indices", *OF_EDGES, *SPARSE_KEYS}
     arrays |= {key: array[order] for key, array in data.arrays.items() if key not in entries}
     arrays[VERTEX_IDS] = data.arrays.get(VERTEX_IDS, np.arange(len(order), dtype=order.dtype))[order]
     with Workers(available_cores(), "order") as workers:
         arrays["indptr"], arrays["indices"] = _renumbered(
             data.arrays["indptr"], data.arrays["indices"], order, places, scratch, workers
         )
+        arrays |= _values_of_edges(data.arrays, order, places, scratch)
         if data.rows is None:
             taken = _sparse_taken(data.arrays, order, scratch, workers)
             arrays |= dict(zip(SPARSE_KEYS[:3], taken, strict=True))
@@ -185,6 +187,30 @@ def _renumbered(
     for low, high in ranges(starts, ENTRIES):
         store.append(rows(low, high))
     return starts, store.finish()
+
+
+def _values_of_edges(
+    arrays: dict[str, Array], order: Array, places: Array, scratch: Path
+) -> dict[str, Array]:
+    """Types, weights and features of edges, in the order that `_renumbered` gives the edges."""
+    keys = [key for key in OF_EDGES if key in arrays]
+    if not keys:
+        return {}
+    indptr, starts = arrays["indptr"], _starts(arrays["indptr"], order)
+    stores = {
+        key: Store(arrays[key].dtype, scratch / f"renumbered-{key}.npy", arrays[key].shape[1:])
+        for key in keys
+    }
+    for low, high in ranges(starts, _WITH_VALUES):
+        first = indptr[order[low:high]]
+        lengths = np.diff(starts[low : high + 1])
+        rows = np.repeat(np.arange(high - low), lengths)
+        edges = (first - (starts[low:high] - starts[low]))[rows] + np.arange(len(rows))
+        sources = places[arrays["indices"][edges]]
+        edges = edges[np.lexsort((sources, rows))]
+        for key, store in stores.items():
+            store.append(arrays[key][edges])
+    return {key: store.finish() for key, store in stores.items()}
 
 
 def _sparse_taken(

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.recorded_npy import map_with_header
-from hyrt.graph.formats.schema import SPARSE_KEYS
+from hyrt.graph.formats.schema import OF_EDGES, SPARSE_KEYS
 from hyrt.graph.partition.manifest import GRAPH, MANIFEST, PartitionManifest, part_folder, read_manifest
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
 Array = NDArray[Any]
 
 HOME = "home"
-EDGE_KEYS = ("indices", "edge_type", "edge_weight")
+EDGE_KEYS = ("indices", *OF_EDGES)
 """Arrays that have an entry for each edge."""
 VERTICES = "vertices"
 _OTHER_PARTS = ", or of another partition"

@@ -20,7 +20,7 @@ from hyrt.nn.fused.layer_loops import (
     run_attention_back,
 )
 from hyrt.nn.fused.loop_runner import run_loop
-from hyrt.nn.operators.aggregate import scales
+from hyrt.nn.operators.aggregate import check_weights, scales
 from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty_array
@@ -70,7 +70,7 @@ class _SumOverBlock:
             own = own / factors.source[: block.num_dst]
         edges = replace(
             _by_destination(block, has_loops=own is not None),
-            factors=block.weights,
+            factors=factors.edge,
             row_scale=factors.row,
             loop_scale=own,
         )
@@ -164,6 +164,7 @@ def _by_source(block: Block, edges: Edges) -> Edges:
 
 def aggregate_by_loops(block: Block, x: torch.Tensor, what: Aggregation) -> torch.Tensor:
     """`hyrt.nn.operators.aggregate.aggregate` over a relabelled block, of float32 rows."""
+    check_weights(what, block)
     if what.self_path == "concat":
         gathered = aggregate_by_loops(block, x, replace(what, self_path="none"))
         return torch.cat([x[: block.num_dst], gathered], 1)

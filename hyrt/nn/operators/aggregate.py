@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.errors import UnsupportedModel
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.aggregation import Aggregation, Reduce
 from hyrt.nn.operators import kernels
@@ -31,6 +32,7 @@ class Scales:
     row: Array
     source: Array | None
     own: Array | None
+    edge: Array | None = None
 
     __repr__ = one_line
 
@@ -38,8 +40,10 @@ class Scales:
 def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
     """The factors that make the general weighted sum into `aggregation` on `block`.
 
-    With edge weights (GraphSAINT), they already undo the sampling: a mean divides by the full degree, and a
-    sum is not scaled up for neighbours left out.
+    Where a block's edges have factors (GraphSAINT), these already undo the sampling: a mean divides by the
+    full degree, and a sum is not scaled up for neighbours left out. Weights of edges multiply the factors,
+    and the sums of all of them take the place of degrees in means and in GCN's normalisation. So sums, means
+    and GCN's sums are unbiased in either case, and exact where no neighbour is left out.
     """
     one = dtype.type(1)
     counts = np.diff(block.indptr).astype(dtype)
@@ -48,16 +52,26 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
         upscale = degrees / np.maximum(counts, one)
     else:
         upscale = np.ones_like(degrees)
+    edge, sums = block.weights, block.weighted_degrees
+    if not aggregation.weighted or sums is None:
+        sums = None
+    else:
+        edge, degrees = block.edge_factors, sums.astype(dtype)
     own: Array | None = None
     source: Array | None = None
     if aggregation.reduce == "mean":
-        row = one / np.maximum(counts if block.weights is None else degrees, one)
+        if sums is not None:
+            row = upscale / np.where(degrees > 0, degrees, one)
+        else:
+            row = one / np.maximum(counts if block.weights is None else degrees, one)
     elif aggregation.reduce == "gcn":
         row = upscale / np.sqrt(degrees + one)
+        of_sources = block.source_degrees if sums is None else block.source_weighted_degrees
+        assert of_sources is not None
         source = (
             block.source_scale()
-            if block.source_scale is not None and dtype == np.float32
-            else one / np.sqrt(block.source_degrees.astype(dtype) + one)
+            if block.source_scale is not None and dtype == np.float32 and aggregation.weighted
+            else one / np.sqrt(of_sources.astype(dtype) + one)
         )
     else:
         row = upscale
@@ -67,7 +81,7 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
             if aggregation.reduce == "gcn"
             else np.full(block.num_dst, 1 + aggregation.epsilon, dtype)
         )
-    return Scales(row, source, own)
+    return Scales(row, source, own, edge)
 
 
 def aggregate_into(
@@ -111,6 +125,7 @@ def aggregate_into(
         accumulated.
     """
     check_rows(block, x)
+    check_weights(aggregation, block)
     width = x.shape[1]
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
@@ -133,7 +148,7 @@ def aggregate_into(
         onto = True if accumulate else None
 
         def work(start: int, stop: int) -> None:
-            kernels.aggregate(*edges, s.row, s.source, block.weights, s.own, out, *at, onto, start, stop)
+            kernels.aggregate(*edges, s.row, s.source, s.edge, s.own, out, *at, onto, start, stop)
 
     (workers or current_workers()).run(work, block.num_dst, _GRAIN)
 
@@ -144,6 +159,15 @@ def check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
         raise ValueError(
             f"layer {block.layer}: x has shape {tuple(x.shape)}, but the block has {block.num_src} "
             "sources: give one row of features per source"
+        )
+
+
+def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
+    """Refuse a maximum over edges that have weights, with an `UnsupportedModel`."""
+    if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
+        raise UnsupportedModel(
+            f"layer {block.layer}: a maximum does not look at weights of edges, and they would be left out: "
+            "take a mean or a sum, or Aggregation(..., weighted=False) in a module of your own"
         )
 
 
@@ -196,7 +220,7 @@ class _Aggregate(torch.autograd.Function):
             if winners is not None:
                 kernels.aggregate_max_backward(*edges, winners, result, *at, start, stop)
             else:
-                scale = (factors.row, factors.source, block.weights, factors.own)
+                scale = (factors.row, factors.source, factors.edge, factors.own)
                 kernels.aggregate_backward(*edges, *scale, result, *at, start, stop)
 
         current_workers().run(work, len(out), 2 * _GRAIN)
@@ -240,6 +264,7 @@ def aggregate(
     check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")
+    check_weights(what, block)
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         result = (block.aggregate or aggregate_tensors)(block, x, what)

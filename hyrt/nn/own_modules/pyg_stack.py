@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModel
 from hyrt.nn.operators.dropout import dropout as drop
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
@@ -49,7 +51,7 @@ class PygStack(nn.Module):
         """[targets, width of the last convolution] from [num_src, f] rows of the first block's sources."""
         last = len(self.convs) - 1
         for i, (block, conv) in enumerate(zip(blocks, self.convs, strict=True)):
-            x = conv((x, x[: block.num_dst]), block.edge_index())
+            x = conv((x, x[: block.num_dst]), block.edge_index(), **_of_edges(conv, block))
             if i == last:
                 return x
             x = self.activation(x)
@@ -60,6 +62,63 @@ class PygStack(nn.Module):
                 x = dropped
         return x
 
+    def check_edges(self, name: str, *, has_weights: bool, width: int) -> None:
+        """Check that the convolutions read the weights and features that the edges of a graph have.
+
+        Parameters
+        ----------
+        name
+            The graph.
+        has_weights
+            Whether its edges have weights.
+        width
+            Columns of their features; 0 for none.
+
+        Raises
+        ------
+        UnsupportedModel
+            Naming the convolution that takes others.
+        DataError
+            If none takes what there is.
+        """
+        wants = 0
+        for number, conv in enumerate(self.convs, 1):
+            wanted = getattr(conv, "edge_dim", None)
+            given = width or int(has_weights)
+            wants += wanted is not None
+            if wanted is not None and wanted != given:
+                raise UnsupportedModel(
+                    f"convolution {number} ({type(conv).__name__}) takes {wanted} features of an edge, but "
+                    f"those of {name} have {given}: make it with edge_dim={given or None}"
+                )
+        if has_weights and not wants and not any(_takes(conv, "edge_weight") for conv in self.convs):
+            raise DataError(
+                f"{name}: key 'edge_weight': no convolution takes weights of edges, so they would be left "
+                "out: take one that does, such as GraphConv, or write the dataset again without this key"
+            )
+        if width and not wants:
+            raise DataError(
+                f"{name}: key 'edge_features': no convolution takes features of edges, so they would be left "
+                f"out: make one with edge_dim={width}, or write the dataset again without this key"
+            )
+
+
+def _takes(conv: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(conv.forward).parameters
+
+
+def _of_edges(conv: nn.Module, block: Block | TensorBlock) -> dict[str, Any]:
+    """The weights or features of a block's edges, where a convolution takes them."""
+    found: dict[str, Any] = {}
+    if getattr(conv, "edge_dim", None) is not None:
+        found["edge_attr"] = block.edge_rows
+    elif block.edge_weights is not None and _takes(conv, "edge_weight"):
+        found["edge_weight"] = block.edge_weights
+    return {
+        name: torch.from_numpy(np.ascontiguousarray(rows)) if isinstance(rows, np.ndarray) else rows
+        for name, rows in found.items()
+    }
+
 
 def from_pyg(
     *convolutions: Any,
@@ -69,7 +128,9 @@ def from_pyg(
     """A model of PyG's convolutions for `hyrt.train`, with the weights that they have.
 
     Tested with SAGEConv, GATv2Conv, TransformerConv, GraphConv and GINConv; any other convolution works that
-    takes a pair of rows, of sources and destinations, and no features or weights of edges.
+    takes a pair of rows, of sources and destinations. Weights of edges go to those that take `edge_weight`,
+    features of edges (or the weights, as one column) to those that were made with `edge_dim`. As in PyG, a
+    sum over sampled neighbours is not scaled up for those left out.
 
     Parameters
     ----------
@@ -130,10 +191,6 @@ def _width_after(named: str, conv: Any, width: int | None) -> int:
             f"from_pyg(): {named} drops attention weights by torch's own generator, so a step would depend "
             "on the split: make it with dropout=0"
         )
-    if getattr(conv, "edge_dim", None) is not None:
-        raise UnsupportedModel(
-            f"from_pyg(): {named} takes features of edges, which hyrt does not have: omit edge_dim"
-        )
     into = _in_width(conv)
     if into is None and width is None:
         raise UnsupportedModel(f"from_pyg(): {named} does not tell its width: put it behind one that does")
@@ -143,7 +200,11 @@ def _width_after(named: str, conv: Any, width: int | None) -> int:
     was_training = conv.training
     try:
         with torch.no_grad():
-            found = conv.eval()((x, x[:_DESTINATIONS]), torch.tensor(_EDGES))
+            pair, edges = (x, x[:_DESTINATIONS]), torch.tensor(_EDGES)
+            if (wide := getattr(conv, "edge_dim", None)) is not None:
+                found = conv.eval()(pair, edges, edge_attr=torch.ones(edges.shape[1], wide, dtype=x.dtype))
+            else:
+                found = conv.eval()(pair, edges)
     except Exception as error:
         raise UnsupportedModel(
             f"from_pyg(): {named} does not work on a pair of rows, of sources and destinations, alone: "

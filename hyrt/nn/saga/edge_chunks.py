@@ -44,6 +44,10 @@ class _Chunk:
     numbers: Array
     """[e] the number of each edge, -1 of one from the destination itself."""
 
+    def places(self, num_edges: int) -> Array:
+        """[e] where each edge is among rows of edges, of which those from vertices to themselves are last."""
+        return np.where(self.numbers < 0, num_edges + self.rows[self.owners], self.numbers)
+
 
 def _chunk(edges: Edges, start: int, stop: int) -> _Chunk:
     rows = np.arange(start, stop) if edges.rows is None else edges.rows[start:stop].astype(np.int64)
@@ -98,8 +102,14 @@ def _compute(
     return combine(program.accumulate, program.edge_values(layer, values), block, along, program.slots)
 
 
-def _leaves(chunk: _Chunk, operands: Sequence[Array], given: Sequence[Given]) -> list[torch.Tensor]:
-    rows = {"source": chunk.sources, "destination": chunk.rows[chunk.owners], "edge": chunk.numbers}
+def _leaves(
+    edges: Edges, chunk: _Chunk, operands: Sequence[Array], given: Sequence[Given]
+) -> list[torch.Tensor]:
+    rows = {
+        "source": chunk.sources,
+        "destination": chunk.rows[chunk.owners],
+        "edge": chunk.places(len(edges.columns)),
+    }
     return [torch.from_numpy(x[rows[each.end]]) for x, each in zip(operands, given, strict=True)]
 
 
@@ -116,7 +126,7 @@ def gather_in_chunks(
 
     def work(chunk: _Chunk, place: slice) -> Callable[[], None]:
         with torch.no_grad():
-            leaves = _leaves(chunk, operands, given)
+            leaves = _leaves(edges, chunk, operands, given)
             out[place] = _compute(program, layer, edges, chunk, leaves, given).numpy()
         return lambda: None
 
@@ -151,7 +161,7 @@ def gather_back_in_chunks(
 
     def work(chunk: _Chunk, place: slice) -> Callable[[], None]:
         with torch.enable_grad():
-            leaves = _leaves(chunk, operands, given)
+            leaves = _leaves(edges, chunk, operands, given)
             rows = [leaf.requires_grad_(not each.is_fixed) for leaf, each in zip(leaves, given, strict=True)]
             wanted = [leaf for leaf, each in zip(rows, given, strict=True) if not each.is_fixed]
             result = _compute(program, layer, edges, chunk, leaves, given)

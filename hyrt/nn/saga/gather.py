@@ -16,7 +16,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.fused.form import End
 from hyrt.nn.saga.edge_chunks import gather_back_in_chunks, gather_in_chunks
-from hyrt.nn.saga.edge_types import known_types
+from hyrt.nn.saga.edge_columns import EdgesWithValues, edge_columns, loop_rows
 from hyrt.nn.saga.program import EdgeProgram
 from hyrt.quantities import one_line
 
@@ -63,23 +63,26 @@ class SagaSum:
         return tuple(each.width for end in ends for each in self.program.of_end(end))  # type: ignore[arg-type]
 
     def fixed_rows(
-        self, sources: Array, destinations: Array, types: Array | None, dtype: DTypeLike
+        self, sources: Array, destinations: Array, edges: EdgesWithValues, dtype: DTypeLike
     ) -> list[Array]:
-        """What is given of in-degrees and of the types of edges: C-contiguous matrices.
+        """What is given of in-degrees, and of what edges have of their own: C-contiguous matrices.
+
+        Those of edges have a row for each edge by destination, and where vertices have an edge from
+        themselves, one for each of these after them.
 
         Parameters
         ----------
         sources, destinations
             In-degrees of both ends.
-        types
-            [E] the types of the edges by destination; None where they have none.
+        edges
+            The edges by destination: a block or a topology.
         dtype
             The matrices' numbers.
 
         Raises
         ------
         UnsupportedModel
-            If the layer reads types and edges have none, or one that the layer does not know.
+            If the layer reads what the edges have not, or a type that it does not know.
         """
         found: list[Array] = []
         for end, degrees in (("source", sources), ("destination", destinations)):
@@ -87,10 +90,15 @@ class SagaSum:
                 column = torch.from_numpy(np.ascontiguousarray(degrees, dtype)[:, None])
                 rows = self.program.degree_rows(self.layer, column, end)  # type: ignore[arg-type]
                 found += [np.ascontiguousarray(each.numpy(), dtype) for each in rows]
-        if self.program.reads_types:
-            column = torch.from_numpy(known_types(self.layer, types).astype(dtype)[:, None])
-            rows = self.program.type_rows(self.layer, column)
-            found += [np.ascontiguousarray(each.numpy(), dtype) for each in rows]
+        columns = {}
+        for name, values in edge_columns(self.program, self.layer, edges).items():
+            own = values.astype(dtype, copy=False).reshape(len(values), -1)
+            if self.loops:
+                own = np.concatenate([own, loop_rows(name, own, edges.indptr)])
+            columns[name] = torch.from_numpy(np.ascontiguousarray(own))
+        found += [
+            np.ascontiguousarray(each.numpy(), dtype) for each in self.program.edge_rows(self.layer, columns)
+        ]
         return found
 
     def forward(

@@ -44,6 +44,11 @@ class Edge(Protocol):
     """[E, 1] the number of edges into the destination, in the whole graph."""
     type: torch.Tensor
     """[E, 1] the edge's type, from 0 to the layer's `edge_types` - 1, as a floating-point number."""
+    weight: torch.Tensor
+    """[E, 1] the edge's weight; 1 of one from a vertex to itself."""
+    data: torch.Tensor
+    """[E, d] the edge's features, of which the layer says in `edge_features` how many there are; its weight
+    where edges have no features. One from a vertex to itself has the mean of the vertex's others."""
 
 
 class SagaLayer(Layer):
@@ -75,6 +80,8 @@ class SagaLayer(Layer):
     """Whether each vertex has an edge from itself besides its own."""
     edge_types: int = 0
     """How many types of edges the layer tells apart; 0 where it does not look at `edge.type`."""
+    edge_features: int = 0
+    """How many columns `edge.data` has; 0 where the layer does not look at it."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -151,7 +158,7 @@ class SagaLayer(Layer):
             # Messages of sources alone are added up as those of the built-in layers.
             assert program.accumulate != "attention"
             assert program.accumulate != "concatenation"
-            gather = Aggregation(program.accumulate, "none")
+            gather = Aggregation(program.accumulate, "none", weighted=False)
             if program.sent.op == "placeholder":
                 return part(None, (self.in_features,), gather)
             return part(
@@ -167,6 +174,11 @@ class SagaLayer(Layer):
     @property
     def gathers_rows(self) -> bool:
         return True
+
+    @property
+    def edge_reads(self) -> tuple[str, ...]:
+        """What `apply_edge` looks at of edges, of `type`, `weight` and `data`."""
+        return self._read()[0].edge_reads
 
     @property
     def unfused(self) -> str:
@@ -190,8 +202,13 @@ class SagaLayer(Layer):
         edge, vertex = self._programs.get(self.training, (None, None))
         if edge is None or vertex is None:
             edge = read_edge(self, self.accumulate, self.in_features, loops=self.self_loops)
-            if edge.reads_types:
+            if "type" in edge.edge_reads:
                 self._check_types()
+            if "data" in edge.edge_reads and self.edge_features < 1:
+                name = type(self).__name__
+                raise UnsupportedModel(
+                    f"{name}.apply_edge reads edge.data: say how many columns it has, in {name}.edge_features"
+                )
             vertex = read_vertex(self, self.in_features, self.out_features, edge.gathered_shape)
             self._programs[self.training] = (edge, vertex)
         return edge, vertex

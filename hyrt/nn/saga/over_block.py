@@ -50,6 +50,9 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
         num_src=len(sources),
         source_degrees=block.source_degrees[sources],
         source_scale=None,
+        source_weighted_degrees=(
+            None if block.source_weighted_degrees is None else block.source_weighted_degrees[sources]
+        ),
         kept=None,
         _transposed=None,
     )
@@ -90,7 +93,7 @@ class _Gather(torch.autograd.Function):
         messages = [np.ascontiguousarray(each.detach().numpy()) for each in given[:count]]
         dtype = messages[0].dtype if messages else np.dtype(np.float32)
         edges = edges_of_block(what, block, dtype)
-        fixed = what.fixed_rows(block.source_degrees, block.degrees, block.edge_types, dtype)
+        fixed = what.fixed_rows(block.source_degrees, block.degrees, block, dtype)
         out = empty_array((block.num_dst, what.program.gathered_width), dtype)
         take = empty_array if any(ctx.needs_input_grad) else None
         kept = what.forward(edges, messages, fixed, out, current_workers(), take)

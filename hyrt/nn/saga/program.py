@@ -29,12 +29,15 @@ _END: dict[str, End] = {
     "dst": "destination",
     "dst_degree": "destination",
     "type": "edge",
+    "weight": "edge",
+    "data": "edge",
 }
+_OF_EDGES = ("type", "weight", "data")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an edge is given: a value that is computed once for each vertex or once for all, or its type."""
+    """What an edge is given: a value that is computed once for each vertex or once for all, or is its own."""
 
     node: Node
     end: End
@@ -43,7 +46,7 @@ class Given:
     shape: tuple[int, ...]
     """The shape of a row, as `apply_edge` computes it."""
     is_fixed: bool
-    """Whether it depends on degrees or types alone, so that it has no gradient."""
+    """Whether it depends on degrees or on what edges have alone, so that it has no gradient."""
     heads: tuple[int, int] | None = None
     """Of a form's operand, the heads and columns that it is spread over."""
 
@@ -83,9 +86,9 @@ class EdgeProgram:
         return math.prod(self.gathered_shape)
 
     @property
-    def reads_types(self) -> bool:
-        """Whether types of edges are looked at."""
-        return any(each.end == "edge" for each in self.given)
+    def edge_reads(self) -> tuple[str, ...]:
+        """What of edges is looked at, of `type`, `weight` and `data`."""
+        return tuple(str(each.node.target) for each in self.given if each.end == "edge")
 
     def of_end(self, end: End, *, fixed: bool = False) -> list[Given]:
         """What vertices as one end give, from their rows or from what is `fixed`; or what edges give."""
@@ -111,9 +114,10 @@ class EdgeProgram:
         with torch.no_grad():
             return self._values(layer, self.of_end(end, fixed=True), {name: degrees}, len(degrees))
 
-    def type_rows(self, layer: nn.Module, types: torch.Tensor) -> list[torch.Tensor]:
-        """What edges give of their types [E, 1]."""
-        return self._values(layer, self.of_end("edge", fixed=True), {"type": types}, len(types))
+    def edge_rows(self, layer: nn.Module, columns: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """What edges give of each of `edge_reads`, [E, 1] or, of their data, [E, d]."""
+        count = len(next(iter(columns.values()))) if columns else 0
+        return self._values(layer, self.of_end("edge", fixed=True), columns, count)
 
     def shared(self, layer: nn.Module) -> list[torch.Tensor]:
         """[1, width] for each value that all edges share, differentiable."""
@@ -238,6 +242,7 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
     graph = read_method(layer, "apply_edge", ("edge",))
     row = (in_features,)
     given_shapes: dict[str, tuple[int, ...]] = {name: row if name in ("src", "dst") else () for name in _END}
+    given_shapes["data"] = (int(getattr(layer, "edge_features", 0)),)
     shapes = probe(layer, graph, given_shapes, label)
     split_products(graph, shapes, lambda node: _ends(graph)[node])
     returned = results(graph)
@@ -265,12 +270,14 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
     shape = shapes[returned[-1]]
 
     def is_fixed(node: Node) -> bool:
-        return any(each.endswith("degree") or each == "type" for each in ends[node])
+        return any(each.endswith("degree") or each in _OF_EDGES for each in ends[node])
 
     reader, unfused = FormReader(shapes, hoisted, constants), ""
     try:
         if slots:
             raise NotElementWise("concatenation keeps each message, and a loop makes them one")
+        if loops and any(hoisted[node] == "edge" for node in frontier):
+            raise NotElementWise("edges from vertices to themselves have weights or features of their own")
         form = reader.read(on_edge, returned)
         given = tuple(
             Given(
@@ -363,7 +370,7 @@ def _end_of(node: Node, ends: frozenset[str], has_parameters: bool) -> End | Non
     if len(ends) > 1:
         return None
     (only,) = ends
-    if only == "type":
+    if only in _OF_EDGES:
         return "edge" if node.op == "placeholder" else None
     # Values of degrees are computed once for all steps, and parameters change.
     return None if only.endswith("degree") and has_parameters else _END[only]

@@ -131,10 +131,10 @@ class EdgeProxy:
     def __getattr__(self, name: str) -> Proxy:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name not in ("src", "dst", "src_degree", "dst_degree", "type"):
-            what = "graphs have no data of edges but types" if name == "data" else "an edge has none"
+        if name not in ("src", "dst", "src_degree", "dst_degree", "type", "weight", "data"):
             raise TraceError(
-                f"edge.{name}: {what}: use edge.src, edge.dst, edge.src_degree, edge.dst_degree or edge.type"
+                f"edge.{name}: an edge has none: use edge.src, edge.dst, edge.src_degree, edge.dst_degree, "
+                "edge.type, edge.weight or edge.data"
             )
         if name not in self._there:
             self._there[name] = self._tracer.create_proxy("placeholder", name, (), {})

@@ -61,6 +61,11 @@ class TensorBlock:
     """[E] float32 factors on the edges, or None."""
     edge_types: torch.Tensor | None = None
     """[E] integers, the type of each edge, or None."""
+    edge_weights: torch.Tensor | None = None
+    edge_features: torch.Tensor | None = None
+    weighted_degrees: torch.Tensor | None = None
+    source_weighted_degrees: torch.Tensor | None = None
+    """`edge_weights`, `edge_features` and the sums of weights: as in `Block`."""
     aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
     """The device's own kernels for the aggregation, where it has them; else torch's operators do it."""
     loops: TensorLoops | None = None
@@ -86,6 +91,20 @@ class TensorBlock:
     def destinations(self) -> torch.Tensor:
         """[num_dst] vertices of the graph."""
         return self.sources[: self.num_dst]
+
+    @property
+    def edge_rows(self) -> torch.Tensor | None:
+        """As `Block.edge_rows`."""
+        if self.edge_features is not None or self.edge_weights is None:
+            return self.edge_features
+        return self.edge_weights[:, None]
+
+    @property
+    def edge_factors(self) -> torch.Tensor | None:
+        """As `Block.edge_factors`."""
+        if self.weights is None or self.edge_weights is None:
+            return self.edge_weights if self.weights is None else self.weights
+        return self.weights * self.edge_weights
 
     def rows(self) -> torch.Tensor:
         """[E] int64, the destination of each edge; built at the first call."""

@@ -24,18 +24,28 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 
 def tensor_scales(
     aggregation: Aggregation, block: TensorBlock, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Factors of rows [num_dst], sources [num_src] and own rows [num_dst]; as `aggregate.scales`."""
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Factors of rows [num_dst], sources [num_src], own rows [num_dst] and edges [E]; as
+    `aggregate.scales`.
+    """
     counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
     degrees = block.degrees.to(dtype)
     upscale = degrees / counts.clamp(min=1) if block.weights is None else torch.ones_like(degrees)
     own: torch.Tensor | None = None
     source: torch.Tensor | None = None
+    edge, sums = block.weights, block.weighted_degrees if aggregation.weighted else None
+    of_sources = block.source_degrees
+    if sums is not None:
+        assert block.source_weighted_degrees is not None
+        edge, degrees, of_sources = block.edge_factors, sums.to(dtype), block.source_weighted_degrees
     if aggregation.reduce == "mean":
-        row = 1 / (counts if block.weights is None else degrees).clamp(min=1)
+        if sums is not None:
+            row = upscale / torch.where(degrees > 0, degrees, 1)
+        else:
+            row = 1 / (counts if block.weights is None else degrees).clamp(min=1)
     elif aggregation.reduce == "gcn":
         row = upscale / (degrees + 1).sqrt()
-        source = 1 / (block.source_degrees.to(dtype) + 1).sqrt()
+        source = 1 / (of_sources.to(dtype) + 1).sqrt()
     else:
         row = upscale
     if aggregation.self_path == "add":
@@ -44,7 +54,7 @@ def tensor_scales(
             if aggregation.reduce == "gcn"
             else torch.full_like(degrees, 1 + aggregation.epsilon)
         )
-    return row, source, own
+    return row, source, own, edge
 
 
 def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
@@ -52,10 +62,10 @@ def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregat
     if aggregation.reduce == "max":
         total = max_of_sources(block, x)
     else:
-        row, source, own = tensor_scales(aggregation, block, x.dtype)
+        row, source, own, edge = tensor_scales(aggregation, block, x.dtype)
         along = from_sources(block, x if source is None else x * source[:, None])
-        if block.weights is not None:
-            along = along * block.weights.to(x.dtype)[:, None]
+        if edge is not None:
+            along = along * edge.to(x.dtype)[:, None]
         total = to_destinations(block, along) * row[:, None]
         if own is not None:
             total = total + own[:, None] * x[: block.num_dst]

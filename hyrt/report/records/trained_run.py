@@ -14,6 +14,7 @@ import yaml
 from hyrt.config import Config, apply_overrides, build_config
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph.graph import Graph
+from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
@@ -122,6 +123,7 @@ def open_trained(
             )
         ) from None
     check_types(model, graph)
+    check_edge_values(model, graph, drawn_by=config.sampler.reads_edge_weights)
     return TrainedRun(
         model=model.eval(),
         config=config,

@@ -105,6 +105,7 @@ class WholeGraph:
             Leave the sources unlabelled, to be read from the feature matrix in place.
         """
         topology, rows = self.topology, self.rows
+        sums = None if topology.edge_weights is None else topology.weighted_degrees
         return Block(
             indptr=topology.indptr,
             columns=topology.indices,
@@ -118,5 +119,9 @@ class WholeGraph:
             seed=seed,
             source_scale=lambda: topology.gcn_scale,
             edge_types=topology.edge_types,
+            edge_weights=topology.edge_weights,
+            edge_features=topology.edge_features,
+            weighted_degrees=sums,
+            source_weighted_degrees=sums,
             kept=self,
         )

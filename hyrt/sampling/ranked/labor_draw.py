@@ -64,7 +64,10 @@ class LaborDraw:
             )
         offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
         prefix_sum(counts, offsets)
-        ranks, positions = pool.take(edges, np.float64), pool.take(edges, np.int64)
+        ranks, positions = (
+            pool.take(edges, np.float64),
+            (arrays if topology.has_edge_values else pool).take(edges, np.int64),
+        )
         types = topology.edge_types
         drawn = None if types is None else arrays.take(edges, types.dtype)
         graph = (topology.indptr, topology.indices)
@@ -77,5 +80,7 @@ class LaborDraw:
 
         workers.run(draw, num, _GRAIN)
         pool.give(ranks)
+        if topology.has_edge_values:
+            return Hop(degrees, offsets, neighbors, edge_types=drawn, edges=positions)
         pool.give(positions)
         return Hop(degrees, offsets, neighbors, edge_types=drawn)

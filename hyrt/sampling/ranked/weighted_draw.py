@@ -14,7 +14,7 @@ from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.kernels import count_neighbors, prefix_sum
-from hyrt.sampling.ranked.weighted_kernels import draw_by_priority, draw_with_replacement, scale_to_degrees
+from hyrt.sampling.ranked.weighted_kernels import draw_by_priority, draw_with_replacement, scale_to_sums
 from hyrt.sampling.sampler import Hop
 
 _GRAIN = 256
@@ -25,8 +25,8 @@ class WeightedDraw:
     """Draws `fanout` neighbours of each vertex, those of heavier edges more often.
 
     What is drawn depends on (seed, step, layer, vertex). Without replacement it is priority sampling
-    (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): as many edges as are asked for, and weights with
-    which sums over them are unbiased. A vertex with no more neighbours than that keeps all, with weight 1.
+    (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): as many edges as are asked for, and factors with
+    which sums over them are unbiased. A vertex with no more neighbours than that keeps all, with factor 1.
     """
 
     topology: Topology
@@ -36,7 +36,8 @@ class WeightedDraw:
     replacement: bool
     """Whether an edge may be drawn several times, and is then there as often."""
     scaled: bool
-    """Whether the weights of a vertex are made to add up to its degree."""
+    """Whether the factors of a vertex's edges are changed so that they, times the weights, add up as those of
+    all its edges do."""
     seed: int
     """The seed of all draws."""
 
@@ -56,26 +57,27 @@ class WeightedDraw:
         key = stream_key(self.seed, SAMPLE, step, layer)
         degrees, counts = arrays.take(num, np.int32), np.empty(num, np.int32)
         count_neighbors(topology.indptr, vertices, fanout, 0, num, degrees, counts)
-        edges = int(counts.sum(dtype=np.int64))
-        if edges + num >= 2**31:
+        count = int(counts.sum(dtype=np.int64))
+        if count + num >= 2**31:
             raise OverflowError(
-                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+                f"{num:,} vertices with fan-out {fanout} have {count:,} sampled edges: lower the fan-out"
             )
-        offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
-        weights = arrays.take(edges, np.float32)
+        offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(count, vertices.dtype)
+        weights, edges = arrays.take(count, np.float32), arrays.take(count, np.int64)
         prefix_sum(counts, offsets)
-        numbers, positions = pool.take(edges + num, np.float64), pool.take(edges + num, np.int64)
+        numbers, positions = pool.take(count + num, np.float64), pool.take(count + num, np.int64)
         graph = (topology.indptr, topology.indices, topology.edge_weights, vertices, offsets, key)
 
         def draw(start: int, stop: int) -> None:
             if self.replacement:
-                draw_with_replacement(*graph, start, stop, numbers, neighbors, weights)
+                draw_with_replacement(*graph, start, stop, numbers, neighbors, weights, edges)
             else:
-                draw_by_priority(*graph, start, stop, numbers, positions, neighbors, weights)
+                draw_by_priority(*graph, start, stop, numbers, positions, neighbors, weights, edges)
 
         workers.run(draw, num, _GRAIN)
         pool.give(numbers)
         pool.give(positions)
         if self.scaled:
-            scale_to_degrees(degrees, offsets, weights)
-        return Hop(degrees, offsets, neighbors, weights=weights)
+            sums = topology.weighted_degrees[vertices]
+            scale_to_sums(sums, offsets, topology.edge_weights, edges, weights)
+        return Hop(degrees, offsets, neighbors, weights=weights, edges=edges)

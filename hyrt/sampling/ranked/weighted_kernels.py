@@ -14,8 +14,9 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def draw_by_priority(
-    indptr, indices, edge_weights, vertices, offsets, key, start, stop, ranks, positions, neighbors, weights
-):
+    indptr, indices, edge_weights, vertices, offsets, key, start, stop, ranks, positions, neighbors, weights,
+    edges,
+):  # fmt: skip
     """Neighbours of vertices[start:stop] without replacement, and the inverse chances of their edges.
 
     Priority sampling: the k edges of least number over weight are kept, and the next one's rank t gives the
@@ -29,6 +30,7 @@ def draw_by_priority(
         count = offsets[i + 1] - begin
         if count == degree:
             for k in range(count):
+                edges[begin + k] = first + k
                 neighbors[begin + k] = indices[first + k]
                 weights[begin + k] = 1.0
             continue
@@ -42,13 +44,14 @@ def draw_by_priority(
         positions[base + 1 : base + 1 + count].sort()
         for k in range(count):
             e = positions[base + 1 + k]
+            edges[begin + k] = e
             neighbors[begin + k] = indices[e]
             weights[begin + k] = 1.0 / min(1.0, edge_weights[e] * limit)
 
 
 @_compile
 def draw_with_replacement(
-    indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights
+    indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights, edges
 ):
     """Neighbours of vertices[start:stop] by weight, each draw anew; where there are no more, all of them
     once.
@@ -64,6 +67,7 @@ def draw_with_replacement(
         count = offsets[i + 1] - begin
         if count == degree:
             for k in range(count):
+                edges[begin + k] = first + k
                 neighbors[begin + k] = indices[first + k]
                 weights[begin + k] = 1.0
             continue
@@ -79,16 +83,17 @@ def draw_with_replacement(
             while reached < numbers[begin + k] and e < first + degree - 1:
                 e += 1
                 reached += edge_weights[e]
+            edges[begin + k] = e
             neighbors[begin + k] = indices[e]
             weights[begin + k] = total / (count * edge_weights[e])
 
 
 @_compile
-def scale_to_degrees(degrees, offsets, weights):
-    """Multiply the weights of each vertex by what makes them add up to its degree."""
-    for i in range(len(degrees)):
+def scale_to_sums(sums, offsets, edge_weights, edges, weights):
+    """Multiply the factors of each vertex's edges by what makes factors times weights add up to its sum."""
+    for i in range(len(sums)):
         total = 0.0
         for k in range(offsets[i], offsets[i + 1]):
-            total += weights[k]
+            total += weights[k] * edge_weights[edges[k]]
         for k in range(offsets[i], offsets[i + 1]):
-            weights[k] *= degrees[i] / total
+            weights[k] *= sums[i] / total

@@ -24,8 +24,8 @@ class WeightedSettings(SamplerSettings):
     replacement: bool = False
     """Draw each neighbour of a vertex anew, so that an edge may be there several times."""
     scale_weights: bool = True
-    """Make the weights of each vertex's drawn edges add up to its degree: less noise in sums, and a small
-    bias."""
+    """Scale the factors of each vertex's drawn edges so that the weights add up as those of all its edges do:
+    less noise in sums, and a small bias."""
 
     @property
     def reads_edge_weights(self) -> bool:

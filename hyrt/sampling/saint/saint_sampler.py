@@ -193,6 +193,7 @@ class SaintSampler:
             offsets=offsets,
             columns=columns,
             weights=weights,
+            workers=workers,
             in_place=in_place,
         )
         targets = sources[:num_targets]

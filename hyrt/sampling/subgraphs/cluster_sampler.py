@@ -132,6 +132,7 @@ class ClusterSampler:
                 num_targets=num_targets,
                 offsets=offsets,
                 columns=columns,
+                workers=workers,
                 in_place=in_place,
             ),
             labels=labels,

@@ -132,6 +132,7 @@ class ShadowSampler:
                 num_targets=num,
                 offsets=offsets,
                 columns=columns,
+                workers=workers,
                 in_place=in_place,
             ),
             labels=labels,

@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import TakenArrays
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.edges.edge_values import EdgeValues, edge_values
 
 
 def square_blocks(
@@ -22,6 +24,7 @@ def square_blocks(
     offsets: Ids,
     columns: Ids,
     weights: NDArray[np.float32] | None = None,
+    workers: Workers,
     in_place: bool,
 ) -> list[Block]:
     """The blocks of all layers: the same edges, but that the last has only the targets as destinations.
@@ -42,12 +45,20 @@ def square_blocks(
         How many of the rows are targets.
     offsets, columns, weights
         The edges as CSR over all rows, and their weights.
+    workers
+        The team of threads that looks up what edges have.
     in_place
         Whether the first block's sources are vertices of the graph.
     """
     num = len(sources)
     degrees = arrays.take(num, np.int32)
     np.take(topology.in_degrees, sources, out=degrees, mode="clip")
+    values, sums, of_sources = EdgeValues(), None, None
+    if topology.has_edge_values:
+        values = edge_values(topology, sources, offsets, sources[columns], workers, arrays)
+    if values.weights is not None:
+        sums = topology.weighted_degrees
+        of_sources = sums[sources]
     blocks = []
     for layer in range(1, layers + 1):
         rows = num_targets if layer == layers else num
@@ -64,6 +75,10 @@ def square_blocks(
             step=step,
             seed=seed,
             weights=None if weights is None else weights[edges],
+            edge_weights=None if values.weights is None else values.weights[edges],
+            edge_features=None if values.features is None else values.features[edges],
+            weighted_degrees=None if of_sources is None else of_sources[:rows],
+            source_weighted_degrees=of_sources,
         )
         if in_place and layer == 1:
             vertices = arrays.take(block.num_edges, sources.dtype)
@@ -71,5 +86,6 @@ def square_blocks(
             block.columns, block.sources = vertices, None
             block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
             block.source_scale = lambda: topology.gcn_scale
+            block.source_weighted_degrees = sums
         blocks.append(block)
     return blocks

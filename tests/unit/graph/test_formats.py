@@ -8,6 +8,7 @@ import re
 import tempfile
 import warnings
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from hyrt.graph.formats import npy as npy_module
 from hyrt.graph.formats import recorded_npy as recorded_npy_module
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyWriter, read_header
+from hyrt.graph.info import describe, summary_lines
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -360,18 +362,75 @@ def test_what_belongs_to_edges_is_not_dropped(tmp_path, name, key, rows):
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a"])
-@pytest.mark.parametrize(("key", "dtype"), [("edge_type", np.int16), ("edge_weight", np.float32)])
-def test_types_and_weights_of_edges_are_read_and_written_again(tmp_path, name, key, dtype):
+def test_types_weights_and_features_of_edges_are_read_and_written_again(tmp_path, name):
     arrays = make_arrays(3, vertices=30)
-    values = np.random.default_rng(1).integers(1, 5, len(arrays["indices"])).astype(dtype)
-    source = save(arrays | {key: values}, tmp_path / name)
+    values = values_of_edges(arrays)
+    source = save(arrays | values, tmp_path / name)
     for copy in ("b.npz", "b"):
         convert(Conversion(str(source), tmp_path / copy))
-        np.testing.assert_array_equal(getattr(open_graph(tmp_path / copy).topology, f"{key}s"), values)
+        assert_same_values(open_graph(tmp_path / copy), values)
     assert_holds(open_graph(source), arrays)
-    for moved in ({"sort": True}, {"order": "degree"}):
-        with pytest.raises(DataError, match=f"key '{key}' is not moved along with the edges by --"):
-            convert(Conversion(str(source), tmp_path / "c", **moved))
+    facts = describe(open_graph(source))
+    assert "directed, with weights and 3 features" in "\n".join(summary_lines(facts))
+
+
+def values_of_edges(arrays):
+    """A type, a weight and three features of each edge, which are different ones."""
+    numbers = np.random.default_rng(1).permutation(len(arrays["indices"])) + 1
+    features = np.stack([numbers, -numbers, numbers**2], 1).astype(np.float32)
+    return {
+        "edge_type": numbers.astype(np.int16),
+        "edge_weight": numbers.astype(np.float32),
+        "edge_features": features,
+    }
+
+
+def assert_same_values(graph, values):
+    topology = graph.topology
+    for key, array in (("edge_type", topology.edge_types), ("edge_weight", topology.edge_weights)):
+        np.testing.assert_array_equal(array, values[key])
+        assert array.dtype == values[key].dtype
+    np.testing.assert_array_equal(topology.edge_features, values["edge_features"])
+
+
+def by_ends(graph):
+    """The type, the weight and the first feature of each edge, by the features of its ends."""
+    topology, x = graph.topology, graph.features.matrix.astype(np.float64)
+    rows = np.repeat(np.arange(graph.num_vertices), topology.in_degrees)
+    values = zip(topology.edge_types, topology.edge_weights, topology.edge_features[:, 0], strict=True)
+    ends = zip(x[topology.indices].sum(1), x[rows].sum(1), strict=True)
+    return {tuple(np.round(end, 6)): tuple(map(float, each)) for end, each in zip(ends, values, strict=True)}
+
+
+def test_what_edges_have_moves_along_with_them(tmp_path):
+    arrays = make_arrays(3, vertices=30)
+    values = values_of_edges(arrays)
+    expected = by_ends(open_graph(save(arrays | values, tmp_path / "a.npz")))
+    assert len(expected) == len(arrays["indices"])
+    # Each row the other way round, to be sorted again.
+    turned = np.concatenate([np.arange(a, b)[::-1] for a, b in pairwise(arrays["indptr"])]).astype(np.int64)
+    unsorted = arrays | {"indices": arrays["indices"][turned]} | {k: v[turned] for k, v in values.items()}
+    convert(Conversion(str(save(unsorted, tmp_path / "u.npz")), tmp_path / "s.npz", sort=True, unique=True))
+    assert_same_values(open_graph(tmp_path / "s.npz"), values)
+    convert(Conversion(str(tmp_path / "a.npz"), tmp_path / "o", order="degree"))
+    moved = open_graph(tmp_path / "o")
+    assert by_ends(moved) == expected
+    assert not np.array_equal(moved.topology.edge_weights, values["edge_weight"])
+
+
+def test_weights_of_equal_edges_are_added_up_and_other_values_are_not_chosen(tmp_path):
+    arrays = make_arrays(3, vertices=30)
+    twice = {key: np.repeat(arrays[key], 2) for key in ("indices",)} | {"indptr": 2 * arrays["indptr"]}
+    weights = np.arange(1, 1 + len(twice["indices"]), dtype=np.float32)
+    source = save(arrays | twice | {"edge_weight": weights}, tmp_path / "a.npz")
+    convert(Conversion(str(source), tmp_path / "b.npz", sort=True, unique=True))
+    np.testing.assert_array_equal(
+        open_graph(tmp_path / "b.npz").topology.edge_weights, weights.reshape(-1, 2).sum(1)
+    )
+    features = np.ones((len(weights), 2), np.float32)
+    source = save(arrays | twice | {"edge_features": features}, tmp_path / "c.npz")
+    with pytest.raises(DataError, match=r"key 'edge_features': several edges .* --unique cannot make one"):
+        convert(Conversion(str(source), tmp_path / "d.npz", sort=True, unique=True))
 
 
 @pytest.mark.parametrize(

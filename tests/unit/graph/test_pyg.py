@@ -111,9 +111,9 @@ def test_bad_data(changes, message):
         open_graph(_data(**changes))
 
 
-@pytest.mark.parametrize("key", ["edge_weight", "edge_attr", "weight"])
+@pytest.mark.parametrize("key", ["edge_weights", "edge_label", "weight"])
 def test_what_belongs_to_edges_is_not_dropped(key):
-    with pytest.raises(DataError, match=f"attribute '{key}': hyrt cannot use .* `del data.{key}`"):
+    with pytest.raises(DataError, match=f"attribute '{key}': hyrt reads edge_type, .* `del data.{key}`"):
         open_graph(_data(**{key: torch.ones(100)}))
     assert open_graph(_data(**{key: None})).num_vertices == 30
 
@@ -127,6 +127,43 @@ def test_types_stay_with_their_edges():
     found = set(zip(topology.indices.tolist(), rows.tolist(), topology.edge_types.tolist(), strict=True))
     # A self loop is left out, with its type.
     assert found == {(4, 1, 5), (2, 1, 1), (2, 3, 2), (7, 3, 0), (0, 1, 3)}
+
+
+@pytest.mark.parametrize(("columns", "keys"), [(0, "weights"), (1, "weights"), (3, "features")])
+def test_weights_and_features_stay_with_their_edges(columns, keys):
+    ends = torch.tensor([[4, 2, 2, 7, 9, 0], [1, 1, 3, 3, 9, 1]])
+    # Of vertices u and v, the number 10 u + v; a self loop is left out with its own.
+    told = (10 * ends[0] + ends[1]).float()
+    attributes = {"edge_weight": told} if columns == 0 else {"edge_attr": told[:, None].repeat(1, columns)}
+    with pytest.warns(DataWarning, match="self loops"):
+        topology = open_graph(_data(edge_index=ends, **attributes)).topology
+    rows = np.repeat(np.arange(30), topology.in_degrees)
+    held = {"weights": topology.edge_weights, "features": topology.edge_features}
+    found = held.pop(keys).reshape(5, -1)
+    assert list(held.values()) == [None]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.tile((10 * topology.indices + rows)[:, None], max(1, columns)))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (
+            {"edge_weight": torch.ones(2)},
+            r"key 'edge_weight': float32 of shape \[2\], expected numbers \[3\]",
+        ),
+        ({"edge_weight": torch.ones(3, 2)}, r"key 'edge_weight': .* expected numbers \[3\]"),
+        (
+            {"edge_weight": torch.tensor([1.0, 0, 1])},
+            "key 'edge_weight': value 0.0 at position 1 is not a fin",
+        ),
+        ({"edge_attr": torch.ones(3, 2, 2)}, r"key 'edge_attr': .* expected numbers \[3, d\]"),
+        ({"edge_attr": torch.full((3, 2), np.inf)}, "key 'edge_features': value inf at row 0"),
+    ],
+)
+def test_bad_weights_and_features(attributes, message):
+    with pytest.raises(DataError, match=message):
+        open_graph(_data(edge_index=torch.tensor([[1, 2, 5], [3, 4, 6]]), **attributes))
 
 
 @pytest.mark.parametrize(
@@ -155,8 +192,8 @@ def test_real_pyg_object():
     geometric = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
     data = _data()
     _assert_same(open_graph(geometric.Data(**vars(data))), data)
-    with pytest.raises(DataError, match="attribute 'edge_attr'"):
-        open_graph(geometric.Data(**vars(data), edge_attr=torch.ones(100, 2)))
+    rows = torch.randn(data.edge_index.shape[1], 2)
+    assert open_graph(geometric.Data(**vars(data), edge_attr=rows)).topology.edge_width == 2
     hetero = geometric.HeteroData()
     with pytest.raises(DataError, match="a heterogeneous graph"):
         open_graph(hetero)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 ALONE = Workers(1, "test")
+OF_EDGES = ("edge_types", "edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
 
 
 def graph_from(adjacency: NDArray[np.bool_], features: NDArray[Any], classes: int = 3) -> Graph:
@@ -46,6 +48,14 @@ def awkward_graph(vertices: int = 90, degree: float = 7.0, features: int = 10) -
     x = rng.standard_normal((vertices, features)).astype(np.float32)
     x[rng.random(x.shape) < 0.4] = 0
     return graph_from(adjacency, x)
+
+
+def with_values(graph: Graph, columns: int = 0, seed: int = 3) -> Graph:
+    """The graph with weights of its edges, and so many columns of features."""
+    rng = np.random.default_rng(seed)
+    weights = rng.lognormal(0, 0.8, graph.num_edges).astype(np.float32)
+    rows = rng.standard_normal((graph.num_edges, columns)).astype(np.float32) if columns else None
+    return replace(graph, topology=replace(graph.topology, edge_weights=weights, edge_features=rows))
 
 
 def values(graph: Graph) -> NDArray[Any]:
@@ -123,5 +133,5 @@ def tensor_block(block: Block) -> TensorBlock:
         step=block.step,
         seed=block.seed,
         weights=None if block.weights is None else moved(block.weights),
-        edge_types=None if block.edge_types is None else moved(block.edge_types),
+        **{name: moved(array) for name in OF_EDGES if (array := getattr(block, name)) is not None},
     )

@@ -11,11 +11,10 @@ from scipy import integrate, stats
 from small_graphs import graph_of, random_graph, row, sampled_rows
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DataError
+from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
 from hyrt.sampling.sampler import Sampler
-from hyrt.training.setup import build_sampler
 
 ALONE = Workers(1, "test")
 
@@ -82,8 +81,8 @@ def test_sums_are_unbiased_and_exact_where_all_are_drawn(replacement: bool) -> N
         if step < 20:
             other = scaled.sample(step, everyone, ALONE, in_place=True).blocks[0]
             np.testing.assert_array_equal(other.columns, block.columns)
-            sums = np.bincount(rows, other.weights, 100)
-            assert sums == pytest.approx(block.degrees, rel=1e-5)
+            sums = np.bincount(rows, other.weights * other.edge_weights, 100)
+            assert sums == pytest.approx(graph.topology.weighted_degrees, rel=1e-5)
     few = np.diff(graph.topology.indptr) <= 4
     assert estimates[:, few] == pytest.approx(np.broadcast_to(exact[few], (2000, few.sum())))
     error = estimates[:, ~few].std(0) / np.sqrt(len(estimates))
@@ -100,10 +99,8 @@ def test_without_replacement_nobody_is_drawn_twice() -> None:
             assert set(neighbors) <= set(row(graph, int(v)))
 
 
-def test_weights_that_nobody_would_read_are_refused_and_missing_ones_are_named() -> None:
+def test_missing_weights_are_named() -> None:
     bare = random_graph(20, 3, seed=0)
     everyone = np.arange(20)
-    with pytest.raises(DataError, match=r"key 'edge_weight': sampler\.kind=labor does not look at weights"):
-        build_sampler(build_config({"sampler": {"kind": "labor"}}), weighted(bare), everyone)
     with pytest.raises(ConfigError, match=r"small: sampler\.kind=weighted draws by the weights of edges"):
         sampler_of(bare, everyone, fanout=[3])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.operators.aggregate import aggregate_into, check_rows, scales
+from hyrt.nn.operators.aggregate import aggregate_into, check_rows, check_weights, scales
 from hyrt.nn.operators.narrow import code_kernels
 from hyrt.sampling.block import Block
 
@@ -38,6 +38,7 @@ def aggregate_narrow_into(
         aggregate_into(aggregation, block, matrix, out, workers=workers)
         return
     check_rows(block, x.codes)
+    check_weights(aggregation, block)
     own_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, own_rows, x.codes, x.row_scales, x.column_scales)
     at = aggregation.columns(x.codes.shape[1])
@@ -50,6 +51,6 @@ def aggregate_narrow_into(
         s = scales(aggregation, block, out.dtype)
 
         def work(start: int, stop: int) -> None:
-            code_kernels.aggregate_codes(*edges, s.row, s.source, block.weights, s.own, out, *at, start, stop)
+            code_kernels.aggregate_codes(*edges, s.row, s.source, s.edge, s.own, out, *at, start, stop)
 
     workers.run(work, block.num_dst, _GRAIN)

@@ -7,7 +7,7 @@ import torch
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.edge_types import known_types
+from hyrt.nn.saga.edge_columns import known_types
 from hyrt.nn.saga.layer import SagaLayer
 
 

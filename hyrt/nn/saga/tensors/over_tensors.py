@@ -10,10 +10,10 @@ from torch import nn
 
 from hyrt.nn.fused.form import End
 from hyrt.nn.saga.combining import check_slots, combine
-from hyrt.nn.saga.edge_types import without_types
+from hyrt.nn.saga.edge_columns import edge_columns
 from hyrt.nn.saga.program import EdgeProgram, Given
 from hyrt.nn.saga.tensors.fused_over_tensors import FusedOverTensors, gather_fused
-from hyrt.nn.tensor_operators.segments import from_destinations, from_sources
+from hyrt.nn.tensor_operators.segments import from_destinations, from_sources, to_destinations
 from hyrt.nn.tensor_operators.tensor_block import Derived, TensorBlock
 
 
@@ -47,11 +47,11 @@ def gather_over_tensors(
         column = degrees[end].to(x.dtype)[:, None]
         values = [*program.rows(layer, rows[end], end), *program.degree_rows(layer, column, end)]
         found |= dict(zip([*plain, *fixed], values, strict=True))
-    if program.reads_types:
-        if block.edge_types is None:
-            raise without_types(layer)
-        types = program.type_rows(layer, block.edge_types.to(x.dtype)[:, None])
-        found |= dict(zip(program.of_end("edge", fixed=True), types, strict=True))
+    columns = {
+        name: _edge_rows(name, values.to(x.dtype).reshape(block.num_edges, -1), block, loops=loops)
+        for name, values in edge_columns(program, layer, block).items()
+    }
+    found |= dict(zip(program.of_end("edge", fixed=True), program.edge_rows(layer, columns), strict=True))
     if block.loops is not None and program.fused is not None and x.dtype in (torch.float32, torch.float64):
         found |= dict(zip(program.of_end("shared"), program.shared(layer), strict=True))
         flat = None if factors is None else factors[:, 0].contiguous()
@@ -71,6 +71,22 @@ def gather_over_tensors(
     return combine(program.accumulate, program.edge_values(layer, given), edges, factors, program.slots)
 
 
+def _edge_rows(name: str, values: torch.Tensor, block: TensorBlock, *, loops: bool) -> torch.Tensor:
+    """[E, ...] what edges have, those from vertices to themselves among them; see
+    `edge_columns.loop_rows`.
+    """
+    if not loops:
+        return values
+    own = values.new_ones(block.num_dst, 1)
+    if name == "data":
+        counts = (block.indptr[1:] - block.indptr[:-1]).clamp(min=1)
+        own = to_destinations(block, values) / counts[:, None]
+    found = values.new_empty(len(values) + block.num_dst, values.shape[1])
+    found[_places(block)] = values
+    found[(block.indptr[:-1] + torch.arange(block.num_dst, device=found.device)).long()] = own
+    return found
+
+
 def _with_loops(block: TensorBlock) -> TensorBlock:
     """The block with an edge from each destination to itself before its others."""
     there = block.derived.with_loops
@@ -82,7 +98,15 @@ def _with_loops(block: TensorBlock) -> TensorBlock:
     columns = block.columns.new_empty(block.num_edges + block.num_dst)
     columns[indptr[:-1].long()] = number
     columns[_places(block)] = block.columns
-    found = replace(block, indptr=indptr, columns=columns, weights=None, aggregate=None, derived=Derived())
+    found = replace(
+        block,
+        indptr=indptr,
+        columns=columns,
+        weights=None,
+        edge_weights=None,
+        aggregate=None,
+        derived=Derived(),
+    )
     block.derived.with_loops = found
     return found
 

@@ -1,0 +1,1 @@
+"""What edges have besides their ends."""
