@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hyrt.graph.graph import Graph
@@ -41,6 +43,22 @@ def random_graph(
     part = rng.integers(0, 4, vertices)
     masks = {"train": part < 2, "val": part == 2, "test": part == 3}
     return Graph.of_arrays("random", indptr, indices, store, labels, masks)
+
+
+def with_values(graph: Graph, columns: int = 0, seed: int = 3) -> Graph:
+    """The graph with weights of its edges, and so many columns of features."""
+    rng = np.random.default_rng(seed)
+    weights = rng.lognormal(0, 0.8, graph.num_edges).astype(np.float32)
+    rows = rng.standard_normal((graph.num_edges, columns)).astype(np.float32) if columns else None
+    return replace(graph, topology=replace(graph.topology, edge_weights=weights, edge_features=rows))
+
+
+def dense_weights(graph: Graph) -> np.ndarray:
+    """[V, V] float64, the weight of the edge u -> v at (v, u)."""
+    topology, dense = graph.topology, np.zeros((graph.num_vertices, graph.num_vertices))
+    rows = np.repeat(np.arange(len(dense)), np.diff(topology.indptr))
+    np.add.at(dense, (rows, topology.indices), topology.edge_weights)
+    return dense
 
 
 def dense_features(graph: Graph) -> np.ndarray:

@@ -175,7 +175,7 @@ class BlockMaker:
         stated = self._stated[layer - 1]
         degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
         # Before columns take the place of the neighbours.
-        values = edge_values(
+        values = hop.values or edge_values(
             self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
         )
         if in_place:

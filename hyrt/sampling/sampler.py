@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
+from hyrt.sampling.edges.edge_values import EdgeValues
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -72,6 +73,9 @@ class Hop:
     """[E] float32 factors on the edges, as in `Block`."""
     edges: NDArray[np.int64] | None = None
     """[E] int64, the number of each edge in the graph, where somebody wants it and it is known."""
+    values: EdgeValues | None = None
+    """Weights and features of the edges, where these are not the graph's at hand: then `edges` is not looked
+    at."""
     resident: Any = None
     """The device's own copy, for its `transfer`."""
 

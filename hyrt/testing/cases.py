@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -257,6 +257,12 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
     return InputPlan("cached", places=places, sends_narrow=is_narrow)
 
 
+def with_edge_weights(graph: Graph) -> Graph:
+    """The graph with a weight of each edge."""
+    weights = np.random.default_rng(2).lognormal(0, 0.8, graph.num_edges).astype(np.float32)
+    return replace(graph, topology=replace(graph.topology, edge_weights=weights))
+
+
 def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
     """A loaded mini-batch of two GraphSAINT subgraphs: weights on edges and on targets, a normalizer of 2."""
     sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
@@ -330,6 +336,8 @@ def host_arrays(batch: MiniBatch) -> dict[str, NDArray[Any]]:
         values = inputs.values
         named["inputs"] = values.numpy() if isinstance(values, torch.Tensor) else values
     for block in batch.blocks:
-        for what in ("indptr", "columns", "destinations", "sources", "degrees", "source_degrees", "weights"):
+        names = ("indptr", "columns", "destinations", "sources", "degrees", "source_degrees", "weights")
+        of_edges = ("edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
+        for what in (*names, *of_edges):
             named[f"blocks[{block.layer - 1}].{what}"] = getattr(block, what)
     return {name: array for name, array in named.items() if array is not None}

@@ -42,7 +42,7 @@ from hyrt.testing.verdicts import Failed
 
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
-    """Loss sum, correct count and gradient sums, without and with class weights and edge weights."""
+    """Loss sum, correct count and gradient sums, without and with class weights, factors and edge weights."""
     model = built(case)
     device = loaded_or_skipped(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
@@ -50,10 +50,18 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     for where, batch in {
         "sampled neighbours": cases.sampled(graph, layers, targets, cases.ROWS),
         "class weights": cases.sampled(graph, layers, targets, cases.ROWS, class_weights=True),
-        "subgraphs with edge weights": cases.subgraphs(graph, layers, cases.ROWS),
+        "subgraphs with factors of edges": cases.subgraphs(graph, layers, cases.ROWS),
         "another step": cases.sampled(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
     }.items():
         check_step(device, model, batch, graph, where)
+    if model.architecture.aggregate == "max":
+        return  # It knows no weights, and models that take one are refused.
+    weighted = cases.with_edge_weights(graph)
+    for where, batch in {
+        "weights of edges": cases.sampled(weighted, layers, targets, cases.ROWS),
+        "weights and factors of edges": cases.subgraphs(weighted, layers, cases.ROWS),
+    }.items():
+        check_step(device, model, batch, weighted, where)
 
 
 def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:

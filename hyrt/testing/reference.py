@@ -2,7 +2,8 @@
 
 The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al.,
 2019) and GAT (Velickovic et al., 2018). Where k of a destination's d in-neighbours were sampled, GCN's and
-GIN's sums are multiplied by d / k; a block's edge weights replace that factor.
+GIN's sums are multiplied by d / k; a block's factors of edges replace that one. Weights of edges
+multiply both.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _layer(
         mixed = _maxima(block, x) if reduce == "max" else _matrix(block, reduce) @ x
         return torch.cat([own, mixed], 1) @ p["weight"].T + p["bias"]
     if kind in ("gcn", "deepgcn"):
-        loops = own / (_column(block.degrees) + 1)
+        loops = own / (_column(_sums(block)) + 1)
         return (_matrix(block, "gcn") @ x + loops) @ p["weight"].T + p["bias"]
     if kind == "gin":
         hidden = (own + _matrix(block, "sum") @ x) @ p["inner.weight"].T + p["inner.bias"]
@@ -156,21 +157,31 @@ def _rows_of_edges(block: Block) -> NDArray[np.int64]:
 def _edges(block: Block, *, weighted: bool) -> Tensor:
     """[num_dst, num_src]: how often, or with what total weight, a source is a neighbour."""
     out = np.zeros((block.num_dst, block.num_src))
-    amounts = 1.0 if block.weights is None or not weighted else block.weights.astype(np.float64)
+    amounts = np.ones(block.num_edges)
+    for factors in (block.weights, block.edge_weights) if weighted else ():
+        if factors is not None:
+            amounts *= factors
     np.add.at(out, (_rows_of_edges(block), block.columns), amounts)
     return torch.from_numpy(out)
 
 
+def _sums(block: Block) -> NDArray[Any]:
+    """[num_dst] in-degrees, by weight where edges have weights."""
+    return block.degrees if block.weighted_degrees is None else block.weighted_degrees
+
+
 def _matrix(block: Block, reduce: str) -> Tensor:
-    edges, d = _edges(block, weighted=True), _column(block.degrees)
+    edges, d = _edges(block, weighted=True), _column(_sums(block))
     sampled = _column(np.diff(block.indptr))
-    if reduce == "mean":
-        return edges / (sampled if block.weights is None else d).clamp(min=1)
     if block.weights is None:
-        edges = edges * d / sampled.clamp(min=1)
+        edges = edges * _column(block.degrees) / sampled.clamp(min=1)
+    if reduce == "mean":
+        return edges / torch.where(d > 0, d, 1)
     if reduce == "sum":
         return edges
-    return edges / ((d + 1) * (_column(block.source_degrees).T + 1)).sqrt()
+    of_sources = block.source_weighted_degrees
+    sources = _column(block.source_degrees if of_sources is None else of_sources)
+    return edges / ((d + 1) * (sources.T + 1)).sqrt()
 
 
 def _maxima(block: Block, x: Tensor) -> Tensor:

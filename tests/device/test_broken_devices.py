@@ -76,6 +76,12 @@ class ForgetsEdgeWeights(CpuDevice):
         return super()._step(model, batch)
 
 
+class ForgetsWeightsOfTheGraph(CpuDevice):
+    def _step(self, model, batch):
+        batch.blocks = [replace(block, edge_weights=None, weighted_degrees=None) for block in batch.blocks]
+        return super()._step(model, batch)
+
+
 class ForgetsDropout(CpuDevice):
     def _step(self, model, batch):
         model.module.eval()
@@ -698,7 +704,13 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
         "no edge weights",
         ForgetsEdgeWeights,
         "sums agree with float64: graphsage (mean), layers=2",
-        "edge weights",
+        "factors of edges",
+    ),
+    (
+        "no weights of the graph",
+        ForgetsWeightsOfTheGraph,
+        "sums agree with float64: gcn, layers=2",
+        "weights of edges",
     ),
     ("no dropout", ForgetsDropout, "sums agree with float64: gin, layers=3, dropout", "loss sum"),
     ("other masks", DropsByTheMiniBatch, "sums agree with float64: gcn, layers=3, dropout", "loss sum"),

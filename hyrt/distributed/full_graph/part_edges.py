@@ -60,7 +60,10 @@ class PartEdges:
         mine = np.zeros(grid.num_blocks, np.bool_)
         mine[list(grid.blocks)] = True
         starts, sources, kept = _rows_of(topology, own, None if mine.all() else mine[blocks])
-        types = None if topology.edge_types is None else topology.edge_types[kept]
+        of_edges = [
+            None if each is None else each[kept]
+            for each in (topology.edge_types, topology.edge_weights, topology.edge_features)
+        ]
         needed = np.zeros(topology.num_vertices, np.bool_)
         needed[sources] = True
         groups: list[Array] = []
@@ -75,9 +78,10 @@ class PartEdges:
         local = np.empty(topology.num_vertices, topology.indices.dtype)
         local[vertices] = np.arange(len(vertices), dtype=local.dtype)
         indptr = np.concatenate([starts, np.full(len(vertices) - len(own), starts[-1])])
-        edges = Topology(indptr, local[sources], types)
+        edges = Topology(indptr, local[sources], *of_edges)
         # What would be counted of the edges that are here.
         edges.__dict__["in_degrees"] = topology.in_degrees[vertices]
+        edges.__dict__["weighted_degrees"] = topology.weighted_degrees[vertices]
         edges.__dict__["is_symmetric"] = False
         return cls(grid, vertices, len(own), tuple(wave_starts), tuple(counts), edges)
 
@@ -102,6 +106,19 @@ class PartEdges:
         columns = np.empty(self.topology.num_edges, self.topology.indices.dtype)
         _fill_blocks(indptr, self.topology.indices, borders, starts, first, columns)
         return tuple((starts[b], columns[first[b] : first[b + 1]]) for b in range(num))
+
+    @cached_property
+    def block_weights(self) -> tuple[Array | None, ...]:
+        """The weights of the edges of each of `blocks`; None where edges have none."""
+        weights = self.topology.edge_weights
+        if weights is None:
+            return (None,) * (len(self.wave_starts))
+        borders = np.array([0, *self.wave_starts], np.int64)
+        numbers = np.searchsorted(borders, self.topology.indices, side="right") - 1
+        # Edges lie by row, and do so in each block, too.
+        ordered = weights[np.argsort(numbers, kind="stable")]
+        counts = np.bincount(numbers, minlength=len(borders) - 1)
+        return tuple(np.split(ordered, np.cumsum(counts)[:-1]))
 
 
 def _rows_of(topology: Topology, rows: Array, mine: Array | None) -> tuple[Array, Array, Array]:

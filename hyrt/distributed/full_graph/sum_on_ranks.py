@@ -49,6 +49,7 @@ class SumOnRanks:
         self._row_scale = factors.row_scale
         self._source_scale = factors.source_scale
         self._self_scale = None if factors.self_scale is None else factors.self_scale[: edges.num_own]
+        self._is_weighted = factors.weights is not None
         self._waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
 
     def forward(
@@ -72,21 +73,23 @@ class SumOnRanks:
         clock = spread.times.product()
         arrivals = spread.exchange.begin(rows, ROWS)
         chosen = None if at is None else at.vertices
+        weights = edges.block_weights if self._is_weighted else (None,) * len(edges.blocks)
         if edges.grid.multiplies_own:
             spmm_into(
                 *edges.blocks[0], rows[:num], out, row_scale=self._row_scale,
-                source_scale=None if source is None else source[:num], self_scale=own, rows=chosen,
-                workers=workers,
+                source_scale=None if source is None else source[:num], self_scale=own, weights=weights[0],
+                rows=chosen, workers=workers,
             )  # fmt: skip
         else:
             out.fill(0)
-        for block, wave, arrival in zip(edges.blocks[1:], self._waves, arrivals, strict=True):
+        others = zip(edges.blocks[1:], weights[1:], self._waves, arrivals, strict=True)
+        for block, along, wave, arrival in others:
             clock.wait(arrival.wait)
             if len(block[1]):
                 spmm_into(
                     *block, rows[wave], out, row_scale=self._row_scale,
-                    source_scale=None if source is None else source[wave], rows=chosen, accumulate=True,
-                    workers=workers,
+                    source_scale=None if source is None else source[wave], weights=along, rows=chosen,
+                    accumulate=True, workers=workers,
                 )  # fmt: skip
         clock.end(arrivals)
         spread.add_columns(out)
@@ -148,7 +151,8 @@ class SumOnRanks:
         accumulate: bool,
     ) -> None:
         """What own rows add to the gradients of consecutive sources."""
-        given = at is not None and at.turned is not None
+        given = at is not None and at.turned is not None and not self._is_weighted
+        topology = self._spread.edges.topology
         if given:
             assert at is not None
             assert at.turned is not None
@@ -156,13 +160,16 @@ class SumOnRanks:
             # Columns are places among the chosen ones, and own rows those of vertices.
             positions = None
         else:
-            turned = self._spread.edges.topology.transposed
+            turned = topology.transposed
             indptr, indices = turned.indptr, turned.indices
             positions = None if at is None else at.positions
         spmm_into(
             indptr[rows.start : rows.stop + 1], indices, grad, out,
             row_scale=None if self._source_scale is None else self._source_scale[rows],
-            self_scale=None if given else own, positions=positions, accumulate=accumulate, workers=workers,
+            self_scale=None if given else own,
+            weights=topology.edge_weights if self._is_weighted else None,
+            edge_ids=topology.transposed_edges if self._is_weighted else None,
+            positions=positions, accumulate=accumulate, workers=workers,
         )  # fmt: skip
         if given and own is not None:
             assert at is not None

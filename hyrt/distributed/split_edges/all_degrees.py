@@ -12,7 +12,8 @@ from hyrt.graph.topology import Topology
 
 
 def with_all_degrees(graph: Graph, group: RankGroup) -> Graph:
-    """A graph of own edges that knows the in-degrees of all vertices; every rank calls it at once.
+    """A graph of own edges that knows the in-degrees, and sums of weights, of all vertices; every rank calls
+    it at once.
 
     Layers that weigh neighbours by degree (GCN) need them, of sources at other ranks too.
 
@@ -26,7 +27,12 @@ def with_all_degrees(graph: Graph, group: RankGroup) -> Graph:
     own = graph.topology
     degrees = torch.from_numpy(own.in_degrees.copy())
     group.add(degrees, "edges")
-    topology = Topology(own.indptr, own.indices, own.edge_types, own.edge_weights)
+    topology = Topology(own.indptr, own.indices, own.edge_types, own.edge_weights, own.edge_features)
     # What would be read off the edges that are not here.
     topology.__dict__["in_degrees"] = degrees.numpy()
+    if own.edge_weights is not None:
+        # The edges into a vertex are at one rank: nothing is rounded.
+        sums = torch.from_numpy(own.weighted_degrees.copy())
+        group.add(sums, "edges")
+        topology.__dict__["weighted_degrees"] = sums.numpy()
     return replace(graph, topology=topology)

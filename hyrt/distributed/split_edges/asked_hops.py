@@ -19,6 +19,7 @@ from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.draw_hop import draw_hop
+from hyrt.sampling.edges.edge_values import EdgeValues, edge_values
 from hyrt.sampling.sampler import Hop
 
 _PURPOSE = "edges"
@@ -55,12 +56,13 @@ class StepHops:
         counts = asked.hop.offsets[at + 1] - starts
         offsets = np.concatenate([[0], np.cumsum(counts)])
         edges = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
-        types = asked.hop.edge_types
+        types, values = asked.hop.edge_types, asked.hop.values
         return Hop(
             degrees=asked.hop.degrees[at],
             offsets=offsets.astype(np.int32),
             neighbors=asked.hop.neighbors[edges],
             edge_types=None if types is None else types[edges],
+            values=None if values is None else values.of(edges),
         )
 
     def close(self) -> None:
@@ -128,10 +130,18 @@ class AskedHops:
         edges_given, edges_taken = _sums(sizes[:, 1], given_counts), _sums(taken[:, 1], counts)
         neighbors = np.empty(sum(edges_taken), vertices.dtype)
         self._exchange(drawn.neighbors, edges_given, neighbors, edges_taken)
-        types = None
-        if drawn.edge_types is not None:
-            types = np.empty(len(neighbors), drawn.edge_types.dtype)
-            self._exchange(drawn.edge_types, edges_given, types, edges_taken)
+        own = edge_values(self._topology, given, drawn.offsets, drawn.neighbors, workers, arrays, drawn.edges)
+
+        def answered(values: Array | None) -> Array | None:
+            """What the edges that were asked for have."""
+            if values is None:
+                return None
+            out = np.empty((len(neighbors), *values.shape[1:]), values.dtype)
+            self._exchange(values, edges_given, out, edges_taken)
+            return out
+
+        types = answered(drawn.edge_types)
+        values = EdgeValues(answered(own.weights), answered(own.features))
         arrays.give_back()
         offsets = np.concatenate([[0], np.cumsum(taken[:, 1])])
         # Of the vertices by owner; back in their own order they are sorted.
@@ -146,6 +156,7 @@ class AskedHops:
                 offsets=np.concatenate([[0], ends]),
                 neighbors=neighbors[edges],
                 edge_types=None if types is None else types[edges],
+                values=values.of(edges),
             ),
         )
 

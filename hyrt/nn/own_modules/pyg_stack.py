@@ -51,7 +51,7 @@ class PygStack(nn.Module):
         """[targets, width of the last convolution] from [num_src, f] rows of the first block's sources."""
         last = len(self.convs) - 1
         for i, (block, conv) in enumerate(zip(blocks, self.convs, strict=True)):
-            x = conv((x, x[: block.num_dst]), block.edge_index(), **_of_edges(conv, block))
+            x = conv((x, x[: block.num_dst]), block.edge_index(), **_of_edges(conv, block, x.dtype))
             if i == last:
                 return x
             x = self.activation(x)
@@ -83,7 +83,7 @@ class PygStack(nn.Module):
         """
         wants = 0
         for number, conv in enumerate(self.convs, 1):
-            wanted = getattr(conv, "edge_dim", None)
+            wanted = _edge_width(conv)
             given = width or int(has_weights)
             wants += wanted is not None
             if wanted is not None and wanted != given:
@@ -107,17 +107,27 @@ def _takes(conv: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(conv.forward).parameters
 
 
-def _of_edges(conv: nn.Module, block: Block | TensorBlock) -> dict[str, Any]:
+def _edge_width(conv: nn.Module) -> int | None:
+    """The features of an edge that a convolution takes; None for none."""
+    if hasattr(conv, "edge_dim") or not _takes(conv, "edge_attr"):
+        return getattr(conv, "edge_dim", None)
+    # GINEConv keeps no number: it has a product of them, or takes as many as rows have columns.
+    wide = getattr(getattr(conv, "lin", None), "in_channels", None)
+    return _in_width(conv) if wide is None else int(wide)
+
+
+def _of_edges(conv: nn.Module, block: Block | TensorBlock, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The weights or features of a block's edges, where a convolution takes them."""
-    found: dict[str, Any] = {}
-    if getattr(conv, "edge_dim", None) is not None:
-        found["edge_attr"] = block.edge_rows
-    elif block.edge_weights is not None and _takes(conv, "edge_weight"):
-        found["edge_weight"] = block.edge_weights
-    return {
-        name: torch.from_numpy(np.ascontiguousarray(rows)) if isinstance(rows, np.ndarray) else rows
-        for name, rows in found.items()
-    }
+    if _edge_width(conv) is not None:
+        name, rows = "edge_attr", block.edge_rows
+    elif _takes(conv, "edge_weight"):
+        name, rows = "edge_weight", block.edge_weights
+    else:
+        return {}
+    if rows is None:
+        return {}
+    values = torch.from_numpy(np.ascontiguousarray(rows)) if isinstance(rows, np.ndarray) else rows
+    return {name: values.to(dtype)}
 
 
 def from_pyg(
@@ -201,7 +211,7 @@ def _width_after(named: str, conv: Any, width: int | None) -> int:
     try:
         with torch.no_grad():
             pair, edges = (x, x[:_DESTINATIONS]), torch.tensor(_EDGES)
-            if (wide := getattr(conv, "edge_dim", None)) is not None:
+            if (wide := _edge_width(conv)) is not None:
                 found = conv.eval()(pair, edges, edge_attr=torch.ones(edges.shape[1], wide, dtype=x.dtype))
             else:
                 found = conv.eval()(pair, edges)

@@ -35,8 +35,10 @@ def asked_bytes(batch: MiniBatch, homes: NDArray[Any], rank: int, num_ranks: int
     for block in batch.blocks:
         # Destinations of every block are the first of its sources, and those are the destinations below.
         asked = homes[sources[: block.num_dst]]
-        types = block.edge_types
-        edge_bytes = sources.itemsize + (0 if types is None else types.itemsize)
+        values = (block.edge_types, block.edge_weights, block.edge_features)
+        edge_bytes = sources.itemsize + sum(
+            each.itemsize * (each.shape[1] if each.ndim == 2 else 1) for each in values if each is not None
+        )
         drawn = np.bincount(asked, np.diff(block.indptr), num_ranks)
         vertices = np.bincount(asked, minlength=num_ranks)
         sent[rank] += vertices * sources.itemsize + _COUNT_BYTES

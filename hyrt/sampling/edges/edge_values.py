@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,10 @@ class EdgeValues:
     """[E, d] float32; None where edges have none."""
 
     __repr__ = one_line
+
+    def of(self, edges: NDArray[Any]) -> EdgeValues:
+        """What some of the edges have, by their positions among them."""
+        return EdgeValues(*(None if each is None else each[edges] for each in (self.weights, self.features)))
 
 
 def edge_values(

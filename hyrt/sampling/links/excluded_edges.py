@@ -50,6 +50,22 @@ class ExcludedEdges:
         degrees[self._destinations] -= self._removed
         return degrees
 
+    @cached_property
+    def weighted_degrees(self) -> NDArray[np.float32]:
+        """[V] float32, as `Topology.weighted_degrees`, without these edges."""
+        topology = self._topology
+        if topology.edge_weights is None:
+            return self.in_degrees.astype(np.float32)
+        # Of what is left: a difference of two sums would be of the size of their rounding where nothing is.
+        sums = topology.weighted_degrees.copy()
+        for k, v in enumerate(self._destinations):
+            first, last = topology.indptr[v], topology.indptr[v + 1]
+            kept = ~np.isin(
+                topology.indices[first:last], self._sources[self._starts[k] : self._starts[k + 1]]
+            )
+            sums[v] = topology.edge_weights[first:last][kept].sum(dtype=np.float64)
+        return sums
+
     def without(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: TakenArrays) -> Hop:
         """The neighbours that were drawn, without those along these edges.
 
@@ -92,6 +108,7 @@ class ExcludedEdges:
             neighbors=neighbors,
             edge_types=closed(hop.edge_types),
             weights=closed(hop.weights),
+            edges=closed(hop.edges),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph
+from graphs import random_graph, with_values
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.config import build_config
@@ -93,8 +93,9 @@ def own_edges(graph: Graph, homes: np.ndarray, rank: int) -> Graph:
     mine = np.repeat(homes == rank, np.diff(topology.indptr))
     counts = np.where(homes == rank, np.diff(topology.indptr), 0)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    types = None if topology.edge_types is None else topology.edge_types[mine]
-    return replace(graph, topology=Topology(indptr, topology.indices[mine], types))
+    held = (topology.edge_types, topology.edge_weights, topology.edge_features)
+    of_edges = [None if each is None else each[mine] for each in held]
+    return replace(graph, topology=Topology(indptr, topology.indices[mine], *of_edges))
 
 
 def trained_on(
@@ -161,6 +162,11 @@ CASES = {
     "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
     "deepgcn, p3": ("deepgcn", 2, "p3", False, deep("deepgcn", 4)),
     "deepgcn, naive-migration": ("deepgcn", 3, "naive-migration", False, deep("deepgcn", 3)),
+    "gcn with weights, p3": ("gcn", 2, "p3", False, {"weighted": True}),
+    "graphsage with weights, naive-migration": (
+        *("graphsage", 2, "naive-migration", False),
+        {"weighted": True},
+    ),
     "gnn-film, hopgnn": ("gnn-film", 2, "hopgnn", False, deep("gnn-film", 3)),
 }
 
@@ -169,6 +175,8 @@ CASES = {
 def test_ranks_train_the_model_of_one_process(case: str) -> None:
     model, size, strategy, sparse, more = CASES[case]
     graph = random_graph(seed=1, sparse=sparse)
+    if more.get("weighted"):
+        graph, more = with_values(graph), {}
     # The first rank has half of the vertices, and the last none of the training targets.
     rng = np.random.default_rng(2)
     homes = np.where(rng.random(graph.num_vertices) < 0.5, 0, rng.integers(0, size, graph.num_vertices))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph
+from graphs import random_graph, with_values
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import (
     ONE_GENERATOR,
@@ -119,6 +119,23 @@ def test_ranks_train_what_one_process_trains(name: str) -> None:
     blocks = blocks_of(graph, 3)
     alone = trained_alone(graph, given)  # First: ranks that are threads would compile one file at once.
     check(results_of(3, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+WEIGHTED = {
+    "gcn, own edges": ("gcn", 3, {"algorithm": "1d"}),
+    "graphsage, copies": ("graphsage", 4, {"algorithm": "1.5d", "replication": 2}),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_ranks_multiply_by_weights_of_edges(name: str) -> None:
+    kind, size, distributed = WEIGHTED[name]
+    graph = with_values(random_graph(300, symmetric=False))
+    given = settings({"kind": kind}, distributed=distributed)
+    blocks = blocks_of(graph, size // build_config(given).distributed.num_replicas)
+    alone = trained_alone(graph, given)
+    split = kind == "gcn"
+    check(results_of(size, lambda ranks: trained_on(ranks, graph, blocks, given, split=split)), alone)
 
 
 ALGORITHMS = {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph
+from graphs import random_graph, with_values
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import (
     ALONE,
@@ -32,8 +32,8 @@ FANOUTS = [4, 3]
 
 
 def typed_graph(symmetric: bool) -> Graph:
-    """A graph whose edges have types."""
-    graph = random_graph(seed=5, symmetric=symmetric)
+    """A graph whose edges have types, weights and features."""
+    graph = with_values(random_graph(seed=5, symmetric=symmetric), columns=2)
     types = np.random.default_rng(6).integers(0, 3, graph.num_edges).astype(np.int8)
     return Graph.of_arrays(
         "typed",
@@ -43,6 +43,8 @@ def typed_graph(symmetric: bool) -> Graph:
         graph.labels,
         dict(graph.masks),
         edge_types=types,
+        edge_weights=graph.topology.edge_weights,
+        edge_features=graph.topology.edge_features,
     )
 
 
@@ -69,9 +71,11 @@ def test_mini_batches_are_those_of_all_edges(symmetric: bool, in_place: bool) ->
                 wanted = everything_of[ranks.rank].sample(step, piece, ALONE, in_place=in_place)
                 for mine, theirs in zip(found.blocks, wanted.blocks, strict=True):
                     assert (mine.sources is None) == in_place == (theirs.sources is None) or mine.layer > 1
-                    for name in ("indptr", "columns", "destinations", "degrees", "edge_types"):
+                    held = ("edge_types", "edge_weights", "edge_features", "weighted_degrees")
+                    for name in ("indptr", "columns", "destinations", "degrees", *held):
                         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
-                    np.testing.assert_array_equal(mine.source_degrees, theirs.source_degrees)
+                    for name in ("source_degrees", "source_weighted_degrees"):
+                        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
                     if mine.sources is not None:
                         np.testing.assert_array_equal(mine.sources, theirs.sources)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -48,14 +47,6 @@ def awkward_graph(vertices: int = 90, degree: float = 7.0, features: int = 10) -
     x = rng.standard_normal((vertices, features)).astype(np.float32)
     x[rng.random(x.shape) < 0.4] = 0
     return graph_from(adjacency, x)
-
-
-def with_values(graph: Graph, columns: int = 0, seed: int = 3) -> Graph:
-    """The graph with weights of its edges, and so many columns of features."""
-    rng = np.random.default_rng(seed)
-    weights = rng.lognormal(0, 0.8, graph.num_edges).astype(np.float32)
-    rows = rng.standard_normal((graph.num_edges, columns)).astype(np.float32) if columns else None
-    return replace(graph, topology=replace(graph.topology, edge_weights=weights, edge_features=rows))
 
 
 def values(graph: Graph) -> NDArray[Any]:

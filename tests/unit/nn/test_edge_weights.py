@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from block_cases import awkward_graph, sampled, sparse_of, tensor_block, values, with_values
-from numpy.typing import NDArray
+from block_cases import awkward_graph, sampled, sparse_of, tensor_block, values
+from graphs import dense_weights, with_values
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, DataError, UnsupportedModel
@@ -43,18 +43,9 @@ def one_torch_thread() -> Iterator[None]:
         yield
 
 
-def weights_of(graph: Graph) -> NDArray[np.float64]:
-    """[V, V] the weight of the edge u -> v at (v, u)."""
-    topology, dense = graph.topology, np.zeros((graph.num_vertices, graph.num_vertices))
-    dense[np.repeat(np.arange(len(dense)), np.diff(topology.indptr)), topology.indices] = (
-        topology.edge_weights
-    )
-    return dense
-
-
 def by_hand(what: Aggregation, graph: Graph, block: Block, x: torch.Tensor) -> torch.Tensor:
     """The aggregation in float64, of the vertices' numbers and the weights of the whole graph."""
-    dense, sources = weights_of(graph), block.sources
+    dense, sources = dense_weights(graph), block.sources
     assert sources is not None
     degrees, sums = (dense > 0).sum(1), dense.sum(1)
     matrix = np.zeros((block.num_dst, block.num_src))
@@ -98,7 +89,7 @@ SAMPLERS = (
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_blocks_of_every_sampler_have_the_weights_and_features_of_their_edges(kind: str) -> None:
     graph = with_values(awkward_graph(), columns=2)
-    dense, sums = weights_of(graph), weights_of(graph).sum(1)
+    dense, sums = dense_weights(graph), dense_weights(graph).sum(1)
     topology = graph.topology
     assert topology.edge_features is not None
     places = {weight: k for k, weight in enumerate(topology.edge_weights.tolist())}
@@ -170,7 +161,7 @@ def test_sampled_sums_are_unbiased() -> None:
 
 def test_layers_are_those_of_pyg() -> None:
     geometric = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
-    adjacency = weights_of(GRAPH)
+    adjacency = dense_weights(GRAPH)
     np.fill_diagonal(adjacency, 0)  # PyG gives a self loop that is there no second one.
     topology = GRAPH.topology
     kept = topology.indices != np.repeat(np.arange(90), np.diff(topology.indptr))

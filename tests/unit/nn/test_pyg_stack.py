@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from block_cases import sampled
-from graphs import random_graph
+from graphs import random_graph, with_values
 from torch import Tensor, nn
 
 import hyrt
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModel
 from hyrt.nn.own_modules.pyg_stack import PygStack
+from hyrt.nn.saga.checks.edge_values import check_edge_values
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
 
@@ -57,6 +58,43 @@ def test_blocks_of_all_neighbours_give_pygs_scores_and_gradients(kind: str) -> N
         *(torch.autograd.grad(s.square().sum(), parameters) for s in (mine, theirs)), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+OF_EDGES: dict[str, tuple[int, Callable[[int, int], nn.Module]]] = {
+    "edge_weight": (0, lambda f, out: pyg.GraphConv(f, out)),
+    "weights as edge_attr": (0, lambda f, out: pyg.GATConv(f, out, edge_dim=1, add_self_loops=False)),
+    "edge_attr": (4, lambda f, out: pyg.GATv2Conv(f, out, edge_dim=4, add_self_loops=False)),
+    "GINE": (4, lambda f, out: pyg.GINEConv(nn.Sequential(nn.Linear(f, out), nn.Tanh()), edge_dim=4)),
+}
+
+
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_weights_and_features_of_edges_go_where_pyg_takes_them(name: str) -> None:
+    columns, make = OF_EDGES[name]
+    graph = with_values(GRAPH, columns)
+    model = hyrt.from_pyg(make(10, 8), make(8, 3), activation=torch.tanh).double()
+    batch = sampled(graph, range(5, 70, 3), [-1, -1])
+    mine = model(batch.blocks, X[batch.blocks[0].sources])
+    rows = graph.topology.edge_rows if name != "edge_weight" else graph.topology.edge_weights
+    given = {"edge_weight" if name == "edge_weight" else "edge_attr": torch.from_numpy(rows).double()}
+    theirs = model.convs[1](torch.tanh(model.convs[0](X, EDGES, **given)), EDGES, **given)[batch.targets]
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    check_edge_values(model, graph)
+
+
+def test_convolutions_and_edges_that_do_not_fit_are_named() -> None:
+    weighted, rich = with_values(GRAPH), with_values(GRAPH, 2)
+    model = hyrt.from_pyg(pyg.GATv2Conv(10, 3, edge_dim=4))
+    for graph, columns in ((GRAPH, 0), (weighted, 1), (rich, 2)):
+        with pytest.raises(
+            UnsupportedModel, match=rf"\(GATv2Conv\) takes 4 features .* random have {columns}"
+        ):
+            check_edge_values(model, graph)
+    bare = hyrt.from_pyg(pyg.SAGEConv(10, 3))
+    with pytest.raises(DataError, match="key 'edge_weight': no convolution takes weights of edges"):
+        check_edge_values(bare, weighted)
+    with pytest.raises(DataError, match="key 'edge_features': no convolution takes features of edges"):
+        check_edge_values(hyrt.from_pyg(pyg.GraphConv(10, 3)), rich)
 
 
 def weights(kind: str, dropout: float = 0.4, **settings: Any) -> Tensor:
@@ -105,9 +143,7 @@ def test_a_model_of_pygs_brings_its_activation_and_its_dropout() -> None:
             r"convolution 2 \(SAGEConv\) takes 7 columns, but is given 8",
         ),
         ([pyg.GATv2Conv(10, 8, dropout=0.5)], "so a step would depend on the split: make it with dropout=0"),
-        ([pyg.GATv2Conv(10, 8, edge_dim=4)], "features of edges, which hyrt does not have"),
         ([pyg.GCNConv(10, 3)], r"convolution 1 \(GCNConv\) does not work on a pair of rows"),
-        ([pyg.GINEConv(nn.Linear(10, 3))], r"convolution 1 \(GINEConv\) does not work on a pair of rows"),
         ([pyg.GraphSAGE(10, 8, 2, 3, jk="cat")], "takes no jumping knowledge: give jk=None"),
         ([pyg.GraphSAGE(10, 8, 2, 3, norm="layer")], "takes no norms: give norm=None"),
     ],
