@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import adjacency, random_graph
+from graphs import adjacency, dense_weights, random_graph, with_values
 
 from hyrt.graph.links.message_edges import links_of
 from hyrt.machine.workers import Workers
@@ -115,3 +115,24 @@ def test_blocks_are_those_of_the_graph_without_the_edges_of_the_step(
             if limit == 120:
                 assert sorted(found) == np.flatnonzero(left[vertex]).tolist()
     # The next mini-batch of vertices alone has all edges again.
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_weights_are_those_of_the_edges_that_are_left(in_place: bool) -> None:
+    graph = with_values(DIRECTED, columns=2)
+    sampler = sampler_of(graph, (-1, -1), exclude="edges")
+    units = sampler.units(3)
+    left = dense_weights(graph)
+    u, v = links_of(graph.topology)[0][units].T
+    left[v, u] = 0
+    for block in sampler.sample(3, units, ALONE, in_place=in_place).blocks:
+        sources = np.arange(graph.num_vertices) if block.sources is None else block.sources
+        columns = block.columns if block.sources is None else block.sources[block.columns]
+        rows = np.repeat(block.destinations, np.diff(block.indptr))
+        assert block.edge_features is not None
+        assert len(block.edge_features) == block.num_edges == (left[block.destinations] > 0).sum()
+        np.testing.assert_array_equal(block.edge_weights, left[rows, columns].astype(np.float32))
+        np.testing.assert_allclose(block.weighted_degrees, left.sum(1)[block.destinations], rtol=1e-6)
+        np.testing.assert_allclose(block.source_weighted_degrees, left.sum(1)[sources], rtol=1e-6)
+        if block.source_scale is not None:
+            np.testing.assert_allclose(block.source_scale(), 1 / np.sqrt(left.sum(1) + 1), rtol=1e-6)

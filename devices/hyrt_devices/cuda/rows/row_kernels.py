@@ -78,8 +78,8 @@ class RowKernels:
         if aggregation.reduce == "max":
             program.launch("aggregate_rows_max", block.num_dst, ROWS, [*edges, out, *shape])
         else:
-            row, source, own = tensor_scales(aggregation, block, torch.float32)
-            arguments = [*edges, row, source, block.weights, own, out, *shape]
+            row, source, own, edge = tensor_scales(aggregation, block, torch.float32)
+            arguments = [*edges, row, source, edge, own, out, *shape]
             program.launch("aggregate_rows", block.num_dst, ROWS, arguments)
         return out
 
