@@ -81,6 +81,9 @@ def convert(
         str,
         typer.Option(metavar="nearest|stochastic", help="How values are rounded to codes of int8."),
     ] = "nearest",
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The seed of stochastic rounding; 0 by default.")
+    ] = None,
     normalize: Annotated[
         str, typer.Option(metavar="METHOD", help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
@@ -118,6 +121,7 @@ def convert(
         force=force,
         rows=rows,
         rounding=rounding,
+        seed=seed,
         normalize=normalize,
         sort=sort,
         unique=unique,

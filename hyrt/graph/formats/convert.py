@@ -48,6 +48,8 @@ class Conversion:
     """The format of dense features, one of `ROW_FORMATS`; None keeps theirs."""
     rounding: str = "nearest"
     """`nearest` or `stochastic`, for int8."""
+    seed: int | None = None
+    """The seed of stochastic rounding; None is 0."""
     normalize: str = "none"
     """The normalization, as for `open_graph`."""
     force: bool = False
@@ -82,6 +84,8 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         raise DataError(f"--rounding {job.rounding}: give {listed(ROUNDINGS, 'or')}")
     if job.rounding == "stochastic" and not (job.rows or "").startswith("int8"):
         raise DataError("--rounding stochastic is for codes: give --rows int8 or int8-columns, or omit it")
+    if job.seed is not None and job.rounding != "stochastic":
+        raise DataError("--seed is for --rounding stochastic: give both, or omit it")
     if job.normalize not in NORMALIZERS:
         raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
     _check_destination(destination, job.force)
@@ -99,7 +103,8 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         data = checked_as_read(scaled(checked_as_read(data), job.normalize))
         row_format = job.rows or (None if kept is None else kept.format.name)
         if row_format is not None:
-            data = _in_format(data, ROW_FORMATS[row_format], 0 if job.rounding == "stochastic" else None)
+            seed = (job.seed or 0) if job.rounding == "stochastic" else None
+            data = _in_format(data, ROW_FORMATS[row_format], seed)
         if destination.suffix == ".npz":
             write_npz(data, result)
         else:

@@ -182,6 +182,18 @@ def test_files_keep_codes_and_scales(name: str, tmp_path: Path) -> None:
     assert (open_graph(tmp_path / "d.npz").features.values == wanted).all()
 
 
+def test_a_file_has_the_codes_of_its_seed(tmp_path: Path) -> None:
+    graph = random_graph(vertices=60, features=5)
+    source = stored(graph, tmp_path)
+    for seed in (0, 8):
+        path = tmp_path / f"{seed}.npz"
+        convert(Conversion(source, path, rows="int8", rounding="stochastic", seed=seed))
+        wanted = narrowed(graph, "int8", seed).features.all_rows.codes  # type: ignore[attr-defined]
+        assert (open_graph(path).features.all_rows.codes == wanted).all()  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="--seed is for --rounding stochastic"):
+        convert(Conversion(source, tmp_path / "c.npz", rows="int8", seed=3))
+
+
 @pytest.mark.parametrize("name", NARROW)
 def test_an_order_of_vertices_keeps_the_format(name: str, tmp_path: Path) -> None:
     graph = random_graph(vertices=60, features=5)
