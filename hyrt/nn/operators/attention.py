@@ -24,7 +24,7 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import attend_tensors
 from hyrt.sampling.block import Block
 
-_GRAIN = 256
+GRAIN = 256
 
 
 class _Attend(torch.autograd.Function):
@@ -52,7 +52,7 @@ class _Attend(torch.autograd.Function):
         def work(start: int, stop: int) -> None:
             kernels.attend(*block_rows, *u, dtype.type(slope), *kept, out, *factors, start, stop)
 
-        current_workers().run(work, num, _GRAIN)
+        current_workers().run(work, num, GRAIN)
         ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, kept, tuple(x.shape)
         ctx.factors = factors
         return torch.from_numpy(out)
@@ -64,18 +64,18 @@ class _Attend(torch.autograd.Function):
         g = grad.detach().contiguous().numpy()
         num, edges = block.num_dst, block.num_edges
         heads, width = ctx.u[0].shape
-        chunks = max(1, -(-num // _GRAIN))
+        chunks = max(1, -(-num // GRAIN))
         u_src_parts, u_dst_parts = (np.zeros((chunks, heads, width), g.dtype) for _ in range(2))
         # By the scores of edges, of own rows, and by what a destination adds to all of its scores.
         d_scores = tuple(empty_array((n, heads), g.dtype) for n in (edges, num, num))
 
         def by_scores(start: int, stop: int) -> None:
-            parts = (u_src_parts[start // _GRAIN], u_dst_parts[start // _GRAIN])
+            parts = (u_src_parts[start // GRAIN], u_dst_parts[start // GRAIN])
             kernels.attend_backward_scores(
                 *ctx.block_rows, g, *ctx.kept, *parts, *d_scores, *ctx.factors, start, stop
             )
 
-        current_workers().run(by_scores, num, _GRAIN)
+        current_workers().run(by_scores, num, GRAIN)
         x_grad = None
         if ctx.needs_input_grad[0]:
             turned = block.transposed()
@@ -85,7 +85,7 @@ class _Attend(torch.autograd.Function):
             def by_rows(start: int, stop: int) -> None:
                 kernels.attend_backward_rows(*along, *ctx.u, rows_grad, *ctx.factors, start, stop)
 
-            current_workers().run(by_rows, len(rows_grad), 2 * _GRAIN)
+            current_workers().run(by_rows, len(rows_grad), 2 * GRAIN)
             x_grad = torch.from_numpy(rows_grad).view(ctx.shape)
         u_grads = (torch.from_numpy(parts.sum(0)) for parts in (u_src_parts, u_dst_parts))
         return x_grad, *u_grads, None, None, None

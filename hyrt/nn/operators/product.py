@@ -18,14 +18,14 @@ from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
 # Rows of a chunk, and how many numbers those of a chunk with more rows have at most.
-_GRAIN = 1024
+GRAIN = 1024
 _NUMBERS = 1 << 17
 
 
 def _grain(rows: int, columns: int) -> int:
     """Rows of a chunk: of narrow ones more, for a call of the library costs as much as hundreds of them."""
     fitting = max(1, _NUMBERS // max(1, rows + columns))
-    return max(_GRAIN, 1 << fitting.bit_length() - 1)
+    return max(GRAIN, 1 << fitting.bit_length() - 1)
 
 
 class _Linear(torch.autograd.Function):

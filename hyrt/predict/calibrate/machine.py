@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
-from hyrt_perfmodel.calibration.fit_rates import slowed_rates
+from hyrt_perfmodel.calibration.fit_rates import slowed_rates, with_sparse_launch
 from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     why_other_device,
@@ -35,6 +35,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
+from hyrt.nn.operators import product
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.host import LARGE, LEAST, SMALL
 from hyrt.predict.calibrate.short_run import short_run
@@ -46,9 +47,11 @@ from hyrt.predict.calibrate.store import (
     this_machine,
 )
 from hyrt.predict.calibrate.trainers import (
+    CHUNK_ROWS,
     DENSE,
     LONG_PROBES,
     PROBES,
+    SPARSE_PROBE,
     Measured,
     Probe,
     Widths,
@@ -300,8 +303,12 @@ def _measure_trainer(
         measured = measure_kind(backend, there, threads, kind, graph)
         if not measured:
             continue
-        fit = fit_trainer(measured)
+        chunk_rows = CHUNK_ROWS.get(kind, product.GRAIN) if info.kind == "cpu" else None
+        fit = fit_trainer(measured, chunk_rows=chunk_rows, threads=threads)
         found.rates[kind] = fit.rates
+        if "sparse" in info.forms:
+            for sparse in measure_kind(backend, there, threads, kind, graph, (SPARSE_PROBE,)):
+                found.rates[kind] = with_sparse_launch(fit.rates, sparse.workload, sparse.propagate.seconds)
         found.errors += fit.relative_errors
         found.spreads.append(statistics.median(entry.propagate.spread for entry in measured))
         everything += measured
@@ -469,7 +476,7 @@ def _runs(
                     continue  # A device that has run the kind only plain, which no run is by default.
                 assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
                 synchronize_s = run.stage_s["synchronize"]
-                runs.append(MeasuredRun(part, work, assignment, run.iteration_s, synchronize_s))
+                runs.append(MeasuredRun(part, work, assignment, run.iteration_s, synchronize_s, run.gap_s))
     return runs
 
 

@@ -19,6 +19,8 @@ class ShortRun:
 
     iteration_s: float
     """Median over groups of steps of the wall time of a step."""
+    gap_s: float
+    """Median over groups of what a step took besides propagation and synchronization."""
     stage_s: Mapping[str, float]
     """Means of the stages' work."""
     split: Mapping[str, int]
@@ -70,8 +72,10 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
         )
     ).run()
     counted = [group for group in groups if group.step - len(group.losses) >= warm]
+    gaps = [group.step_s - group.stage_s["propagate"] - group.stage_s["synchronize"] for group in counted]
     return ShortRun(
         _median([group.step_s for group in counted], counted),
+        _median(gaps, counted),
         {
             stage: sum(group.stage_s[stage] * len(group.losses) for group in counted)
             / sum(len(group.losses) for group in counted)

@@ -23,6 +23,8 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.operators import attention
+from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import LARGE, SMALL, Timing, sparse_features, summarize
@@ -35,6 +37,8 @@ DENSE = "synthetic:tiny,edges=200k"
 """A graph with many edges for its vertices."""
 
 HEADS = 4
+CHUNK_ROWS = {"gat": attention.GRAIN}
+"""Rows that a thread of the CPU trainer computes at a time, by kind of model; `product.GRAIN` for others."""
 # Short steps are repeated more often: their times are less sure.
 _LEAST, _MOST, _ENOUGH_S = 2, 10, 0.15
 # The first ones compile kernels and make the buffers that the others use again.
@@ -61,12 +65,14 @@ class Probe:
 # They differ in which term they are made of: products, fixed costs, values, and aggregation. Where vertices
 # have few edges, the rates of aggregation and of values cannot be told apart: what GIN's values cost was
 # taken for aggregation, and subgraphs with many edges were predicted up to twice too long. So two probes have
-# 25 edges for each vertex, one of them with narrow rows, of which each costs more than its bytes. And fixed
-# costs are told by narrow weights, too: of wide ones, each weight costs.
+# 25 edges for each vertex, one of them with narrow rows, of which each costs more than its bytes. Small ones
+# tell fixed costs: with wide weights and with narrow ones, since each weight costs, and with two layers and
+# with three, since a further layer costs other calls than the first two.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
-    Probe(features=128, hidden=256, classes=48, targets=16, fanouts=(5, 5)),
+    # Rows in full multiples of what the libraries pad chunks to: of fewer, padding is most of the products.
+    Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(2, 2)),
     Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
     Probe(features=10, hidden=512, classes=2, targets=1024, fanouts=(5, 5)),
@@ -75,6 +81,11 @@ PROBES = (
     Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
+    Probe(features=10, hidden=32, classes=2, targets=16, fanouts=(3, 2, 2), graph=SMALL),
+)
+# A step over sparse rows of which launches are nearly all.
+SPARSE_PROBE = Probe(
+    features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
 # Steps that are long whatever the kind of model: with them, what fewer threads cost is seen.
@@ -182,22 +193,35 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Wor
     sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
-    return model_workload(kind, sizes.vertices, edges, widths, heads=HEADS, hidden=probe.hidden)
+    return model_workload(
+        kind,
+        sizes.vertices,
+        edges,
+        widths,
+        heads=HEADS,
+        hidden=probe.hidden,
+        row_entries=float(probe.row_entries) if plan.form == "sparse" else None,
+    )
 
 
 def _input_bytes(batch: MiniBatch) -> float:
     inputs = batch.inputs
     if isinstance(inputs, Aggregated):
         inputs = inputs.values
-    if inputs is None or isinstance(inputs, InPlace):
-        return 0.0
+    if inputs is None or isinstance(inputs, InPlace | SparseRows):
+        return 0.0  # No link carries them: who takes sparse rows reads them where they are.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
 
 
-def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
-    """Rates of a device for one kind of model."""
-    return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
+def fit_trainer(measured: Sequence[Measured], *, chunk_rows: int | None, threads: int) -> FittedRates:
+    """Rates of a device for one kind of model; what is not measured is as for `fit_rates`."""
+    return fit_rates(
+        [entry.workload for entry in measured],
+        [entry.propagate.seconds for entry in measured],
+        chunk_rows=chunk_rows,
+        threads=threads,
+    )
 
 
 def fit_link(measured: Sequence[Measured]) -> tuple[float, float]:

@@ -36,6 +36,8 @@ class MeasuredRun:
     iteration_s: float
     synchronize_s: float
     """`iteration_s` and `synchronize_s`: the wall times of a step and of its synchronization."""
+    gap_s: float
+    """What a step took besides propagation and synchronization: from there to the next one's propagation."""
 
     @property
     def together(self) -> str:
@@ -69,9 +71,6 @@ class Overlap:
         )
 
 
-# A step waits a millisecond or a few, where trainers keep the cores from one another: more would stand for
-# what else the model misses.
-_WAIT_S = np.concatenate([[0.0], np.geomspace(1e-4, 6e-3, 49)])
 _EFFICIENCY = np.linspace(0.4, 1.0, 31)
 
 
@@ -79,8 +78,10 @@ def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
     """What synchronization costs, a step's wait and the cores' efficiency that come nearest to the runs.
 
     Synchronization is fitted to its measured times: a cost of a step for each set of trainers on the host,
-    and one for each weight. Then the wait and the efficiency are, to the steps of each set: with the least
-    sum of relative errors, which a run that something disturbed changes less than their total.
+    and one for each weight. A step's wait is what the steps of a set took besides propagation and
+    synchronization: the lower quartile, for where a stage before the trainers is slow, they wait for it, too.
+    Then the efficiency is fitted to the steps of each set: with the least sum of relative errors, which a run
+    that something disturbed changes less than their total.
 
     Raises
     ------
@@ -112,22 +113,18 @@ def _weights_gb(run: MeasuredRun) -> float:
 
 
 def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) -> Sharing:
-    """The wait and the efficiency with which one set of trainers comes nearest to its runs."""
-    found, least = Sharing(step_s=step_s, efficiency=1.0), math.inf
-    for wait_s in _WAIT_S.tolist():
-        total = np.zeros(len(_EFFICIENCY))
-        for run in runs:
-            sharing = Sharing(step_s=step_s, efficiency=1.0, wait_s=wait_s)
-            host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.together: sharing})
-            times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
-            predicted = np.maximum(
-                stages_together_s(times, Terms()),
-                times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + wait_s,
-            )
-            total += np.abs(predicted / run.iteration_s - 1)
-        # Of equally good ones the highest: where the cores do not bound a run, nothing is lost.
-        at = len(_EFFICIENCY) - 1 - int(np.argmin(total[::-1]))
-        if total[at] < least:
-            found = Sharing(step_s=step_s, efficiency=float(_EFFICIENCY[at]), wait_s=wait_s)
-            least = float(total[at])
-    return found
+    """The wait of one set of trainers, and the efficiency with which it comes nearest to its runs."""
+    gaps = sorted(run.gap_s for run in runs)
+    sharing = Sharing(step_s=step_s, efficiency=1.0, wait_s=max(0.0, gaps[len(gaps) // 4]))
+    total = np.zeros(len(_EFFICIENCY))
+    for run in runs:
+        host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.together: sharing})
+        times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
+        predicted = np.maximum(
+            stages_together_s(times, Terms()),
+            times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + sharing.wait_s,
+        )
+        total += np.abs(predicted / run.iteration_s - 1)
+    # Of equally good ones the highest: where the cores do not bound a run, nothing is lost.
+    at = len(_EFFICIENCY) - 1 - int(np.argmin(total[::-1]))
+    return replace(sharing, efficiency=float(_EFFICIENCY[at]))

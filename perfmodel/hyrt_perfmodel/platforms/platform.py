@@ -34,7 +34,17 @@ class TrainerRates:
     macs_per_s: Positive
     """Multiply-accumulates a second of its matrix products."""
     launch_s: NotNegative = 0.0
-    """What a step of two layers costs whatever its size; with more layers it is more, in proportion."""
+    """What a step of two layers costs whatever its size."""
+    layer_s: NotNegative | None = None
+    """What each further layer costs whatever its size; None for half of `launch_s`."""
+    sparse_launch_s: NotNegative | None = None
+    """`launch_s` of a step whose first layer multiplies sparse rows, which calls other operators than one of
+    dense rows; None where it is the same."""
+    weights_per_s: Unbounded = math.inf
+    """Weights a second that a step reads, and writes the gradients of, whatever the mini-batch; infinite
+    where products hide them."""
+    chunk_rows: Count | None = None
+    """How many rows one of the host's threads computes at a time; None where any number is shared equally."""
     values_per_s: Unbounded = math.inf
     """Values a second that enter and leave the updates; infinite where products hide them."""
     edges_per_s: Unbounded = math.inf
@@ -47,6 +57,15 @@ class TrainerRates:
     @property
     def memory_bytes_per_s(self) -> float:
         return self.memory_gb_s * _GB
+
+    def launched_s(self, layers: int) -> float:
+        """What a step of so many layers costs whatever its size."""
+        layer_s = self.launch_s / 2 if self.layer_s is None else self.layer_s
+        return max(0.0, self.launch_s + (layers - 2) * layer_s)
+
+    def over_sparse_rows(self) -> TrainerRates:
+        """The same where the first layer multiplies sparse rows."""
+        return self if self.sparse_launch_s is None else replace(self, launch_s=self.sparse_launch_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +250,11 @@ class PlatformTrainer:
         if work.sparse is None or "sparse" in self.device.forms:
             return work
         return replace(work, sparse=None)
+
+    def over_sparse_rows(self) -> PlatformTrainer:
+        """The same with its rates for a first layer that multiplies sparse rows."""
+        alone = None if self.rates_alone is None else self.rates_alone.over_sparse_rows()
+        return replace(self, rates=self.rates.over_sparse_rows(), rates_alone=alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

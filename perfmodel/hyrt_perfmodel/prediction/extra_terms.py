@@ -79,11 +79,6 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
     return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
 
 
-def launches(workload: Workload) -> float:
-    """How often what a step of two layers costs whatever its size is paid: each layer pays half of it."""
-    return workload.layers / 2
-
-
 def num_edge_rows(workload: Workload) -> float:
     """Rows that are read along edges: of all layers forward, and of all but the first backward, one for each
     head. Narrow ones cost their place and factor more than their bytes.

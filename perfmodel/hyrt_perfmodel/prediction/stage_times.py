@@ -15,6 +15,7 @@ from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds,
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.prediction import extra_terms, stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.shared_rows import shared_in_chunks
 from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs, sparse_weights
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
@@ -287,15 +288,16 @@ class StepModel:
             work = replace(work, edges=(0.0, *work.edges[1:]))
         if work.sparse is not None:
             products_s = self._sparse_s(trainer, work, threads, sparse_macs(work), sparse_weights(work))
-            return products_s + self.propagate_s(trainer, multiplied_first(work), threads)
+            return products_s + self.propagate_s(trainer.over_sparse_rows(), multiplied_first(work), threads)
         if trainer.device.design is not None and self.terms.cycles and is_plain(work):
             return self._tasks_s(trainer, trainer.device.design, work)
         if not trainer.is_host:
             return self._computing_s(trainer, trainer.rates, 1.0, work)
+        shared = shared_in_chunks(work, trainer.rates.chunk_rows, host.cores or 1)
         if trainer.rates_alone is None or not host.cores or host.cores == 1:
             return self._computing_s(trainer, trainer.rates, _host_part(host, threads.train), work)
         alone = self._computing_s(trainer, trainer.rates_alone, 1.0, work)
-        together = min(alone, self._computing_s(trainer, trainer.rates, 1.0, work))
+        together = min(alone, self._computing_s(trainer, trainer.rates, 1.0, shared))
         serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
         return serial_s + (alone - serial_s) / min(threads.train, host.cores)
 
@@ -384,7 +386,8 @@ class StepModel:
             seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
             seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
         if terms.launch:
-            seconds += rates.launch_s * extra_terms.launches(work)
+            # Weights are read and written by one thread, as calls are made by one.
+            seconds += rates.launched_s(work.layers) + work.num_weights / rates.weights_per_s
         # Forward through all layers, backward through all.
         passes = 2 * work.layers
         return seconds + passes * (

@@ -162,7 +162,7 @@ def test_shares_that_are_done_again_have_ways_of_their_own(
 
 def test_the_cpu_trainers_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shared operator is a slice of every thread that worked at it, within the step's `propagate`."""
-    monkeypatch.setattr("hyrt.nn.operators.product._GRAIN", 2)
+    monkeypatch.setattr("hyrt.nn.operators.product.GRAIN", 2)
     monkeypatch.setattr("hyrt.nn.operators.product._NUMBERS", 2)
     monkeypatch.setattr("hyrt.nn.operators.aggregate._GRAIN", 2)
     train(tmp_path / "run", devices=["cpu:0"], runtime={"train_threads": 3})

@@ -63,10 +63,10 @@ def test_a_probe_that_was_disturbed_is_measured_again_after_the_others() -> None
     info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
     small = open_graph("synthetic:tiny")
     graphs = Widths({SMALL: small, LARGE: small})
-    probes = [probe for probe in PROBES if probe.targets in (128, 16)][:3]
+    probes = [PROBES[1], PROBES[3], PROBES[4]]
     found = measure_kind(Disturbed, info, 1, "graphsage", graphs, probes)
     assert [each.propagate.seconds for each in found] == [1.0] * 3
-    assert runs_of(trained) == [128, 16, 128, 128]
+    assert runs_of(trained) == [128, 1024, 128, 128]
 
 
 def runs_of(values: list[int]) -> list[int]:
@@ -97,7 +97,7 @@ def test_a_device_that_runs_a_kind_only_plain_has_no_short_runs_of_it(
             raise UnsupportedModel("opencl:0 cannot run layer 'layers.0.norm'")
         trained.append((config.model.kind, *names))
         return ShortRun(
-            1.0, {"synchronize": 0.1}, dict.fromkeys(names, 1), {"sample": 1, "load": 1, "train": 1}
+            1.0, 0.2, {"synchronize": 0.1}, dict.fromkeys(names, 1), {"sample": 1, "load": 1, "train": 1}
         )
 
     monkeypatch.setattr(machine, "short_run", run)
