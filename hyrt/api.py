@@ -27,8 +27,8 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     Parameters
     ----------
     source
-        A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), or a PyG
-        `Data`.
+        A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
+        `Data`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
     normalize
         Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives
         each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.

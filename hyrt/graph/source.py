@@ -1,4 +1,4 @@
-"""Opening a graph from whatever names one: a file, a folder, a generator, an OGB name, a PyG object."""
+"""Opening a graph from whatever names one: a file, a folder, a generator, an OGB name, a PyG or DGL object."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def open_graph(
         A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder of parts
         that `hyrt partition` wrote, which opens as the one graph that they were; `cora`, which comes with
         hyrt; `synthetic:PRESET` with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package,
-        or a folder it downloaded; a PyG `Data`; or a Graph, which is returned as it is unless it is to be
-        scaled.
+        or a folder it downloaded; a PyG `Data`; a graph of DGL; or a Graph, which is returned as it is unless
+        it is to be scaled.
     normalize
         `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
         to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1 (bags of
@@ -115,8 +115,11 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if isinstance(source, Graph):
         return from_graph(source), True
     if not isinstance(source, str | Path):
+        from hyrt.graph.formats.objects.dgl_graph import is_dgl, read_dgl
         from hyrt.graph.formats.pyg import read_pyg
 
+        if is_dgl(source):
+            return read_dgl(source), False
         return read_pyg(source), False
     name = str(source)
     if not name:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
-from hyrt.graph.csr import Store, build_csr
+from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset, FeatureRows, names_edges
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 from hyrt.graph.vertex_table import SPLITS
@@ -45,7 +45,7 @@ def read_pyg(data: Any) -> Dataset:
     if not hasattr(data, "x") and not hasattr(data, "edge_index"):
         raise DataError(
             f"{data!r:.80} is no graph: give the path of a .npz file or a folder, a name such as "
-            "synthetic:tiny, or a PyG Data"
+            "synthetic:tiny, a PyG Data, or a DGL graph"
         )
     held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
     for key, value in held.items():
@@ -72,14 +72,7 @@ def read_pyg(data: Any) -> Dataset:
         y = y[:, 0]
     if y.ndim not in (1, 2):
         raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]")
-    indices = Store(np.dtype(np.int32 if len(x) < 2**31 else np.int64))
-    indptr = build_csr(
-        lambda: iter([(np.ascontiguousarray(edges[0]), np.ascontiguousarray(edges[1]))]),
-        len(x),
-        symmetric=False,
-        emit=indices.append,
-        source=name,
-    )
+    indptr, indices = rows_of_pairs(edges[0], edges[1], len(x), name)
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
         _warn(
@@ -87,7 +80,7 @@ def read_pyg(data: Any) -> Dataset:
         )
     dataset: dict[str, Array] = {
         "indptr": indptr,
-        "indices": indices.finish(),
+        "indices": indices,
         "labels": as_targets(y, name, "y"),
     }
     if of_edges:

@@ -1,0 +1,1 @@
+"""Graphs that other libraries hold in memory, read by their attributes."""

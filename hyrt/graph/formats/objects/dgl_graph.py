@@ -1,0 +1,109 @@
+"""DGL graphs, read by their attributes: dgl itself is not imported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, DataWarning
+from hyrt.graph.check import nearest
+from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
+from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.labels.foreign_labels import as_targets
+from hyrt.graph.vertex_table import SPLITS
+
+Array = NDArray[Any]
+
+_NAME = "DGL graph"
+_READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
+# What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
+_OWN = ("_ID", "_TYPE")
+
+
+def is_dgl(source: Any) -> bool:
+    """Whether an object looks like a graph of DGL."""
+    return hasattr(source, "ndata") and hasattr(source, "edata")
+
+
+def read_dgl(graph: Any) -> Dataset:
+    """Make a dataset of a homogeneous DGL graph with `feat`, `label` and the three masks in `ndata`.
+
+    Edges stay directed; duplicates and self loops are left out (models that want self loops add their own).
+    Labels are classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features
+    that are not float16 become float32.
+
+    Raises
+    ------
+    DataError
+        Names what is missing or malformed, or what would be dropped: several types of vertices or edges, and
+        values of edges.
+    """
+    if getattr(graph, "is_block", False):
+        raise DataError(f"{_NAME}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
+    vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
+    if len(vertex_types) != 1 or len(edge_types) != 1:
+        raise DataError(
+            f"{_NAME}: a heterogeneous graph, of {len(vertex_types)} types of vertices and {len(edge_types)} "
+            'of edges; hyrt reads only homogeneous graphs: use dgl.to_homogeneous(g, ndata=["feat", "label", '
+            '"train_mask", "val_mask", "test_mask"])'
+        )
+    of_edges = [key for key in graph.edata if key not in _OWN]
+    if of_edges:
+        raise DataError(
+            f"{_NAME}: edata[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave these "
+            f"out: to train without them, `g.edata.pop({of_edges[0]!r})`"
+        )
+    arrays = {key: _array(graph.ndata, key) for key in _READ}
+    for key in graph.ndata:
+        if key not in _READ and key not in _OWN:
+            _warn(f"{_NAME}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}")
+    x, y = arrays["feat"], arrays["label"]
+    if x.ndim != 2:
+        raise DataError(f"{_NAME}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim not in (1, 2):
+        raise DataError(f"{_NAME}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
+    sources, destinations = (_numpy(ends) for ends in graph.edges())
+    indptr, indices = rows_of_pairs(sources, destinations, len(x), _NAME)
+    left_out = len(sources) - len(indices)
+    if left_out:
+        _warn(f"{_NAME}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others")
+    dataset: dict[str, Array] = {
+        "indptr": indptr,
+        "indices": indices,
+        "labels": as_targets(y, _NAME, "label"),
+    }
+    dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
+    if x.dtype != np.float16:
+        x = x.astype(np.float32, copy=False)
+    return Dataset(_NAME, dataset, FeatureRows.of(np.ascontiguousarray(x)))
+
+
+def _array(data: Mapping[str, Any], key: str) -> Array:
+    if key not in data:
+        raise DataError(f"{_NAME}: ndata[{key!r}] is missing{nearest(key, data) or _remedy(key)}")
+    return _numpy(data[key])
+
+
+def _remedy(key: str) -> str:
+    """What makes it, where it is not there under another name."""
+    if not key.endswith("_mask"):
+        return f": g.ndata[{key!r}] = ..."
+    return (
+        ": dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)) makes masks of a dataset; otherwise "
+        f"set g.ndata[{key!r}] to a bool for each vertex"
+    )
+
+
+def _numpy(value: Any) -> Array:
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def _warn(text: str) -> None:
+    # The line of the caller of hyrt.load.
+    warnings.warn(text, DataWarning, stacklevel=6)

@@ -1,0 +1,39 @@
+"""Edges that other libraries keep as pairs of vertices, as rows of incoming edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.csr import Store, build_csr
+
+Array = NDArray[Any]
+
+
+def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: str) -> tuple[Array, Array]:
+    """The CSR matrix of directed edges over their destinations, without duplicates and self loops.
+
+    Parameters
+    ----------
+    sources, destinations
+        [E] integers, the ends of each edge.
+    num_vertices
+        How many vertices there are.
+    name
+        The dataset's, for messages.
+
+    Returns
+    -------
+    `indptr`, [V+1] int64, and `indices`, int32 or int64, sorted within each row.
+
+    Raises
+    ------
+    DataError
+        If an edge has an end that is no vertex.
+    """
+    indices = Store(np.dtype(np.int32 if num_vertices < 2**31 else np.int64))
+    pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
+    indptr = build_csr(lambda: iter([pairs]), num_vertices, symmetric=False, emit=indices.append, source=name)
+    return indptr, indices.finish()

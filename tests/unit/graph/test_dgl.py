@@ -1,0 +1,102 @@
+"""Graphs of DGL: a stand-in has what hyrt looks at."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hyrt
+from hyrt.errors import DataError, DataWarning
+from hyrt.graph import open_graph
+
+# Of 6 vertices. One edge is there twice, and one is a self loop.
+SOURCES = torch.tensor([4, 2, 2, 5, 3, 0, 2])
+DESTINATIONS = torch.tensor([1, 1, 3, 3, 3, 5, 1])
+
+
+def graph_of(**changes: Any) -> SimpleNamespace:
+    ndata = {
+        "feat": torch.arange(12.0).reshape(6, 2),
+        "label": torch.tensor([0, 1, 2, 0, 1, 2]),
+        "train_mask": torch.tensor([1, 1, 1, 0, 0, 0], dtype=torch.bool),
+        "val_mask": torch.tensor([0, 0, 0, 1, 1, 0], dtype=torch.bool),
+        "test_mask": torch.tensor([0, 0, 0, 0, 0, 1], dtype=torch.bool),
+    }
+    given = {"ndata": ndata, "edata": {}, "edges": lambda: (SOURCES, DESTINATIONS)}
+    return SimpleNamespace(**(given | {"ntypes": ["_N"], "etypes": ["_E"], "is_block": False} | changes))
+
+
+def test_a_graph_of_dgl_is_its_edges_features_labels_and_masks() -> None:
+    given = graph_of()
+    given.ndata["_ID"] = given.edata["_ID"] = torch.arange(6)
+    with pytest.warns(DataWarning, match="2 of 7 edges are left out: self loops, or equal to others") as told:
+        graph = hyrt.load(given)
+    assert told[0].filename == __file__
+    rows = np.repeat(np.arange(6), np.diff(graph.topology.indptr)).tolist()
+    edges = list(zip(graph.topology.indices.tolist(), rows, strict=True))
+    assert edges == [(2, 1), (4, 1), (2, 3), (5, 3), (0, 5)]
+    np.testing.assert_array_equal(graph.features.values, given.ndata["feat"])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(graph.labels, given.ndata["label"])
+    for name in ("train", "val", "test"):
+        np.testing.assert_array_equal(graph.masks[name], given.ndata[f"{name}_mask"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"ntypes": ["user", "item"], "etypes": ["buys"]},
+            r"2 types of vertices .*dgl.to_homogeneous\(g, nda",
+        ),
+        ({"etypes": ["cites", "likes"]}, "heterogeneous graph, of 1 types of vertices and 2 of edges"),
+        ({"is_block": True}, "a block of a mini-batch: give the whole graph"),
+        ({"edata": {"w": torch.ones(7)}}, r"edata\['w'\]: .*`g.edata.pop\('w'\)`"),
+        ({"edges": lambda: (torch.tensor([0]), torch.tensor([6]))}, r"edge 0 \(0 → 6\) does not join two"),
+    ],
+)
+def test_what_hyrt_would_drop_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        open_graph(graph_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("feat", None, r"ndata\['feat'\] is missing: g.ndata\['feat'\] = ..."),
+        ("val_mask", None, r"ndata\['val_mask'\] is missing: did you mean"),
+        ("feat", torch.zeros(6), r"ndata\['feat'\] has shape \[6\], expected \[V, F\]"),
+        ("label", torch.zeros(6, 2, 2), r"ndata\['label'\] has shape \[6, 2, 2\]"),
+    ],
+)
+def test_wrong_data_is_named(key: str, value: Any, says: str) -> None:
+    given = graph_of()
+    if value is None:
+        del given.ndata[key]
+    else:
+        given.ndata[key] = value
+    with pytest.raises(DataError, match=says):
+        open_graph(given)
+
+
+def test_what_is_not_read_is_told() -> None:
+    given = graph_of(edges=lambda: (torch.tensor([0]), torch.tensor([1])))
+    given.ndata["labels"] = given.ndata["label"]
+    with pytest.warns(DataWarning, match=r"ndata\['labels'\] is not read: did you mean 'label'"):
+        open_graph(given)
+
+
+def test_what_the_page_writes_is_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs/from-dgl.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"g": graph_of(edges=lambda: (SOURCES[:4], DESTINATIONS[:4]))}
+    exec("\n".join(each for each in code if "hyrt.load(g)\n" in each or "np.savez" in each), names)
+    written = open_graph("mine.npz")
+    np.testing.assert_array_equal(written.topology.indices, names["graph"].topology.indices)
+    np.testing.assert_array_equal(written.labels, names["graph"].labels)
