@@ -1,4 +1,4 @@
-"""Opening a graph from whatever names one: a file, a folder, a generator, an OGB name, a PyG or DGL object."""
+"""Opening a graph from whatever names one: a file, a folder, a generator, an OGB name, an object."""
 
 from __future__ import annotations
 
