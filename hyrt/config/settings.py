@@ -120,8 +120,9 @@ class ModelConfig(Section):
     kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
     `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
-    Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019) or `gnn-film`
-    (Brockschmidt 2020); installed packages may declare more."""
+    Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019), `gnn-film`
+    (Brockschmidt 2020), or with features of edges `gine` (Hu et al. 2020) and `edge-gat`; installed packages
+    may declare more."""
     layers: Annotated[Count, Field(le=256)] = 2
     """The number of layers of the model, and so of blocks in a mini-batch; each kind of model may have its
     own default."""

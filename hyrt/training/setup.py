@@ -19,6 +19,7 @@ from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
+from hyrt.nn.models.model_kind import EDGE_FEATURES, takes_edge_features
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
@@ -69,7 +70,9 @@ def evaluation_workers(threads: Threads) -> Workers:
 
 def architecture(config: Config, graph: Graph) -> Architecture:
     """The configured model for a graph's widths."""
-    model = config.model
+    model, options = config.model, dict(config.model.options)
+    if graph.topology.edge_width and takes_edge_features(model.kind):
+        options.setdefault(EDGE_FEATURES, graph.topology.edge_width)
     return Architecture(
         kind=model.kind,
         in_features=graph.num_features,
@@ -84,7 +87,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
         norm=model.norm,
         residual=model.residual,
         low_precision=config.train.precision == "bf16",
-        options=model.options,
+        options=options,
     )
 
 

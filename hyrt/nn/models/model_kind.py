@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hyrt.nn.layer import Layer
 
 MODELS = EntryPointGroup("hyrt.models", "model.kind")
+EDGE_FEATURES = "edge_features"
+"""The option of kinds that are made for so many features of edges."""
 
 
 class ModelKind(ABC):
@@ -116,3 +118,24 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
         raise ValueError(
             f"model.options={dict(options)} does not go with model.kind={name}: {error}"
         ) from None
+
+
+def takes_edge_features(kind: str) -> bool:
+    """Whether a kind of model has the option `edge_features`."""
+    return EDGE_FEATURES in inspect.signature(find_model(kind).layer).parameters
+
+
+def checked_width(kind: str, width: int) -> int:
+    """The width, if it is one.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, naming what to do.
+    """
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise ConfigError(
+            f"model.kind={kind} looks at features of edges, and the data has none: give it the key "
+            f"edge_features (or edge_weight), or choose model.kind={'gin' if kind == 'gine' else 'gat'}"
+        )
+    return width

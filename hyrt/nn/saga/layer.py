@@ -204,11 +204,6 @@ class SagaLayer(Layer):
             edge = read_edge(self, self.accumulate, self.in_features, loops=self.self_loops)
             if "type" in edge.edge_reads:
                 self._check_types()
-            if "data" in edge.edge_reads and self.edge_features < 1:
-                name = type(self).__name__
-                raise UnsupportedModel(
-                    f"{name}.apply_edge reads edge.data: say how many columns it has, in {name}.edge_features"
-                )
             vertex = read_vertex(self, self.in_features, self.out_features, edge.gathered_shape)
             self._programs[self.training] = (edge, vertex)
         return edge, vertex

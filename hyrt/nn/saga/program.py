@@ -240,9 +240,14 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
             f"{name} concatenates messages: say in {name}.slots how many edges a vertex may have"
         )
     graph = read_method(layer, "apply_edge", ("edge",))
+    width = int(getattr(layer, "edge_features", 0))
+    if width < 1 and any(node.op == "placeholder" and node.target == "data" for node in graph.nodes):
+        raise UnsupportedModel(
+            f"{label} reads edge.data: say how many columns it has, in {type(layer).__name__}.edge_features"
+        )
     row = (in_features,)
     given_shapes: dict[str, tuple[int, ...]] = {name: row if name in ("src", "dst") else () for name in _END}
-    given_shapes["data"] = (int(getattr(layer, "edge_features", 0)),)
+    given_shapes["data"] = (width,)
     shapes = probe(layer, graph, given_shapes, label)
     split_products(graph, shapes, lambda node: _ends(graph)[node])
     returned = results(graph)
@@ -299,7 +304,9 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
             raise NotElementWise(fused.unfusable)
     except NotElementWise as reason:
         unfused = str(reason)
-        _LOG.warning("%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
+        # Of hyrt's own layers it is known.
+        level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
+        _LOG.log(level, "%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
         fused = None
         given = tuple(
             Given(node, hoisted[node], math.prod(shapes[node]), shapes[node], is_fixed(node))

@@ -28,6 +28,8 @@ from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
+# Layers that hyrt itself has written as users write theirs.
+_LAYERS = str(Path(__file__).parent / "layers")
 _IN_PLACE = {
     operator.iadd: operator.add,
     operator.isub: operator.sub,
@@ -56,7 +58,8 @@ def _line(file: str, number: int) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith((_TORCH, _HERE)) and not file.startswith("<frozen")
+    is_hyrts = file.startswith((_TORCH, _HERE)) and not file.startswith(_LAYERS)
+    return not is_hyrts and not file.startswith("<frozen")
 
 
 def _writer(frame: FrameType | None) -> str:

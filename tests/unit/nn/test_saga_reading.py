@@ -68,7 +68,7 @@ def computed_without_gradients(layer, edge):
         (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) decides .*torch.where"),
         (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) decides"),
         (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be read"),
-        (lambda layer, edge: edge.data * edge.src, "edge.data: graphs have no data of edges but types: use"),
+        (lambda layer, edge: edge.data * edge.src, "reads edge.data: say how many columns it has"),
         (lambda layer, edge: edge.source, "edge.source: an edge has none"),
         (lambda layer, edge: edge.src.relu_(), "changes a value in place.*'relu'"),
         (lambda layer, edge: F.dropout(edge.src), "draws random numbers .*model.dropout"),

@@ -1,0 +1,46 @@
+"""GAT (Velickovic et al., 2018) with features of edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind, checked_width
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class EdgeGat(ModelKind):
+    """GAT whose attention also looks at the edge's features; it drops no attention weights.
+
+    `model.options={edge_features: d}` is what the data has, where it is not given.
+    """
+
+    best_form = "rows"
+    defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+
+    def check(self, *, hidden: int, heads: int) -> None:
+        if hidden % heads:
+            raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
+
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        edge_features: int = 0,
+    ) -> Layer:
+        from hyrt.nn.saga.layers.edge_attention_layer import EdgeAttentionLayer
+
+        heads = architecture.heads
+        return EdgeAttentionLayer(
+            in_features,
+            out_features if last else out_features // heads,
+            heads,
+            checked_width("edge-gat", edge_features),
+            average=last,
+            low_precision=architecture.low_precision,
+        )

@@ -1,0 +1,41 @@
+"""GINE (Hu et al., 2020)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind, checked_width
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Gine(ModelKind):
+    """GIN whose messages add a product of the edge's features to the neighbour's row, through a ReLU.
+
+    `model.options={edge_features: d}` is what the data has, where it is not given.
+    """
+
+    best_form = "rows"
+    defaults: ClassVar = {"train.lr": 3e-3, "model.dropout": 0.5, "model.norm": "layer"}
+
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        edge_features: int = 0,
+    ) -> Layer:
+        from hyrt.nn.saga.layers.gine_layer import GineLayer
+
+        return GineLayer(
+            in_features,
+            out_features,
+            checked_width("gine", edge_features),
+            hidden=architecture.hidden,
+            norm=architecture.norm == "layer",
+            low_precision=architecture.low_precision,
+        )
