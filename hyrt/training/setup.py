@@ -21,6 +21,7 @@ from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import EDGE_FEATURES, takes_edge_features
 from hyrt.nn.saga.checks.edge_values import check_edge_values
+from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
@@ -175,6 +176,19 @@ def build_sampler(
     return sampler
 
 
+def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:
+    """Refuse weights of edges where devices with kernels of their own add up chunks of a graph."""
+    in_chunks = config.fullgraph.asks_for_chunks or len(config.trained_on) > 1
+    if graph.topology.edge_weights is None or not (config.sampler.whole_graph and in_chunks):
+        return
+    if isinstance(model, GNN) and not needs_loops(model):
+        raise ConfigError(
+            f"{graph.name}: key 'edge_weight': devices that train {config.model.kind} in chunks of a graph "
+            "do not multiply by weights of edges: give one device, and omit fullgraph.chunks and "
+            "fullgraph.device_memory"
+        )
+
+
 class PreparedRun:
     """The model, the objective and the sampler of a run: each is made when it is first asked for, and once.
 
@@ -204,6 +218,7 @@ class PreparedRun:
         model = build_model(self._config, self.graph) if self._module is None else self._module
         check_types(model, self.graph)
         check_edge_values(model, self.graph, drawn_by=self._config.sampler.reads_edge_weights)
+        _check_no_weights_in_chunks(self._config, self.graph, model)
         return model
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from device.test_torch_saga import emulated
-from graphs import random_graph
+from graphs import random_graph, with_values
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.opencl import OpenclDevice
 from opencl_steps import opened
@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "graphsage of the largest": {"kind": "graphsage", "aggregate": "max", "hidden": 9},
     "deepgcn": {"kind": "deepgcn", "hidden": 9, "norm": "layer", "residual": True},
     "gin with a norm": {"kind": "gin", "hidden": 9, "norm": "layer"},
+    "deepgcn with weights": {"kind": "deepgcn", "hidden": 9, "norm": "layer", "weighted": True},
 }
 
 
@@ -43,9 +44,12 @@ def one_torch_thread() -> Iterator[None]:
 
 def check(device: Device, settings: dict[str, Any]) -> None:
     shape = {"in_features": 7, "num_classes": 4, "layers": 2}
+    settings = dict(settings)
+    is_weighted = settings.pop("weighted", False)
     model = cases.shaken(GNN(Architecture(**shape, **settings)))
     assert needs_loops(model)
     graph = random_graph(90, features=7, classes=4, symmetric=False)
+    graph = with_values(graph) if is_weighted else graph
     targets = graph.split("train")
     for num, some in [(1, None), (2, 20), (5, None)]:
         (batch,) = cases.whole_graph(graph, 2, targets[:some], cases.ROWS, steps=[3], class_weights=True)

@@ -13,9 +13,11 @@ from graphs import random_graph, with_values
 from test_replica import ALONE, OBJECTIVE, assert_equal_steps, batch_of, by_autograd, model_of, replica_of
 
 import hyrt
-from hyrt.errors import DataError
+from hyrt.config import build_config
+from hyrt.errors import ConfigError, DataError
 from hyrt.inference.infer import infer_layerwise
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.training.setup import PreparedRun
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"kind": "gcn", "dropout": 0.3, "input_dropout": 0.2},
@@ -80,3 +82,12 @@ def test_a_model_that_would_leave_weights_out_is_refused() -> None:
             DataError, match=r"random: key 'edge_weight': no layer of the model multiplies by"
         ):
             hyrt.train(graph, model=model, train={"epochs": 1})
+
+
+def test_weights_in_chunks_of_sums_are_refused_before_the_run() -> None:
+    graph = with_values(random_graph(60))
+    for more in ({"fullgraph": {"chunks": 2}, "devices": ["opencl:0"]}, {"devices": ["cpu:0", "opencl:0"]}):
+        config = build_config({"sampler": {"kind": "full"}, "model": {"kind": "gcn"}, **more})
+        with pytest.raises(ConfigError, match=r"'edge_weight': devices that train gcn .* give one device"):
+            assert PreparedRun(config, graph).model
+    assert PreparedRun(build_config({"sampler": {"kind": "full"}, "model": {"kind": "gcn"}}), graph).model
