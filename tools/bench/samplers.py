@@ -1,8 +1,7 @@
 """Samplers beside each other: the rows that they read, the time a step takes, and what is learned from them.
 
     python tools/bench/samplers.py rows --data synthetic:products-s --steps 12 neighbor labor
-    labor,iterations=1 python tools/bench/samplers.py train --data cora.npz --seeds 3 ladies,layer_size=512
-    model.kind=gcn
+    python tools/bench/samplers.py train --data cora.npz --seeds 3 ladies,layer_size=512 model.kind=gcn
 
 A sampler is its kind and settings, as in `labor,iterations=1`; words with a point are settings of the run.
 `rows` samples the same steps with all of them in turn, and prints means a step; `train` trains with one after

@@ -13,9 +13,15 @@ from hyrt.sampling.sampler import Sampler
 
 
 def counted_visits(
-    sampler: Sampler, steps: Sequence[int], part: float, num_vertices: int, workers: Workers
+    sampler: Sampler,
+    steps: Sequence[int],
+    part: float,
+    num_vertices: int,
+    workers: Workers,
+    *,
+    all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """[V] in how many of some steps the row of each vertex is read.
+    """[V] in how many of some steps the row of each vertex is read by one trainer.
 
     Parameters
     ----------
@@ -24,18 +30,24 @@ def counted_visits(
     steps
         The steps, of the run.
     part
-        The part of each step's units that is sampled.
+        The part of each step's units that the trainer has.
     num_vertices
         The vertices of the graph.
     workers
         The threads that sample.
+    all_units
+        Whether all units of a step are sampled, as many at a time as the trainer has, and the mean is taken:
+        for few units that differ much from each other.
     """
     visits = np.zeros(num_vertices)
     for step in steps:
         units = sampler.units(step)
-        batch = sampler.sample(step, units[: math.ceil(part * len(units))], workers, in_place=False)
-        sources = batch.blocks[0].sources
-        assert sources is not None
-        visits[sources] += 1
-        batch.release()
+        size = math.ceil(part * len(units))
+        starts = range(0, len(units) - size + 1, size) if all_units else range(1)
+        for start in starts:
+            batch = sampler.sample(step, units[start : start + size], workers, in_place=False)
+            sources = batch.blocks[0].sources
+            assert sources is not None
+            visits[sources] += 1 / len(starts)
+            batch.release()
     return visits

@@ -92,7 +92,10 @@ def rank_rows(
 
     def counted(fold: int) -> NDArray[np.float64]:
         steps = [(fold + number / _IN_FOLD) * epochs * per_epoch for number in range(_IN_FOLD)]
-        return counted_visits(sampler, list(map(int, steps)), part, topology.num_vertices, workers)
+        all_units = settings.unit != "target"
+        return counted_visits(
+            sampler, list(map(int, steps)), part, topology.num_vertices, workers, all_units=all_units
+        )
 
     if settings.kind == "neighbor":
         weights = np.zeros(topology.num_vertices)

@@ -45,6 +45,24 @@ def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
     assert hits > of_degree or kind in ("cluster", "shadow")
 
 
+def test_whoever_has_the_other_groups_of_the_counted_steps_hits_as_often() -> None:
+    """What one trainer reads of few parts more often than usual, the other reads less often."""
+    graph = random_graph(600, 8, seed=2)
+    given = {**KINDS["cluster"], "parts": 8, "groups": 2}
+    settings = build_config({"sampler": given}).sampler
+    targets = np.arange(0, graph.num_vertices, 2)
+    sampler = settings.build(graph, targets, layers=2, batch_size=200, seed=3)
+    ranking = rank_rows(settings, sampler, graph.topology, targets, 200, [4, 3], 0.5, ALONE)
+    kept = np.zeros(graph.num_vertices, np.bool_)
+    kept[ranking.vertices[: len(kept) * 3 // 10]] = True
+    hits = lookups = 0
+    for step in range(64):
+        sources = sampler.sample(step, sampler.units(step)[1:], ALONE, in_place=False).blocks[0].sources
+        assert sources is not None
+        hits, lookups = hits + int(kept[sources].sum()), lookups + len(sources)
+    assert ranking.hit_rate(int(kept.sum())) == pytest.approx(hits / lookups, abs=0.02)
+
+
 def test_a_ranking_leaves_out_what_is_never_read() -> None:
     ranking = RowRanking.of(np.array([0.0, 2.0, 0.0, 5.0, 2.0]), np.dtype(np.int64))
     assert ranking.vertices.tolist() == [3, 1, 4]
