@@ -133,7 +133,7 @@ class ScoresByHome:
         out = np.empty((0, 0), np.float32)
         for i in range(depth):
             own = np.flatnonzero(needed[i] & self._is_own)
-            out = np.empty((len(own), model.architecture.widths[i + 1]), np.float32)
+            out = np.empty((len(own), model.widths[i + 1]), np.float32)
             footprint = layer_cost(self._graph, model.footprint(i))
             # Every edge may have a source of its own.
             cost = Cost(footprint.row + 4 * rows.width, footprint.edge + 4 * rows.width)

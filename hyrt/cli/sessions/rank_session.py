@@ -27,7 +27,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
-from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_shares
+from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
 from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -46,6 +46,7 @@ from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, load_checkpoint
 from hyrt.training.compose import compose_run
+from hyrt.training.given.link_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -105,7 +106,13 @@ class RankSession:
         ranks.agree("partition", {"the id of the partition": part.manifest.id})
         own = OwnRows(part.rows, part.homes, part.places)
         is_split = part.manifest.topology == "split"
+        if is_split and config.train.predicts_links:
+            raise ConfigError(
+                "train.objective=links needs all edges on each rank, and these parts have their own alone: "
+                "partition again with --topology replicated"
+            )
         graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
+        graph = link_graph(config, graph) if config.train.predicts_links else graph
         whole = config.sampler.whole_graph
         rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
         prepared = PreparedRun(config, rows)
@@ -136,8 +143,8 @@ class RankSession:
         config = self.config
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
-        if config.train.predicts_links:
-            raise ConfigError("train.objective=links trains in one process: start it without torchrun")
+        if refused := why_no_links(config):
+            raise ConfigError(refused)
         strategy, devices = config.distributed.strategy, config.devices
         one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
         if config.sampler.whole_graph:

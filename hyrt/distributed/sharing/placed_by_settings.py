@@ -32,14 +32,18 @@ def placed_steps(
     edges_are_split: bool,
 ) -> PlacedSteps:
     """Where the units of each step are trained."""
-    given, rank, size = config.distributed, ranks.rank, ranks.size
+    given, rank, size, homes = config.distributed, ranks.rank, ranks.size, own.homes
+    if graph.links is not None:
+        # A link is trained where its source has its row; `why_no_links` leaves strategy home alone.
+        homes = own.homes[graph.links.split.train[:, 0]]
     if time_steps is not None:
         return PlacedSteps(lambda step: HopGnn(given.pre_gather, time_steps.of(step)), own.homes, rank, size)
     chosen = Home(shares=given.given_shares) if given.strategy == "home" else strategy(given.strategy)
     expected_rows = order = None
     if chosen.draws_locally:
         order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
-    if isinstance(config.sampler, NeighborSettings) and not edges_are_split:
+    of_vertices = graph.links is None and not edges_are_split
+    if isinstance(config.sampler, NeighborSettings) and of_vertices:
         expected_rows = partial(
             expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
         )
@@ -48,5 +52,5 @@ def placed_steps(
         def by_speed(step: int) -> Home:
             return Home(shares=speeds.shares_of(step))
 
-        return PlacedSteps(by_speed, own.homes, rank, size, expected_rows, order)
-    return PlacedSteps(lambda step: chosen, own.homes, rank, size, expected_rows, order)
+        return PlacedSteps(by_speed, homes, rank, size, expected_rows, order)
+    return PlacedSteps(lambda step: chosen, homes, rank, size, expected_rows, order)

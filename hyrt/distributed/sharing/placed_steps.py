@@ -22,7 +22,7 @@ class PlacedSteps:
     strategy
         Gives the strategy of a step.
     homes
-        [V] the rank that has each vertex's rows.
+        [V] the rank that has each vertex's rows; of links, [M] the rank that has each source's.
     rank, size
         The number of this rank, and how many there are.
     expected_rows

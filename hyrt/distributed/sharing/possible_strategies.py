@@ -36,6 +36,22 @@ def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = Fal
     return ""
 
 
+def why_no_links(config: Config) -> str:
+    """Why ranks cannot predict links so, and what to do; empty where they can, or do not."""
+    if not config.train.predicts_links:
+        return ""
+    if config.sampler.whole_graph:
+        return "train.objective=links trains the whole graph in one process: omit --full-graph, or torchrun"
+    if config.distributed.strategy not in ("home", "model-centric"):
+        return (
+            f"distributed.strategy={config.distributed.strategy} places vertices, and train.objective=links "
+            "trains links: give home or model-centric"
+        )
+    if config.distributed.cache is not None:
+        return "distributed.cache counts visits of vertices: omit it with train.objective=links"
+    return ""
+
+
 def why_no_shares(config: Config, num_ranks: int) -> str:
     """Why so many ranks cannot have the parts of a step that the settings give; empty where they can."""
     shares = config.distributed.given_shares

@@ -10,6 +10,8 @@ import pytest
 import torch
 from graphs import adjacency, dense_features, random_graph
 from hyrt_devices.opencl import OpenclDevice
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import trained_on
 
 import hyrt
 from hyrt.config import build_config
@@ -111,6 +113,21 @@ def test_weights_are_those_of_dense_float64_for_every_split(case: dict[str, Any]
         assert weights_of(result) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
         assert set(result.metrics["val"]) == set(Links.metrics)
         assert result.metrics["test"]["roc_auc"] > 0.3
+
+
+def test_two_ranks_train_what_one_process_does() -> None:
+    given = settings(
+        sampler={"fanout": [3, 4]}, links={"decoder": "mlp", "negatives": "batch"}, evaluate={"every": 1}
+    )
+    given["balance"] = {"policy": "static", "predict": False}
+    graph = link_graph(build_config(given), PLAIN)
+    alone = trained(PLAIN, **given)
+    homes = np.arange(100) % 3 % 2
+    results = results_of(2, lambda ranks: trained_on(ranks, graph, homes, given)[0])
+    for result in results:
+        assert weights_of(result) == pytest.approx(weights_of(alone), rel=1e-5, abs=1e-5)
+        for name, values in alone.metrics.items():
+            assert result.metrics[name] == pytest.approx(values, abs=1e-4)
 
 
 def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_path: Path) -> None:
