@@ -80,10 +80,10 @@ def brief_duration(time_s: float) -> str:
 
 
 def duration_beside(time_s: float, other_s: float) -> str:
-    """A time in the unit of the brief one before it, or with a unit of its own if that is in minutes."""
+    """A time in the unit of the brief one before it, or with a unit of its own where it would not be told."""
     if other_s < _MILLISECONDS_BELOW_S:
         return brief_milliseconds(time_s)
-    if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:
+    if other_s < _MINUTES_FROM_S and _MILLISECONDS_BELOW_S <= time_s < _MINUTES_FROM_S:
         return f"{time_s:.1f}"
     return brief_duration(time_s)
 

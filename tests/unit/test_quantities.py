@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hyrt.quantities import counted, milliseconds, size
+from hyrt.quantities import counted, duration_beside, milliseconds, size
 
 
 def test_sizes_name_a_unit_that_suits() -> None:
@@ -17,3 +17,8 @@ def test_milliseconds_have_three_digits() -> None:
 def test_one_thing_is_no_plural() -> None:
     assert [counted(number, "split") for number in (0, 1, 2000)] == ["0 splits", "1 split", "2,000 splits"]
     assert [counted(number, "class", "classes") for number in (1, 7)] == ["1 class", "7 classes"]
+
+
+def test_a_time_beside_another_is_told_in_its_unit_or_with_its_own() -> None:
+    pairs = ((3.4, 3.5), (0.02, 0.03), (0.0155, 0.2), (70.0, 400.0))
+    assert [duration_beside(*pair) for pair in pairs] == ["3.4", "20", "16 ms", "1 min 10 s"]
