@@ -85,9 +85,15 @@ def wanted(problem: Mapping[str, Any]) -> str:
 def _unknown_key(path: str) -> str:
     """Say that a setting is unknown, with the nearest name there is."""
     known = _known_keys(Config)
-    leaf = path.rsplit(".", 1)[-1]
-    near = nearest_name(path, known, 0.5)
-    near = near or next((key for key in known if key.rsplit(".", 1)[-1] == leaf), None)
+    section, _, leaf = path.rpartition(".")
+    inside = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
+    near = next((key for key in known if key.rpartition(".")[2] == leaf), None)
+    if near is None and inside:
+        # The section's own name would make all of its settings look alike.
+        name = nearest_name(leaf, inside)
+        near = None if name is None else f"{section}.{name}"
+    elif near is None:
+        near = nearest_name(path, known, 0.5)
     hint = f": did you mean {near!r}?" if near else ": `hyrt run --print-config` lists all settings"
     return f"unknown setting {path!r}{hint}"
 

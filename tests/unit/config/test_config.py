@@ -167,6 +167,9 @@ def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
     [
         ("train.epoch=5", "unknown setting 'train.epoch': did you mean 'train.epochs'?"),
         ("epochs=5", "unknown setting 'epochs': did you mean 'train.epochs'?"),
+        ("train.foo=1", "unknown setting 'train.foo': `hyrt run --print-config` lists all settings"),
+        ("model.lr=1", "unknown setting 'model.lr': did you mean 'train.lr'?"),
+        ("train.epcohs=1", "unknown setting 'train.epcohs': did you mean 'train.epochs'?"),
         ("modle.hidden=5", "unknown setting 'modle"),
         ("xyzzy=5", "unknown setting 'xyzzy': `hyrt run --print-config` lists all"),
         ("train.epochs.more=5", "train.epochs"),
