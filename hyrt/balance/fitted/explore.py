@@ -129,9 +129,9 @@ def experiment(
         _fewer_train_threads,
         _more_threads,
         _fewer_trainers,
+        _seen_small,
         lighter,
         _larger_share,
-        _seen_small,
     ):
         found = attempt(model, evidence, present, limits)
         if found is not None and not any(is_near(found[0], other) for other in known):
@@ -322,12 +322,17 @@ def _seen_small(
         for kind, units in zip(kinds, period.assignment.split, strict=True):
             if units:
                 sizes[kind].add(units)
-    propagate = list(model.propagate)
+    propagate, train = list(model.propagate), model.train_curve.at(present.threads.train)
+    # Whether a share's size changes hardly anything for devices: then the host alone may be faster than they.
+    launches = _is_launch(evidence, kinds, limits)
     for index, (line, kind) in enumerate(zip(model.propagate, kinds, strict=True)):
         seen = sizes[kind]
-        if line is None or limits.is_host[index] or not seen or max(seen) > OTHER_SIZE * min(seen):
+        if line is None or not seen or max(seen) > OTHER_SIZE * min(seen):
             continue
-        work = line.growth.of(max(seen))
+        if limits.is_host[index] and not launches:
+            continue
+        # With as many threads as it has, where it has some.
+        work = line.growth.of(max(seen)) * (train if limits.is_host[index] else 1.0)
         took_s = line.launch_s + line.unit_s * work
         propagate[index] = Line(_MOST_LAUNCH * took_s, (1 - _MOST_LAUNCH) * took_s / work, line.growth)
     if propagate == list(model.propagate):
@@ -337,6 +342,22 @@ def _seen_small(
     if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
         return None
     return after, "a device takes hardly longer for more targets than it had"
+
+
+def _is_launch(evidence: Evidence, kinds: Sequence[str], limits: AssignmentLimits) -> bool:
+    """Whether the devices of some kind now take about as long for a few targets as for many."""
+    newest = evidence.periods[0]
+    took: dict[str, list[tuple[int, float]]] = {kind: [] for kind in kinds}
+    for index, (kind, units) in enumerate(zip(kinds, newest.assignment.split, strict=True)):
+        if units and not limits.is_host[index]:
+            took[kind].append((units, float(newest.seconds[FIRST_TRAINER + index])))
+    for shares in took.values():
+        if not shares:
+            continue
+        (fewest, least_s), (most, most_s) = min(shares), max(shares)
+        if most >= _DARING * fewest and least_s > _LAUNCH_BOUND * most_s:
+            return True
+    return False
 
 
 def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:

@@ -446,6 +446,21 @@ def test_the_host_is_not_taken_for_launch_bound() -> None:
     assert _seen_small(fit(evidence, limits), evidence, few.assignment, limits) is None
 
 
+def test_the_host_is_tried_alone_where_devices_take_the_same_time_for_any_share() -> None:
+    """A share of three times the targets took two devices no longer: only without both a step gets faster."""
+    limits = replace(of_devices(("cpu:0", "npu:0", "npu:1"), 1000), is_host=(True, False, False))
+    few = seen((100, 225, 675), (0.006, 0.019, 0.019))
+    evidence = gather(in_a_row(few))
+    found = _seen_small(fit(evidence, limits), evidence, few.assignment, limits)
+    assert found is not None
+    assert found[0].split == (1000, 0, 0)
+    # Where the larger share takes longer, it is work.
+    work = seen((100, 225, 675), (0.006, 0.010, 0.019))
+    evidence = gather(in_a_row(work))
+    found = _seen_small(fit(evidence, limits), evidence, work.assignment, limits)
+    assert found is None or found[0].split[0] < 1000
+
+
 def test_devices_that_are_full_are_not_tried_with_more() -> None:
     limits = replace(of_devices(("gpu:0", "npu:0"), 1000), most_units=(900, 100))
     few = seen((900, 100), (0.009, 0.002))
