@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Write the report of a run, or compare several runs.
 
-    The report is one HTML page that needs no network and no scripts. Open it with any browser. With --csv,
+    The report is one HTML page that needs no network. Open it with any browser. With --csv,
     the metrics are written as CSV, whose columns docs/checkpoints.md describes.
 
     \b

@@ -1,7 +1,8 @@
-"""Line charts as inline SVG: in the page's colours, without scripts, with their numbers in a table."""
+"""Line charts as inline SVG in the page's colours, with their numbers in a table and for its script."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from hyrt.report.html.render import render
 WIDTH, HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
 # More points than this are not seen; each bucket keeps its lowest and its highest.
-MOST_POINTS = 600
+MOST_POINTS = 400
+# The page's script gets fewer, or the page of a long run would be too large.
+MOST_LIVE_POINTS = 240
 MOST_ROWS = 60
 COLOURS = 8
 _LEAST_TICK = 1e-300
@@ -51,6 +54,8 @@ class Chart:
     """What x counts."""
     value: Format = "{:.3g}".format
     """How to write a y."""
+    unit: str = ""
+    """What a y is for the page's script, which writes it: `s`, `%` or `GiB`; empty for a mere number."""
     marks: Sequence[tuple[float, str]] = ()
     """x of moments with what happened then."""
     step: bool = False
@@ -113,6 +118,37 @@ class Chart:
             bottom=HEIGHT - _BOTTOM,
             colours=COLOURS,
         )
+
+    @property
+    def points(self) -> str:
+        """What the page's script draws, as JSON that ends no element of a page.
+
+        x are told as differences from the one before, y with four digits.
+        """
+        lines = []
+        for series in self.series:
+            at = thinned(_finite(series), MOST_LIVE_POINTS)
+            xs = [x for x, _ in at]
+            steps = [b - a for a, b in zip([0.0, *xs], xs, strict=False)]
+            lines.append(
+                {
+                    "name": series.name,
+                    "colour": series.colour % COLOURS,
+                    "dashed": series.dashed,
+                    "dx": [int(step) if step.is_integer() else step for step in steps],
+                    "y": [float(f"{y:.4g}") for _, y in at],
+                }
+            )
+        told = {
+            "x": self.x_name,
+            "unit": self.unit,
+            "step": self.step,
+            "top": self.top if math.isfinite(self.top) else None,
+            "marks": [[float(x), text] for x, text in self.marks],
+            "bands": [[first, last, colour % COLOURS] for first, last, colour, _ in self.bands],
+            "lines": lines,
+        }
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:

@@ -42,6 +42,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             title="Time of a step, measured and predicted",
             series=times,
             value=duration,
+            unit="s",
             marks=marks,
             cut=True,
         ),
@@ -50,6 +51,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             title="Work of the stages per step; the bottleneck below",
             series=_each(groups, "stage_s", STAGES),
             value=duration,
+            unit="s",
             bands=_bottlenecks(groups),
             cut=True,
         ),
@@ -62,6 +64,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             title="Waiting of the stages per step, if it is noticeable",
             series=_that_count(_each(groups, "blocked_s")),
             value=duration,
+            unit="s",
             cut=True,
         ),
         Chart(key="queues", title="Mini-batches waiting in the channels", series=_each(groups, "queued")),
@@ -70,6 +73,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             title="Devices: fraction of the time spent propagating",
             series=busy,
             value="{:.0%}".format,
+            unit="%",
         ),
         Chart(
             key="throughput",
@@ -77,7 +81,13 @@ def charts_of(run: RunRecord) -> list[Chart]:
             series=[_line("sampled edges per second, in millions", groups, "mteps")],
         ),
         *_chunk_charts(run, groups),
-        Chart(key="memory", title="Resident memory", series=[_memory("process", groups)], value=_gibibytes),
+        Chart(
+            key="memory",
+            title="Resident memory",
+            series=[_memory("process", groups)],
+            value=_gibibytes,
+            unit="GiB",
+        ),
     ]
     return [chart for chart in charts if not chart.is_empty]
 
@@ -96,6 +106,7 @@ def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
                 )
             ],
             value=duration,
+            unit="s",
             cut=True,
         )
         for name in _keys(told, "chunks")
@@ -118,7 +129,7 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
     charts = [
         Chart(key="loss", title="Loss", series=each(lambda _, lines: _losses(lines))),
         Chart(key="metrics", title=f"Validation {metric}", series=scores, value=_score),
-        Chart(key="step", title="Time of a step", series=times, value=duration, cut=True),
+        Chart(key="step", title="Time of a step", series=times, value=duration, unit="s", cut=True),
         Chart(
             key="throughput",
             title="Throughput in MTEPS",
@@ -129,6 +140,7 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
             title="Resident memory",
             series=each(lambda _, lines: _memory("", lines)),
             value=_gibibytes,
+            unit="GiB",
         ),
     ]
     return [chart for chart in charts if not chart.is_empty]

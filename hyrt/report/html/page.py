@@ -1,4 +1,4 @@
-"""report.html: one page without scripts or network that shows what a run did, or compares several."""
+"""report.html: one page without network that shows what a run did, or compares several."""
 
 from __future__ import annotations
 

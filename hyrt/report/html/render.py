@@ -47,6 +47,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": "{:.0%}".format, "pairs": pairs}
-    style = Path(__file__).with_name("templates").joinpath("style.css").read_text(encoding="utf-8")
-    environment.globals |= {"Markup": Markup, "style": Markup(style)}
+    texts = {
+        name: "\n".join(_template(file) for file in files)
+        for name, files in {
+            "style": ("uplot.min.css", "style.css"),
+            "script": ("uplot.min.js", "charts.js"),
+        }.items()
+    }
+    # Its licence wants to be in every copy.
+    texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
+    environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
     return environment
+
+
+def _template(name: str) -> str:
+    return Path(__file__).with_name("templates").joinpath(name).read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from xml.etree import ElementTree
@@ -10,7 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hyrt.report.html.chart import HEIGHT, MOST_POINTS, MOST_ROWS, WIDTH, Chart, Series, thinned, ticks
+from hyrt.report.html.chart import (
+    HEIGHT,
+    MOST_LIVE_POINTS,
+    MOST_POINTS,
+    MOST_ROWS,
+    WIDTH,
+    Chart,
+    Series,
+    thinned,
+    ticks,
+)
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=32)
 NAME = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -69,6 +80,27 @@ def test_a_point_is_drawn_in_proportion() -> None:
     (x0, y0), (x1, y1), (x2, y2) = points(line.get("d") or "")
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
     assert (y0 - y1) / (y0 - y2) == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_the_script_is_given_are_the_points_of_the_lines() -> None:
+    ys = [1.0, math.nan, 2.0004999, 1e9]
+    chart = Chart(
+        key="loss",
+        title="t",
+        series=[Series(name="</script>", x=[3, 4, 10, 11.5], y=ys, colour=9, dashed=True)],
+        unit="s",
+        marks=[(5, "a <b>")],
+    )
+    assert "<" not in chart.points
+    told = json.loads(chart.points)
+    (line,) = told["lines"]
+    assert line == {"name": "</script>", "colour": 1, "dashed": True, "dx": [3, 7, 1.5], "y": [1, 2, 1e9]}
+    assert (told["unit"], told["marks"], told["top"]) == ("s", [[5, "a <b>"]], None)
+    long = Chart(key="loss", title="t", series=[Series(name="s", x=range(9999), y=[7.0, *range(9998)])])
+    (line,) = json.loads(long.points)["lines"]
+    assert len(line["y"]) <= MOST_LIVE_POINTS + 2
+    assert sum(line["dx"]) == 9998
+    assert line["y"][-1] == pytest.approx(9997, rel=1e-3)
 
 
 def test_steps_hold_until_the_next_point() -> None:
