@@ -1,0 +1,54 @@
+"""What a short run's groups of steps come to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hyrt.config import build_config
+from hyrt.graph import open_graph
+from hyrt.observe.events import StepGroup
+from hyrt.predict.calibrate import short_run as module
+
+
+def group(step: int, step_s: float, propagate_s: float, synchronize_s: float) -> StepGroup:
+    """Two steps; all but what is given is made up."""
+    stage_s = {"sample": 1.0, "load": 1.0, "transfer": 0.0}
+    return StepGroup(
+        epoch=1,
+        step=step,
+        steps_done=step,
+        steps_per_epoch=100,
+        loss=0.0,
+        losses=(0.0, 0.0),
+        training_metrics={},
+        mteps=0.0,
+        step_s=step_s,
+        stage_s={**stage_s, "propagate": propagate_s, "synchronize": synchronize_s},
+        busy_s={},
+        blocked_s={},
+        bottleneck="propagate",
+        split={"cpu:0": 1},
+        threads={"sample": 1, "load": 1, "train": 1},
+        lr=0.1,
+        memory_bytes=1,
+    )
+
+
+def test_the_gap_is_what_passes_besides_propagation_and_synchronization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = [group(2, 99.0, 1.0, 1.0)]  # Steps that warm up.
+    groups += [group(4, 8.0, 5.0, 1.0), group(6, 9.0, 5.0, 0.5), group(8, 30.0, 6.0, 2.0)]
+
+    def composed(config: Any, graph: Any, *, emit: Any, **rest: Any) -> Any:
+        return SimpleNamespace(run=lambda: [emit(each) for each in groups])
+
+    monkeypatch.setattr(module, "compose_run", composed)
+    monkeypatch.setattr(module, "Training", lambda parts: parts)
+    found = module.short_run(build_config({}), open_graph("synthetic:tiny"), warm=2, steps=4)
+    assert found.iteration_s == 9.0
+    assert found.gap_s == pytest.approx(3.5)
+    assert found.stage_s["propagate"] == pytest.approx(16 / 3)
