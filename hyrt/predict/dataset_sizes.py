@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8
@@ -37,6 +38,8 @@ class DatasetSizes:
     degrees: DegreeDistribution | None = None
     """The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
     sampled."""
+    edge_value_bytes: float = 0.0
+    """Bytes of the weight and the features of an edge."""
     transpose_bytes: float = 0.0
     """Bytes of the edges by source, which training on the whole graph keeps of a graph that is not symmetric.
     """
@@ -176,7 +179,14 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
         value_bytes=features.value_bytes if row_bytes is None else 4,
         row_bytes=row_bytes,
         feature_bytes=rows_bytes if sparse is None else float(sparse.nbytes),
-        graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
+        graph_bytes=float(graph.topology.nbytes),
+        edge_value_bytes=4.0 * _columns(graph.topology),
         is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,
         row_entries=None if sparse is None else len(sparse.columns) / (len(sparse.indptr) - 1),
     )
+
+
+def _columns(topology: Topology) -> int:
+    """How many numbers of four bytes an edge has besides its source."""
+    weights, features = topology.edge_weights, topology.edge_features
+    return (weights is not None) + (0 if features is None else int(features.shape[1]))

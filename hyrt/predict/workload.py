@@ -91,6 +91,7 @@ def training_workload(
         return replace(
             work,
             input_bytes=dataset.row_bytes,
+            edge_value_bytes=dataset.edge_value_bytes,
             walk_steps=found.walk_steps,
             scanned_edges=found.scanned_edges,
         )

@@ -64,10 +64,14 @@ def expected_sizes(config: Config, dataset: DatasetSizes) -> WholeGraphSizes:
 
 
 def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
-    """The sizes of an open graph with its edges by source, where these are an array of their own."""
-    if graph.topology.is_symmetric:
-        return dataset
-    return replace(dataset, transpose_bytes=dataset.graph_bytes)
+    """The sizes of an open graph with its edges by source, where these are an array of their own.
+
+    What edges have of their own is read by their numbers: one more for each edge.
+    """
+    topology = graph.topology
+    numbers = (4.0 if graph.num_edges < 2**31 else 8.0) * graph.num_edges if topology.has_edge_values else 0.0
+    turned = 0.0 if topology.is_symmetric else float(topology.indptr.nbytes + topology.indices.nbytes)
+    return replace(dataset, transpose_bytes=turned + numbers)
 
 
 def counted_sizes(

@@ -70,8 +70,11 @@ def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
 
 
 def topology_bytes(workload: Workload) -> float:
-    """Of the blocks: the source of every edge, an offset for every destination."""
-    return sum(workload.edges) * _EDGE_BYTES + sum(workload.vertices[1:]) * _OFFSET_BYTES
+    """Of the blocks: the source of every edge, and what it has besides; an offset for every destination."""
+    return (
+        sum(workload.edges) * (_EDGE_BYTES + workload.edge_value_bytes)
+        + sum(workload.vertices[1:]) * _OFFSET_BYTES
+    )
 
 
 def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:

@@ -65,6 +65,8 @@ class Workload:
     """The bytes of a value, S."""
     input_bytes: float | None = None
     """The bytes of a dense input row in a narrow format, in which it is read and travels; None for f^0 S."""
+    edge_value_bytes: float = 0.0
+    """The bytes of an edge's weight and features, which travel with its source."""
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
     by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
