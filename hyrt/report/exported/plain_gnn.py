@@ -5,7 +5,7 @@ It needs torch and safetensors alone:
     from model import load
 
     model = load("folder")  # the folder with arguments.json and weights.safetensors
-    scores = model(x, edge_index)
+    scores = model(x, edge_index)    # model(x, edge_index, edge_weight) where edges had weights
 
 Parameters have the names and shapes that they have in hyrt. Scores are those that hyrt computes over all
 neighbours, up to rounding. There is no dropout: to train on, add what your training needs.
@@ -21,15 +21,18 @@ import torch
 from torch import Tensor, nn
 
 
-def degrees_of(edge_index: Tensor, x: Tensor) -> Tensor:
-    """[V, 1], the number of edges into each vertex, in the dtype of x."""
-    counts = torch.bincount(edge_index[1], minlength=len(x))
-    return counts.to(x.dtype)[:, None]
+def degrees_of(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
+    """[V, 1], the number of edges into each vertex, or the sum of their weights, in the dtype of x."""
+    each = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
+    return x.new_zeros(len(x)).index_add(0, edge_index[1], each)[:, None]
 
 
-def summed(x: Tensor, edge_index: Tensor) -> Tensor:
-    """[V, f], the sum of the rows at the sources of the edges into each vertex."""
-    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+def summed(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+    """[V, f], the sum of the rows at the sources of the edges into each vertex, by weight."""
+    rows = x[edge_index[0]]
+    if edge_weight is not None:
+        rows = rows * edge_weight.to(x.dtype)[:, None]
+    return torch.zeros_like(x).index_add(0, edge_index[1], rows)
 
 
 class Convolution(nn.Module):
@@ -51,25 +54,28 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.zeros(out_features, in_features * (2 if beside else 1)))
         self.bias = nn.Parameter(torch.zeros(out_features))
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return torch.nn.functional.linear(self.combined(x, edge_index), self.weight, self.bias)
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        combined = self.combined(x, edge_index, edge_weight)
+        return torch.nn.functional.linear(combined, self.weight, self.bias)
 
-    def combined(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def combined(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
         """What is multiplied: [V, columns of the weight]."""
-        degrees = degrees_of(edge_index, x)
+        degrees = degrees_of(edge_index, x, edge_weight)
         if self.combine == "gcn":
             scale = (degrees + 1).rsqrt()
-            return scale * summed(scale * x, edge_index) + x / (degrees + 1)
+            return scale * summed(scale * x, edge_index, edge_weight) + x / (degrees + 1)
         if self.combine == "gin":
-            return x + summed(x, edge_index)
+            return x + summed(x, edge_index, edge_weight)
         if self.combine == "max":
             ends = edge_index[1][:, None].expand(-1, x.shape[1])
             highest = torch.zeros_like(x).scatter_reduce(
                 0, ends, x[edge_index[0]], reduce="amax", include_self=False
             )
             return torch.cat([x, highest], 1)
-        total = summed(x, edge_index)
-        return torch.cat([x, total / degrees.clamp(min=1) if self.combine == "mean" else total], 1)
+        total = summed(x, edge_index, edge_weight)
+        if self.combine == "mean":
+            total = total / torch.where(degrees > 0, degrees, 1)
+        return torch.cat([x, total], 1)
 
 
 class Isomorphism(nn.Module):
@@ -90,8 +96,8 @@ class Isomorphism(nn.Module):
         self.weight = nn.Parameter(torch.zeros(out_features, hidden))
         self.bias = nn.Parameter(torch.zeros(out_features))
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        hidden = self.inner(x, edge_index)
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        hidden = self.inner(x, edge_index, edge_weight)
         if self.norm is not None:
             hidden = self.norm(hidden)
         return torch.nn.functional.linear(hidden.relu(), self.weight, self.bias)
@@ -187,7 +193,7 @@ class PlainGNN(nn.Module):
             for i in range(layers - 1 if residual else 0)
         )
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Scores of all vertices.
 
         Parameters
@@ -196,13 +202,17 @@ class PlainGNN(nn.Module):
             [V, in_features] rows of features, normalised as for the training ("normalize" in arguments.json).
         edge_index
             [2, E] int64, the source and the destination of each edge, without self loops.
+        edge_weight
+            [E] the weights of the edges, where the model was trained with some; attention and maxima know
+            none.
 
         Returns
         -------
         [V, num_classes].
         """
         for i, layer in enumerate(self.layers):
-            own, x = x, layer(x, edge_index)
+            knows_weights = not isinstance(layer, Attention)
+            own, x = x, layer(x, edge_index, edge_weight) if knows_weights else layer(x, edge_index)
             if i == len(self.layers) - 1:
                 break
             if len(self.shortcuts):

@@ -92,6 +92,8 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
         source = Path(plain_gnn.__file__).read_text(encoding="utf-8")
         (result / "model.py").write_text(source, encoding="utf-8")
     notes = []
+    if trained.graph.topology.edge_weights is not None:
+        notes.append("edges had weights: give the module edge_weight, too")
     if config.data.normalize not in ("none", "auto"):
         notes.append(
             f"features were normalised (data.normalize={config.data.normalize}): give rows that are, too"

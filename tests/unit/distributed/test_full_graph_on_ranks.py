@@ -124,13 +124,15 @@ def test_ranks_train_what_one_process_trains(name: str) -> None:
 WEIGHTED = {
     "gcn, own edges": ("gcn", 3, {"algorithm": "1d"}),
     "graphsage, copies": ("graphsage", 4, {"algorithm": "1.5d", "replication": 2}),
+    "edge-gat": ("edge-gat", 2, {"algorithm": "1d"}),
+    "gine, copies": ("gine", 4, {"algorithm": "1.5d", "replication": 2}),
 }
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_ranks_multiply_by_weights_of_edges(name: str) -> None:
+def test_ranks_read_weights_and_features_of_edges(name: str) -> None:
     kind, size, distributed = WEIGHTED[name]
-    graph = with_values(random_graph(300, symmetric=False))
+    graph = with_values(random_graph(300, symmetric=False), columns=2 if kind in ("edge-gat", "gine") else 0)
     given = settings({"kind": kind}, distributed=distributed)
     blocks = blocks_of(graph, size // build_config(given).distributed.num_replicas)
     alone = trained_alone(graph, given)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph
+from graphs import random_graph, with_values
 from in_process import refused, run_here
 
 from hyrt.config import build_config
 from hyrt.errors import UnsupportedModel
+from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -41,9 +42,9 @@ def model_of(**settings: Any) -> GNN:
     return model.eval()
 
 
-def scores_of(model: GNN) -> np.ndarray:
+def scores_of(model: GNN, graph: Graph = GRAPH) -> np.ndarray:
     with Workers(1, "test") as workers:
-        return infer_layerwise(model, GRAPH, np.arange(70), workers, memory_bytes=1 << 26)
+        return infer_layerwise(model, graph, np.arange(70), workers, memory_bytes=1 << 26)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,16 @@ def test_the_plain_module_has_hyrts_parameters_and_scores(settings: dict[str, An
     plain.load_state_dict(model.state_dict())
     found = plain(torch.from_numpy(X), torch.from_numpy(EDGES))
     np.testing.assert_allclose(found.detach().numpy(), scores_of(model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "graphsage", "gin"])
+def test_the_plain_module_takes_weights_of_edges(kind: str) -> None:
+    model, graph = model_of(kind=kind), with_values(GRAPH)
+    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain.load_state_dict(model.state_dict())
+    weights = torch.from_numpy(graph.topology.edge_weights)
+    found = plain(torch.from_numpy(X), torch.from_numpy(EDGES), weights)
+    np.testing.assert_allclose(found.detach().numpy(), scores_of(model, graph), rtol=1e-4, atol=1e-5)
 
 
 def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
     if topology.edge_weights is not None and not drawn_by and not any(map(_multiplies, layers)):
         raise DataError(
             f"{name}: key 'edge_weight': no layer of the model multiplies by weights of edges, so they would "
-            "be left out: choose model.kind=gcn, gin, or graphsage with model.aggregate=mean or sum, or "
-            "write the dataset again without this key"
+            "be left out: choose model.kind=gcn, gin, edge-gat, or graphsage with model.aggregate=mean or "
+            "sum, or write the dataset again without this key"
         )
     if topology.edge_features is not None and not any(_reads(layer, "data") for layer in layers):
         raise DataError(
