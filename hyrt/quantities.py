@@ -10,6 +10,7 @@ from typing import Any
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
 _MILLISECONDS_BELOW_S = 0.0995
+_TENTH_FROM_S, _HUNDREDTH_FROM_S = 0.05, 0.005
 _MINUTES_FROM_S = 99.95
 _SHOWN_ENTRIES = 4
 _SHOWN_LETTERS = 80
@@ -83,8 +84,8 @@ def duration_beside(time_s: float, other_s: float) -> str:
     """A time in the unit of the brief one before it, or with a unit of its own where it would not be told."""
     if other_s < _MILLISECONDS_BELOW_S:
         return brief_milliseconds(time_s)
-    if other_s < _MINUTES_FROM_S and _MILLISECONDS_BELOW_S <= time_s < _MINUTES_FROM_S:
-        return f"{time_s:.1f}"
+    if other_s < _MINUTES_FROM_S and _HUNDREDTH_FROM_S <= time_s < _MINUTES_FROM_S:
+        return f"{time_s:.1f}" if time_s >= _TENTH_FROM_S else f"{time_s:.2f}"
     return brief_duration(time_s)
 
 

@@ -20,5 +20,5 @@ def test_one_thing_is_no_plural() -> None:
 
 
 def test_a_time_beside_another_is_told_in_its_unit_or_with_its_own() -> None:
-    pairs = ((3.4, 3.5), (0.02, 0.03), (0.0155, 0.2), (70.0, 400.0))
-    assert [duration_beside(*pair) for pair in pairs] == ["3.4", "20", "16 ms", "1 min 10 s"]
+    pairs = ((3.4, 3.5), (0.02, 0.03), (0.0155, 0.2), (0.002, 0.2), (130.0, 400.0))
+    assert [duration_beside(*pair) for pair in pairs] == ["3.4", "20", "0.02", "2.0 ms", "2 min 10 s"]

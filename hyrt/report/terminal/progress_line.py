@@ -113,8 +113,7 @@ def prediction_line(predicted: Predicted) -> str:
     spread = ""
     if predicted.relative_error is not None:
         off_s = predicted.epoch_s * predicted.relative_error
-        near = duration_beside(off_s, predicted.epoch_s)
-        spread = f" ± {near if near != '0.0' else f'{off_s:.2f}'}"
+        spread = f" ± {duration_beside(off_s, predicted.epoch_s)}"
     return f"{brief_duration(predicted.epoch_s)} per epoch{spread}, bottleneck {predicted.bottleneck}"
 
 
