@@ -24,18 +24,36 @@ def plot(
             "stages, split, threads, waiting, queues, busy, chunks. By default loss and metrics.",
         ),
     ] = None,
+    embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--embeddings",
+            help="Plot the embeddings of one run's vertices on their principal plane, coloured by class.",
+        ),
+    ] = False,
+    confusion: Annotated[
+        bool,
+        typer.Option(
+            "--confusion",
+            help="Plot which classes of the test vertices one run takes for which.",
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Plot charts of a run, or of several runs in one chart each.
 
     They are those of the report, as wide as a column of a paper, and their text stays text. All points are
-    drawn. Needs matplotlib: pip install "hyrt[plot]".
+    drawn. With --embeddings or --confusion, the weights of the best evaluation are applied to the dataset of
+    the run. Needs matplotlib: pip install "hyrt[plot]".
 
     \b
     Examples:
       hyrt plot runs/mine -o loss.pdf --charts loss
       hyrt plot runs/gcn runs/gat -o compared.svg --charts metrics,step
+      hyrt plot runs/mine -o embeddings.pdf --embeddings
+      hyrt plot runs/mine -o confusion.pdf --confusion
     """  # noqa: D301
+    from hyrt.errors import ConfigError
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.charts_of_run import charts_beside, charts_of
     from hyrt.report.html.page import labels
@@ -45,7 +63,22 @@ def plot(
     from hyrt.report.terminal.printed_lines import shell_word
 
     check_plot(output, "--output")
+    asked = [
+        name
+        for name, given in (("charts", charts), ("embeddings", embeddings), ("confusion", confusion))
+        if given
+    ]
+    if len(asked) > 1:
+        raise ConfigError(f"--{asked[0]} and --{asked[1]} exclude each other: plot them to two files")
+    if (embeddings or confusion) and len(runs) > 1:
+        raise ConfigError(f"--{asked[0]} is a plot of one run: give one")
     file = output_file(output, replace=force)
+    if embeddings or confusion:
+        from hyrt.cli.trained.plot_learned import plot_learned
+
+        said = plot_learned(runs[0], "embeddings" if embeddings else "confusion", file)
+        typer.echo(f"plot {shell_word(output)}: {said}")
+        return
     # The same folder twice is one run.
     records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
     there = charts_of(records[0]) if len(records) == 1 else charts_beside(records, labels(records))

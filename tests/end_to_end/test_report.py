@@ -249,6 +249,23 @@ def test_a_folder_that_is_no_text_can_be_pasted(tmp_path: Path) -> None:
     assert done.stdout.rstrip(b"\n") == os.fsencode(tmp_path / name / "run")
 
 
+def test_what_was_learned_is_plotted(run: Path, tmp_path: Path) -> None:
+    run_here("plot", run, "-o", "classes.svg", "--confusion", cwd=tmp_path)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "classes.svg").read_text())
+    (found,) = [re.fullmatch(r"test: ([\d,]+) of ([\d,]+) right", text) for text in texts if "right" in text]
+    assert found is not None
+    right, of = (int(each.replace(",", "")) for each in found.groups())
+    assert right / of == pytest.approx(summary(run)["metrics"]["test"]["accuracy"], abs=1e-9)
+    run_here("plot", run, "-o", "rows.svg", "--embeddings", cwd=tmp_path)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "rows.svg").read_text())
+    assert {f"class {number}" for number in range(4)} <= set(texts)
+    told = refused("plot", run, "-o", "x.svg", "--embeddings", "--confusion", cwd=tmp_path)
+    assert "--embeddings and --confusion exclude each other" in told
+    assert "--confusion is a plot of one run" in refused(
+        "plot", run, run, "-o", "x.svg", "--confusion", cwd=tmp_path
+    )
+
+
 def test_metrics_as_csv(run: Path, tmp_path: Path) -> None:
     words = ("evaluate.every=2", "train.schedule=StepLR", 'train.schedule_options={"step_size":1}')
     hyrt("run", *TINY, "train.epochs=3", *words, "--name", "other", cwd=tmp_path)
