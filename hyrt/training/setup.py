@@ -167,6 +167,8 @@ def build_sampler(
             f"{SAMPLERS.named(kind)}: its first step has {units} units, but its units_per_step says {most}: "
             "a step may have fewer, but not more, and needs at least one"
         )
+    if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
+        _check_edge_values_of_blocks(kind, graph, sampler)
     with SAMPLERS.blamed(kind, "steps_per_epoch"):
         steps = sampler.steps_per_epoch()
     if steps < 1:
@@ -174,6 +176,20 @@ def build_sampler(
             f"{SAMPLERS.named(kind)}: steps_per_epoch is {steps}: an epoch has at least one step"
         )
     return sampler
+
+
+def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> None:
+    """Refuse a third party's sampler whose blocks leave out what the graph's edges have."""
+    topology = graph.topology
+    with SAMPLERS.blamed(kind, "sample"), Workers(1, "hyrt.sample") as workers:
+        batch = sampler.sample(0, sampler.units(0)[:1], workers, in_place=False)
+    for name, values in (("weights", topology.edge_weights), ("features", topology.edge_features)):
+        if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
+            raise ConfigError(
+                f"{SAMPLERS.named(kind)}: its blocks do not have the {name} of edges, as {graph.name} has: "
+                f"fill in Block.edge_{name} as docs/edges.md says, or set another sampler.kind"
+            )
+    batch.release()
 
 
 def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:

@@ -14,7 +14,9 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
+from hyrt.sampling import block_maker
 from hyrt.sampling.sampler import Sampler
+from hyrt.training.setup import build_sampler
 
 ALONE = Workers(1, "test")
 
@@ -104,3 +106,18 @@ def test_missing_weights_are_named() -> None:
     everyone = np.arange(20)
     with pytest.raises(ConfigError, match=r"small: sampler\.kind=weighted draws by the weights of edges"):
         sampler_of(bare, everyone, fanout=[3])
+
+
+def test_blocks_of_a_third_party_without_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, everyone = weighted(random_graph(40, 4, seed=2)), np.arange(40)
+    config = build_config({"sampler": {"fanout": [3, 2]}, "model": {"kind": "gcn"}})
+    monkeypatch.setattr(type(config.sampler), "__module__", "theirs.sampling")
+    assert build_sampler(config, graph, everyone)
+    block = block_maker.BlockMaker._block
+
+    def bare(*given: Any, **named: Any) -> Any:
+        return replace(block(*given, **named), edge_weights=None)
+
+    monkeypatch.setattr(block_maker.BlockMaker, "_block", bare)
+    with pytest.raises(ConfigError, match=r"its blocks do not have the weights of edges, as small has"):
+        build_sampler(config, graph, everyone)
