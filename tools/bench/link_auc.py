@@ -4,7 +4,8 @@ For each dataset and seed, hyrt draws a split of the links; both train GraphSAGE
 inner product of embeddings and binary cross entropy on it, and take the weights of the epoch with the best
 validation ROC AUC. PyG trains on the whole graph, with a new negative pair for each link in each epoch, as
 its example of link prediction does; hyrt does the same (`full graph`), and from mini-batches of links whose
-edges are left out of message passing (`mini-batches`).
+edges are left out of message passing (`mini-batches`). hyrt's layers start from Glorot's weights, so PyG's
+are also started from those.
 
     python tools/bench/link_auc.py data/cora.npz data/citeseer.npz data/amazon_photo.npz
 """
@@ -43,8 +44,8 @@ class Sage(torch.nn.Module):
         return self.second(self.first(x, edges).relu(), edges)
 
 
-def in_pyg(graph: Graph, seed: int, epochs: int, lr: float) -> float:
-    """The test ROC AUC at the best validation ROC AUC."""
+def in_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = False) -> float:
+    """The test ROC AUC at the best validation ROC AUC, from PyG's initial weights or from Glorot's."""
     assert graph.links is not None
     torch.manual_seed(seed)
     x = torch.empty(graph.num_vertices, graph.num_features)
@@ -53,6 +54,10 @@ def in_pyg(graph: Graph, seed: int, epochs: int, lr: float) -> float:
     edges = torch.from_numpy(np.stack([graph.topology.indices.astype(np.int64), rows]))
     links = torch.from_numpy(graph.links.split.train.T.astype(np.int64))
     model = Sage(graph.num_features)
+    if glorot:
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.xavier_uniform_(parameter)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     best, found = 0.0, 0.0
     for _ in range(epochs):
@@ -91,7 +96,12 @@ def main() -> None:
     print("| dataset | trained by | test ROC AUC | seeds | points off PyG |")
     print("| --- | --- | ---: | --- | ---: |")
     for path in given.data:
-        areas: dict[str, list[float]] = {"PyG": [], "hyrt, full graph": [], "hyrt, mini-batches": []}
+        areas: dict[str, list[float]] = {
+            "PyG": [],
+            "PyG, Glorot weights": [],
+            "hyrt, full graph": [],
+            "hyrt, mini-batches": [],
+        }
         for seed in range(given.seeds):
             sections = {
                 "seed": seed,
@@ -104,6 +114,8 @@ def main() -> None:
             settings = {"objective": "links", "lr": given.lr, "weight_decay": 0.0, "epochs": given.epochs}
             graph = opened_graph(build_config({**sections, "train": settings}))
             areas["PyG"].append(in_pyg(graph, seed, given.epochs, given.lr))
+            of_glorot = in_pyg(graph, seed, given.epochs, given.lr, glorot=True)
+            areas["PyG, Glorot weights"].append(of_glorot)
             whole = train(
                 graph,
                 **copy.deepcopy(sections) | {"train": settings, "model": sections["model"]},
