@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyrt.errors import ConfigError, DataNotWritten
+from hyrt.errors import ConfigError, DataNotWritten, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# matplotlib writes more kinds, but some of them refuse metadata, need TeX or are no pictures.
+_KINDS = (".png", ".svg", ".pdf", ".eps")
 
 
 def check_plot(path: Path, option: str = "--plot") -> None:
@@ -24,15 +27,16 @@ def check_plot(path: Path, option: str = "--plot") -> None:
     Raises
     ------
     ConfigError
-        If matplotlib is missing, or cannot write such files.
+        If matplotlib is missing, or plots are not written as such files.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        import matplotlib.backends.backend_agg  # noqa: F401
     except ImportError:
         raise ConfigError(f'{option} needs matplotlib: pip install "hyrt[plot]"') from None
-    kinds = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix[1:].lower() not in kinds:
-        raise ConfigError(f"{option} {path}: unknown file type: give a name that ends in .png, .svg or .pdf")
+    if path.suffix.lower() not in _KINDS:
+        raise ConfigError(
+            f"{option} {path}: unknown file type: give a name that ends in {listed(_KINDS, 'or')}"
+        )
 
 
 def save_plot(figure: Figure, path: Path) -> None:

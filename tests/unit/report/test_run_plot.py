@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from hyrt.errors import ConfigError
 from hyrt.report.html.chart import Chart, Series
-from hyrt.report.plots.plot_file import check_plot
+from hyrt.report.plots.plot_file import check_plot, save_plot
 from hyrt.report.plots.run_plot import chosen_charts, plot_charts
 
 LOSS = Chart(
@@ -56,6 +57,16 @@ def test_charts_are_chosen_by_name_in_the_order_given() -> None:
         chosen_charts([], None)
 
 
-def test_a_file_that_matplotlib_cannot_write_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--output x\.docx: unknown file type"):
-        check_plot(Path("x.docx"), "--output")
+@pytest.mark.parametrize("kind", ["docx", "gif", "pgf", "raw", "tif", "webp", ""])
+def test_a_file_of_another_kind_is_refused(kind: str) -> None:
+    """Of those that matplotlib names as its own, some refuse metadata or need TeX."""
+    says = rf"--output x\.{kind}: unknown file type: give a name that ends in \.png, \.svg, \.pdf or \.eps"
+    with pytest.raises(ConfigError, match=says):
+        check_plot(Path(f"x.{kind}"), "--output")
+
+
+@pytest.mark.parametrize("kind", ["png", "SVG", "pdf", "eps"])
+def test_every_kind_that_is_not_refused_is_written(kind: str, tmp_path: Path) -> None:
+    check_plot(tmp_path / f"x.{kind}", "--output")
+    save_plot(Figure(), tmp_path / f"x.{kind}")
+    assert (tmp_path / f"x.{kind}").stat().st_size
