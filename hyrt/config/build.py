@@ -85,6 +85,11 @@ def wanted(problem: Mapping[str, Any]) -> str:
 def _unknown_key(path: str) -> str:
     """Say that a setting is unknown, with the nearest name there is."""
     known = _known_keys(Config)
+    *sections, last = path.split(".")
+    if path in known and sections:
+        # One key with a point in it, which only arguments may have.
+        nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
+        return f"unknown setting {path!r}: in a settings file, a section holds its settings: write {nested}"
     section, _, leaf = path.rpartition(".")
     inside = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
     near = next((key for key in known if key.rpartition(".")[2] == leaf), None)

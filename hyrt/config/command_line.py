@@ -37,10 +37,8 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
             f"{files[1]!r}: give one settings file, not {files[0]!r} as well; write other settings as "
             "key.path=value"
         )
-    if files and _looks_like_data(files[0]):
-        raise ConfigError(f"{files[0]}: this is data, not a settings file: write --data {files[0]}")
-    if files and not Path(files[0]).is_file():
-        raise ConfigError(f"{files[0]}: no such settings file; write settings as key.path=value")
+    if files:
+        _check_settings_file(files[0])
     return (Path(files[0]) if files else None), overrides
 
 
@@ -157,11 +155,30 @@ def check_same_training(config: Config, trained: str) -> None:
             )
 
 
+def _check_settings_file(word: str) -> None:
+    path = Path(word)
+    if path.is_dir() and (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"{word}: this is the folder of a run, not a settings file: write --resume {word} to continue "
+            f"it, or {path / 'config.yaml'} for a new run with its settings"
+        )
+    if _looks_like_data(word):
+        raise ConfigError(f"{word}: this is data, not a settings file: write --data {word}")
+    if path.is_dir():
+        raise ConfigError(f"{word}: this is a folder, not a settings file; write settings as key.path=value")
+    # A pipe is what `hyrt run <(command)` and /dev/stdin give.
+    if path.exists() and not (path.is_file() or path.is_fifo()):
+        raise ConfigError(f"{word}: this is a special file: give the name of a settings file")
+    if not path.exists():
+        raise ConfigError(f"{word}: no such settings file; write settings as key.path=value")
+
+
 def _looks_like_data(word: str) -> bool:
+    path = Path(word)
     return (
         word.endswith(".npz")
         or word in NAMES
-        or Path(word).is_dir()
+        or (path.is_dir() and (any(path.glob("*.npy")) or (path / "partition.json").is_file()))
         or bool(re.match(r"(synthetic:|ogbn-)", word))
     )
 
