@@ -622,6 +622,11 @@ class Config(Section):
         with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
             self.sampler.check(self.model.layers)
         self._check_links()
+        if self.train.schedule_options and self.train.schedule is None and info.context is not LENIENT:
+            raise ValueError(
+                "train.schedule_options has no effect without a schedule: give train.schedule=StepLR or the "
+                "like, or omit it"
+            )
         model = self.model
         check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
         if self.split is not None:

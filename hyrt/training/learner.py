@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
@@ -86,12 +87,26 @@ class Learner:
         for epoch in range(1, min(epochs, _MOST_TRIED) + 1):
             try:
                 _step_schedule(schedule, loss=1.0)
+            except (TypeError, AttributeError) as error:
+                raise ConfigError(
+                    f"train.schedule={train.schedule} cannot use train.schedule_options="
+                    f"{train.schedule_options}: {describe(error)}: give values of the types that "
+                    f"torch.optim.lr_scheduler.{train.schedule} takes"
+                ) from None
             except Exception as error:
                 raise ConfigError(
                     f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
                     f"fails after epoch {epoch} of {epochs}: it makes one step an epoch, so give it options "
                     f"for more than {epochs} steps, or lower train.epochs ({describe(error)})"
                 ) from None
+            rate = float(optimizer.param_groups[0]["lr"])
+            # Below 0, but for rounding, steps would raise the loss. The last one is of no step.
+            if epoch < epochs and not -1e-12 <= rate < math.inf:
+                raise ConfigError(
+                    f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
+                    f"gives the learning rate {rate:g} after epoch {epoch} of {epochs}: give options that "
+                    "keep it at 0 or above"
+                )
 
     @property
     def lr(self) -> float:

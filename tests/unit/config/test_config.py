@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.build import _known_keys
-from hyrt.config.command_line import full_graph_override, new_config, option_overrides, resumed_config
+from hyrt.config.command_line import (
+    full_graph_override,
+    new_config,
+    option_overrides,
+    resumed_config,
+    sort_arguments,
+)
 from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.saint_settings import SaintSettings
 
@@ -33,6 +40,7 @@ def configs(draw: st.DrawFn) -> Config:
     layers = draw(st.integers(1, 4))
     heads = draw(st.integers(1, 8))
     shares = draw(st.none() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
+    schedule = draw(st.none() | yaml_text)
     fanout = st.lists(st.just(-1) | st.integers(1, 50), min_size=layers, max_size=layers)
     return build_config(
         {
@@ -51,8 +59,8 @@ def configs(draw: st.DrawFn) -> Config:
                 "optimizer": draw(yaml_text),
                 "lr": draw(st.floats(0, 1e30, exclude_min=True)),
                 "optimizer_options": draw(options),
-                "schedule": draw(st.none() | yaml_text),
-                "schedule_options": draw(options),
+                "schedule": schedule,
+                "schedule_options": {} if schedule is None else draw(options),
             },
             "evaluate": {"memory_gib": draw(st.floats(min_value=0, exclude_min=True, max_value=1e6))},
             "devices": [f"cpu:{i}" for i in range(len(shares))] if shares else ["cpu"],
@@ -421,3 +429,46 @@ def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
     for other in ("sampler.kind=neighbor", "train.lr=0.5", "nonsense=1"):
         with pytest.raises(ConfigError, match=f"{other.partition('=')[0]} cannot change"):
             resumed_config(config, None, [other])
+
+
+def test_a_key_with_a_point_in_a_file_is_told_to_be_a_section(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("train.epochs: 5")
+    with pytest.raises(
+        ConfigError, match=r"'train\.epochs': in a settings file, .*: write train: {epochs: \.\.\.}$"
+    ):
+        new_config(file, [])
+
+
+def test_what_is_no_settings_file_is_told_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, file in {
+        "run": "config.yaml",
+        "data": "indptr.npy",
+        "parts": "partition.json",
+        "other": "x",
+    }.items():
+        Path(folder).mkdir()
+        (Path(folder) / file).touch()
+    for word, says in {
+        "run": "run: this is the folder of a run, .*: write --resume run to continue it, or run/config.yaml",
+        "data": "data: this is data, .*: write --data data",
+        "parts": "parts: this is data, .*: write --data parts",
+        "other": "other: this is a folder, not a settings file; write settings as key.path=value",
+        "/dev/null": "/dev/null: this is a special file: give the name of a settings file",
+        "none": "none: no such settings file",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            sort_arguments([word])
+
+
+def test_settings_come_from_a_pipe() -> None:
+    """As of `hyrt run <(command)`."""
+    read, write = os.pipe()
+    os.write(write, b"train: {epochs: 7}")
+    os.close(write)
+    try:
+        file, _ = sort_arguments([f"/dev/fd/{read}"])
+        assert new_config(file, []).train.epochs == 7
+    finally:
+        os.close(read)

@@ -391,6 +391,15 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
             {"optimizer_options": {"capturable": True}},
             r"^train\.optimizer=Adam cannot make a step with train\.optimizer_options=.*capturable",
         ),
+        (
+            {"schedule": "ExponentialLR", "schedule_options": {"gamma": -1}},
+            r"gives the learning rate -0\.01 after epoch 1 of 6: give options that keep it at 0 or above$",
+        ),
+        (
+            {"schedule": "CosineAnnealingLR", "schedule_options": {"T_max": "x"}},
+            "cannot use train.schedule_options=.*: give values of the types that torch.optim.lr_scheduler",
+        ),
+        ({"schedule_options": {"step_size": 3}}, "has no effect without a schedule: give train.schedule"),
     ],
 )
 def test_what_would_fail_in_the_run_fails_at_its_start(train: dict[str, Any], message: str) -> None:
