@@ -123,6 +123,11 @@ def test_a_time_in_another_ones_unit(time_s: float, other_s: float, text: str) -
     assert duration_beside(time_s, other_s) == text
 
 
+def test_predicted_milliseconds_beside_seconds_are_not_zero() -> None:
+    lines = show([STARTED, replace(PREDICTED, epoch_s=0.0076), ENDED])
+    assert lines[-1].endswith("3.5 s per epoch (predicted 7.6 ms)")
+
+
 def test_epoch_line_averages_over_steps() -> None:
     first = steps(30, losses=(1.0,) * 30, stage_s={"sample": 0.010, "load": 0.030}, bottleneck="load")
     second = steps(40, losses=(1.0,) * 10, stage_s={"sample": 0.050, "load": 0.010}, bottleneck="sample")
