@@ -178,6 +178,11 @@ class RunFolder:
         """
         path = self.path / "config.yaml"
         settings = load_settings(path)
+        if not settings:
+            # A run writes all of its settings. The defaults would be those of another run.
+            raise ConfigError(
+                f"{path}: has no settings: copy it again from where it is whole, or start a new run"
+            )
         for section, key, group in (
             ("sampler", "kind", SAMPLERS),
             ("model", "kind", MODELS),

@@ -360,3 +360,11 @@ def test_an_undecodable_command_line(tmp_path: Path) -> None:
     command = [sys.executable.encode(), b"-c", code.encode(), str(tmp_path).encode(), b"\xff.npz"]
     subprocess.run(command, cwd=root, check=True)
     assert json.loads((tmp_path / "run/env.json").read_bytes())["command"][-1] == "\udcff.npz"
+
+
+def test_a_run_without_its_settings_is_not_one_with_the_defaults(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run", build_config({})) as run:
+        run.handle(steps(1))
+    (run.path / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"config\.yaml: has no settings: copy it again"):
+        run.config()
