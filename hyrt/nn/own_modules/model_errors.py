@@ -48,6 +48,8 @@ _REMEDIES = (
         "def forward(self, blocks, x)",
     ),
 )
+# What Python raises where code is wrong; a device that fails raises others.
+_OF_CODE = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
 _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
 
@@ -63,7 +65,8 @@ def model_errors_named(model: torch.nn.Module) -> Iterator[None]:
     Raises
     ------
     UnsupportedModel
-        With the remedy. Whatever else is raised stays as it is: the device may have failed.
+        With the remedy; or with the line, where the user's own code raises what no device raises. Whatever
+        else is raised stays as it is: the device may have failed.
     """
     try:
         yield
@@ -75,6 +78,12 @@ def model_errors_named(model: torch.nn.Module) -> Iterator[None]:
         # What follows is a hint of torch's that its users know.
         told = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", told)[0].rstrip(".!")
         raise UnsupportedModel(f"{type(model).__name__}{_place(error)}: {told}: {remedy}") from error
+    except _OF_CODE as error:
+        place = _place(error)
+        if not place:
+            raise
+        told = " ".join(describe(error).split())
+        raise UnsupportedModel(f"{type(model).__name__}{place}: {told}: mend the module there") from error
 
 
 def _place(error: BaseException) -> str:

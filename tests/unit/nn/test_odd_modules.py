@@ -77,6 +77,10 @@ def overwritten(odd: Odd, scores: Tensor) -> Tensor:
             r"Odd \(.*\): .*bring parameters and rows to one dtype",
         ),
         (Odd(lambda odd, scores: scores, width=7), "Odd .*give its layers the widths of the data"),
+        (
+            Odd(lambda odd, scores: scores * (1 // (scores.ndim - 2))),
+            r"Odd \(test_odd_modules.py:\d+\): ZeroDivisionError: .*: mend the module there",
+        ),
         (NoBlocks(lambda odd, scores: scores), r"NoBlocks: .*def forward\(self, blocks, x\)"),
     ],
 )
