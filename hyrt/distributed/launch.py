@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, listed
 
 _NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -43,8 +43,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     missing = [name for name in _NEEDED if name not in environment]
     if missing:
         raise ConfigError(
-            f"WORLD_SIZE is {size}, but {' and '.join(missing)} is not set: start the processes with "
-            "torchrun, or set it"
+            f"WORLD_SIZE is {size}, but {listed(missing)} {'is' if len(missing) == 1 else 'are'} not set: "
+            f"start the processes with torchrun, or set {'it' if len(missing) == 1 else 'them'}"
         )
     rank = _number(environment, "RANK", 0)
     if rank >= size:

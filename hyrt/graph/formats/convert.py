@@ -120,7 +120,7 @@ def _check_destination(destination: Path, force: bool) -> None:
             f".npz, or one without {destination.suffix!r} for a folder"
         )
     if not destination.parent.is_dir():
-        raise DataError(f"{destination}: the folder {destination.parent} does not exist")
+        raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
     if not destination.exists():
         return
     if not force:

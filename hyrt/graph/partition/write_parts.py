@@ -148,7 +148,7 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
 
 def _check_destination(destination: Path, *, force: bool) -> None:
     if not destination.parent.is_dir():
-        raise DataError(f"{destination}: the folder {destination.parent} does not exist")
+        raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
     if not destination.exists():
         return
     if not force:
