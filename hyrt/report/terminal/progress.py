@@ -198,8 +198,7 @@ class Progress:
         if epoch_s := summary.get("epoch_s"):
             said = ""
             if self._predicted_s is not None:
-                near = duration_beside(self._predicted_s, epoch_s)
-                said = f" (predicted {near if near != '0.0' else brief_duration(self._predicted_s)})"
+                said = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
             parts.append(f"{brief_duration(epoch_s)} per epoch{said}")
         if summary.get("simulated"):
             parts.append("on simulated devices")

