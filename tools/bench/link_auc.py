@@ -33,7 +33,7 @@ from hyrt.training.given.opened_graph import opened_graph
 HIDDEN, WIDTH = 128, 64
 
 
-class Sage(torch.nn.Module):
+class PygSage(torch.nn.Module):
     """PyG's example, with SAGEConv in place of GCNConv."""
 
     def __init__(self, features: int) -> None:
@@ -53,7 +53,7 @@ def in_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = Fa
     rows = np.repeat(np.arange(graph.num_vertices), graph.topology.in_degrees)
     edges = torch.from_numpy(np.stack([graph.topology.indices.astype(np.int64), rows]))
     links = torch.from_numpy(graph.links.split.train.T.astype(np.int64))
-    model = Sage(graph.num_features)
+    model = PygSage(graph.num_features)
     if glorot:
         for parameter in model.parameters():
             if parameter.ndim == 2:

@@ -23,7 +23,7 @@ import torch
 from dgl.nn import SAGEConv
 
 
-class Sage(torch.nn.Module):
+class BlockSage(torch.nn.Module):
     """Two layers over blocks."""
 
     def __init__(self, features: int, hidden: int, width: int) -> None:
@@ -89,7 +89,7 @@ def main() -> None:
     torch.manual_seed(0)
     names = ("indptr", "indices", "x", "links")
     arrays = {name: torch.from_numpy(np.load(given.folder / f"{name}.npy")) for name in names}
-    model = Sage(arrays["x"].shape[1], given.hidden, given.hidden)
+    model = BlockSage(arrays["x"].shape[1], given.hidden, given.hidden)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     old = of_dataloader(given, arrays) if given.loader == "dataloader" else None
     epochs, losses, edges, steps = [], [], 0, 0

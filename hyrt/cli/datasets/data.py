@@ -82,7 +82,7 @@ def convert(
         typer.Option(metavar="nearest|stochastic", help="How values are rounded to codes of int8."),
     ] = "nearest",
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The seed of stochastic rounding; 0 by default.")
+        int | None, typer.Option(metavar="N", min=0, help="The seed of stochastic rounding; 0 by default.")
     ] = None,
     normalize: Annotated[
         str, typer.Option(metavar="METHOD", help="Scale the features: none, row, length, standard or auto.")
