@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,11 @@ from hyrt.graph.links.link_split import LinkGraph
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.graph.vertex_table import VertexTable
+from hyrt.machine.workers import current_workers
 from hyrt.quantities import counted
+
+# Vertices whose feature rows tell datasets apart.
+_LOOKED_AT = 16
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,19 @@ class Graph:
             if self.links is None
             else self.vertices.checksum ^ self.links.split.checksum
         )
+
+    @cached_property
+    def row_sums(self) -> NDArray[np.float64]:
+        """[n, 2] float64: a weighted sum of the feature row of a few vertices, and that row's size.
+
+        They tell feature rows apart that the `checksum` does not look at. All rows must be in this process.
+        """
+        num_looked_at = min(_LOOKED_AT, self.num_vertices)
+        vertices = np.linspace(0, self.num_vertices - 1, num_looked_at).astype(self.topology.indices.dtype)
+        rows = np.empty((num_looked_at, self.num_features), np.float32)
+        self.features.rows(vertices, rows, current_workers())
+        weights = np.cos(np.arange(self.num_features, dtype=np.float64))
+        return np.stack([rows @ weights, np.abs(rows) @ np.abs(weights)], axis=1)
 
     @property
     def num_splits(self) -> int:

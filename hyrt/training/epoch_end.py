@@ -123,6 +123,8 @@ class EpochEnd:
             **parts.learner.kept(),
             "config": to_yaml(parts.config),
             "graph": parts.graph.checksum,
+            # Of several processes each has a part of the rows.
+            "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),
         }
 
         def before(operation: str) -> None:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from hyrt.errors import CheckpointError, HyrtError, StageFailure, describe
@@ -27,6 +28,9 @@ from hyrt.training.team.chunk_team import ChunkTeam
 # A loss that is so many times the first one has diverged; a first one above this is too large itself.
 _DIVERGED = 1000.0
 _LARGE = 1e9
+
+# What sums over a feature row may differ by, as a part of its size: normalizing may add up in another order.
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,26 @@ class Training:
                 f"{graph.name} has other {what} than the graph that {checkpoint.path} was trained on: give "
                 "its dataset, or parts of it, or start a new run"
             )
+        self._check_rows(checkpoint)
         try:
             self.parts.learner.restore(checkpoint.state)
             self.state = RunState.restored(checkpoint.state)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
+
+    def _check_rows(self, checkpoint: Checkpoint) -> None:
+        """Compare a few feature rows with those of the checkpoint; ranks do not have all rows."""
+        sums = checkpoint.state.get("row_sums")
+        graph = self.parts.graph
+        if sums is None or self.parts.shared.part.num_processes > 1:
+            return
+        mine, kept = graph.row_sums, np.array(sums)
+        if mine.shape == kept.shape and np.all(np.abs(mine - kept) <= _ROUNDING * kept[:, 1:]):
+            return
+        raise CheckpointError(
+            f"{graph.name} has other feature rows than the graph that {checkpoint.path} was trained on: give "
+            "its dataset as it was then, or start a new run"
+        )
 
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""

@@ -14,10 +14,11 @@ from graphs import random_graph
 
 from hyrt.api import load
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DataWarning, UnsupportedModel
+from hyrt.errors import CheckpointError, ConfigError, DataWarning, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import VertexTable
+from hyrt.machine.workers import current_workers
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -32,14 +33,19 @@ class Run:
     """One process's part of a run, stopped when `stop_at` is heard."""
 
     def __init__(
-        self, folder: Path | None, stop_at: type | None = None, resume: bool = False, **train: Any
+        self,
+        folder: Path | None,
+        stop_at: type | None = None,
+        resume: bool = False,
+        graph: Graph = GRAPH,
+        **train: Any,
     ) -> None:
         config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 4, **train}})
         self.heard: list[Event] = []
         training = Training(
             compose_run(
                 config,
-                GRAPH,
+                graph,
                 emit=self.heard.append,
                 checkpoints=folder,
                 should_stop=lambda: any(type(event) is stop_at for event in self.heard),
@@ -85,6 +91,16 @@ def test_stopped_at_any_event(stop_at: type, tmp_path: Path) -> None:
     assert first.told() + second.told() == whole.told()
     assert equal_models(second, whole)
     assert second.result.metrics == whole.result.metrics
+
+
+def test_other_feature_rows_are_refused(tmp_path: Path) -> None:
+    Run(tmp_path, StepGroup)
+    values = np.zeros((GRAPH.num_vertices, GRAPH.num_features), np.float32)
+    GRAPH.features.rows(np.arange(GRAPH.num_vertices, dtype=np.int32), values, current_workers())
+    Run(tmp_path, StepGroup, resume=True, graph=GRAPH.with_features(DenseFeatures(values * (1 + 1e-7))))
+    for others in (values[:, ::-1].copy(), values[:, :-1].copy(), values * 1.001):
+        with pytest.raises(CheckpointError, match="other feature rows"):
+            Run(tmp_path, resume=True, graph=GRAPH.with_features(DenseFeatures(others)))
 
 
 def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
