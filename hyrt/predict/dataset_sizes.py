@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hyrt.graph.graph import Graph
-from hyrt.graph.topology import Topology
+    from hyrt.graph.topology import Topology
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8

@@ -15,7 +15,7 @@ from hyrt.errors import DeviceFault
 
 PARAMETERS = [torch.zeros(3, 2), torch.zeros(2)]
 COUNTS = ("correct", "targets")
-BATCH: Any = SimpleNamespace(targets=[1, 2, 3], normalizer=3.0)
+BATCH: Any = SimpleNamespace(num_losses=3, normalizer=3.0)
 GOOD = StepResult(
     loss_sum=1.0,
     counts={"correct": 1, "targets": 3},
@@ -27,7 +27,7 @@ GOOD = StepResult(
 def test_a_good_one_passes() -> None:
     check_result("npu:0", GOOD, BATCH, PARAMETERS, COUNTS)
     empty = StepResult.empty(0.0)
-    check_result("npu:0", empty, SimpleNamespace(targets=[], normalizer=0.0), PARAMETERS, COUNTS)  # type: ignore[arg-type]
+    check_result("npu:0", empty, SimpleNamespace(num_losses=0, normalizer=0.0), PARAMETERS, COUNTS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_device_that_compiles_kernels_is_measured(tmp_path: Path, monkeypatch:
     # Widths that the conformance suite has kernels for.
     narrow = [
         replace(PROBES[4], features=13, hidden=33, classes=2, targets=targets, fanouts=fanouts, graph=SMALL)
-        for targets in (16, 64, 256)
+        for targets in (16, 64, 128, 256)
         for fanouts in ((5, 5), (10, 10))
     ]
     monkeypatch.setattr("hyrt.predict.calibrate.machine.measure_kind.__defaults__", (narrow,))
