@@ -199,6 +199,8 @@ class DeviceCaches(Hook):
         texts = [
             f"{name} had {figures['hit_rate']:.1%} of the rows that it needed "
             f"({figures['predicted_hit_rate']:.1%} predicted)"
+            if self._kept[name].places.lookups
+            else f"{name} keeps rows and was asked for none: no step gave it work"
             for name, figures in caches.items()
         ]
         return Notice(kind="info", text="; ".join(texts))

@@ -21,7 +21,9 @@ def counted_visits(
     *,
     all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """[V] in how many of some steps the row of each vertex is read by one trainer.
+    """[V] how often the row of each vertex is read by one trainer in some steps, together.
+
+    In a step that is once at most, but for samplers that give a vertex a row in each of several subgraphs.
 
     Parameters
     ----------
@@ -48,6 +50,6 @@ def counted_visits(
             batch = sampler.sample(step, units[start : start + size], workers, in_place=False)
             sources = batch.blocks[0].sources
             assert sources is not None
-            visits[sources] += 1 / len(starts)
+            np.add.at(visits, sources, 1 / len(starts))
             batch.release()
     return visits

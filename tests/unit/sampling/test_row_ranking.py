@@ -63,6 +63,16 @@ def test_whoever_has_the_other_groups_of_the_counted_steps_hits_as_often() -> No
     assert ranking.hit_rate(int(kept.sum())) == pytest.approx(hits / lookups, abs=0.02)
 
 
+def test_a_row_that_several_subgraphs_have_is_counted_in_each() -> None:
+    graph = random_graph(30, 8, seed=2)
+    sampler = sampler_of("shadow", graph, batch_size=10)
+    sources = sampler.sample(3, sampler.units(3), ALONE, in_place=False).blocks[0].sources
+    assert sources is not None
+    asked = np.bincount(sources, minlength=30)
+    assert asked.max() > 1
+    assert counted_visits(sampler, [3], 1.0, 30, ALONE).tolist() == asked.tolist()
+
+
 def test_a_ranking_leaves_out_what_is_never_read() -> None:
     ranking = RowRanking.of(np.array([0.0, 2.0, 0.0, 5.0, 2.0]), np.dtype(np.int64))
     assert ranking.vertices.tolist() == [3, 1, 4]
