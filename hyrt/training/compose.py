@@ -14,6 +14,7 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt_perfmodel.policy import Policy
 
 from hyrt.config import Config
+from hyrt.config.unused_settings import unused_settings
 from hyrt.device.names import split_by_shares
 from hyrt.errors import DataWarning
 from hyrt.graph.graph import Graph
@@ -173,6 +174,8 @@ def compose_run(
         check_objective(objective, evaluator.metric, graph.num_outputs)
         _tell_of_labels(graph, prepared, tell)
     learner = Learner(config, prepared.model)
+    for unused in unused_settings(config, shared.part.num_processes, own_model=prepared.is_own_model):
+        tell(Notice(kind="warning", text=unused))
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
     sampler = prepared.sampler

@@ -21,6 +21,7 @@ class CommNet(ModelKind):
         "model.norm": "layer",
         "model.residual": True,
     }
+    reads = ()
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.saga.layers.commnet_layer import CommNetLayer

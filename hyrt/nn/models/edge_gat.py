@@ -19,6 +19,7 @@ class EdgeGat(ModelKind):
 
     best_form = "rows"
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+    reads = ("heads",)
 
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:

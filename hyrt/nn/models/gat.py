@@ -26,6 +26,7 @@ class Gat(ModelKind):
         "model.dropout": 0.5,
         "model.attention_dropout": 0.6,
     }
+    reads = ("heads", "attention_dropout")
     costs_like = "gat"
     assumption = "a gat layer reads a row for each edge and head; scores and softmax cost nothing"
 

@@ -17,6 +17,7 @@ class Gcn(ModelKind):
     best_form = "aggregated"
     # Kipf and Welling 2017, 5.2.
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+    reads = ()
     costs_like = "gcn"
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -22,6 +22,7 @@ class Ggcn(ModelKind):
         "model.norm": "layer",
         "model.residual": True,
     }
+    reads = ()
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.saga.layers.gated_layer import GatedLayer

@@ -23,6 +23,7 @@ class Ggnn(ModelKind):
         "model.dropout": 0.2,
         "model.norm": "layer",
     }
+    reads = ()
 
     def layer(
         self,

@@ -17,6 +17,7 @@ class Gin(ModelKind):
     best_form = "aggregated"
     # Sums grow with the degree: without a norm, steps of this size diverge.
     defaults: ClassVar = {"train.lr": 3e-3, "model.dropout": 0.5, "model.norm": "layer"}
+    reads = ("hidden", "norm")
     costs_like = "gin"
     assumption = "a gin layer costs its aggregation and two products; its activation costs nothing"
 

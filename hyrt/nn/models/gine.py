@@ -19,6 +19,7 @@ class Gine(ModelKind):
 
     best_form = "rows"
     defaults: ClassVar = {"train.lr": 3e-3, "model.dropout": 0.5, "model.norm": "layer"}
+    reads = ("hidden", "norm")
 
     def layer(
         self,

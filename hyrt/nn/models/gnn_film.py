@@ -28,6 +28,7 @@ class GnnFilm(ModelKind):
         "model.norm": "layer",
         "model.residual": True,
     }
+    reads = ()
 
     costs_like = "gcn"
     assumption = "a gnn-film layer multiplies at the rate of gcn's, and scaling and shifting an edge are free"

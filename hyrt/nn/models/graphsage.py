@@ -16,6 +16,7 @@ class GraphSage(ModelKind):
 
     best_form = "aggregated"
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+    reads = ("aggregate",)
     costs_like = "graphsage"
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hyrt_perfmodel.workloads.model_workload import KINDS
@@ -37,6 +37,9 @@ class ModelKind(ABC):
     and then a run is not predicted."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings by their names, such as `train.lr`, that a run of this kind has where the user gives none."""
+    reads: ClassVar[Collection[str] | None] = None
+    """Which of `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` of the architecture `layer`
+    reads: a run warns of those that the user gives and nothing reads. None says nothing: no run warns."""
     adds_rows_last: ClassVar[bool] = False
     """Whether `model.residual` adds a layer's input after its norm and its ReLU, and to no first layer (Li et
     al., ICCV 2019, equation 4), rather than before both."""

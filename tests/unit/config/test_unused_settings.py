@@ -1,0 +1,68 @@
+"""What a run does not read of its settings, told by its kind of model and the number of processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hyrt.config import build_config
+from hyrt.config.unused_settings import unused_settings
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_features
+
+
+class _Watched:
+    """An architecture that notes which of its fields are read."""
+
+    def __init__(self, kind: str) -> None:
+        self.seen: set[str] = set()
+        self._all = Architecture(kind=kind, in_features=4, num_classes=4, hidden=8)
+
+    def __getattr__(self, name: str) -> Any:
+        self.seen.add(name)
+        return getattr(self._all, name)
+
+
+def test_kinds_say_what_their_layers_read() -> None:
+    asked = {"aggregate", "heads", "attention_dropout", "hidden", "norm", "dropout", "residual"}
+    kinds = [
+        name for name in MODELS.declared() if type(find_model(name)).__module__.startswith("hyrt.nn.models.")
+    ]
+    assert len(kinds) >= 11
+    for name in kinds:
+        watched = _Watched(name)
+        options = {"edge_features": 2} if takes_edge_features(name) else {}
+        for last in (False, True):
+            find_model(name).layer(watched, 4, 8, last=last, **options)  # type: ignore[arg-type]
+        assert set(find_model(name).reads or ()) == watched.seen & asked, name
+
+
+def test_what_is_given_and_not_read_is_told() -> None:
+    def said(num_processes: int = 2, own_model: bool = False, **settings: Any) -> list[str]:
+        return unused_settings(build_config(settings), num_processes, own_model=own_model)
+
+    shared = {"kind": "graphsage", "heads": 8, "attention_dropout": 0.3, "aggregate": "sum", "dropout": 0.1}
+    assert said(model=shared) == [
+        "model.heads=8 is not used by graphsage: edge-gat and gat read it",
+        "model.attention_dropout=0.3 is not used by graphsage: gat reads it",
+    ]
+    assert said(model={**shared, "kind": "gat"}) == [
+        "model.aggregate=sum is not used by gat: graphsage reads it"
+    ]
+    assert said(model=shared, own_model=True) == []
+    one = {"layers": 1, "hidden": 64, "norm": "layer"}
+    assert said(model={**one, "kind": "gcn"}) == [
+        "model.hidden=64 is not used with model.layers=1, which has no hidden layer",
+        "model.norm=layer is not used with model.layers=1, which has no hidden layer",
+    ]
+    assert said(model={**one, "kind": "gin"}) == []
+    # The defaults of a kind are not the user's.
+    for kind in MODELS.declared():
+        assert said(1, model={"kind": kind}) == []
+    assert said(1, distributed={"cache": "20%"}) == [
+        "distributed.cache=0.2 has no effect in one process: start several with torchrun, or omit it"
+    ]
+    assert said(1, distributed={"wire": "float16", "timeout_s": 5}) == [
+        "distributed.wire=float16 and distributed.timeout_s=5.0 have no effect in one process: start several "
+        "with torchrun, or omit them"
+    ]
+    assert said(2, distributed={"cache": "20%"}) == []
