@@ -21,6 +21,9 @@ MOST_TYPES = 1 << 24
 """Types of edges: floating-point numbers of 32 bits hold all below exactly."""
 
 
+_INDPTR = "make it by numpy.concatenate([[0], numpy.cumsum(lengths)]), of the lengths of all rows"
+
+
 def reject(source: str, key: str, problem: str) -> DataError:
     """The error for one key of one dataset; a problem that begins with its verb continues the sentence."""
     colon = "" if problem.startswith(("has ", "is ")) else ":"
@@ -41,20 +44,21 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
     if len(indptr) == 0:
         raise reject(source, key, "is empty: row pointers have one entry more than the graph has vertices")
     if indptr[0] != 0:
-        raise reject(source, key, f"value {indptr[0]} at position 0 is not 0")
+        raise reject(source, key, f"value {indptr[0]} at position 0 is not 0, where the first row starts")
     at = first_bad(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {indptr[at + 1]} at position {at + 1} is less than the one before it, {indptr[at]}",
+            f"value {indptr[at + 1]} at position {at + 1} is less than the one before it, {indptr[at]}: "
+            f"{_INDPTR}",
         )
     if indptr[-1] != num_entries:
         raise reject(
             source,
             key,
             f"value {indptr[-1]} at position {len(indptr) - 1} is not the length of '{entries}', "
-            f"{num_entries:,}",
+            f"{num_entries:,}: {_INDPTR}",
         )
 
 
@@ -91,7 +95,7 @@ def check_columns(
     if at is not None:
         value = columns[at]
         if value < 0:
-            raise reject(source, key, f"value {value} at position {at} is negative")
+            raise reject(source, key, f"value {value} at position {at} is negative: {what} count from 0")
         raise reject(source, key, f"value {value} at position {at} is not below the {bound:,} {what}")
 
 
@@ -118,7 +122,7 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
     if len(rows) != num_edges:
         raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges")
     if rows.shape[1] == 0:
-        raise reject(source, key, "has no columns")
+        raise reject(source, key, "has no columns: give at least one, or omit the key")
     check_finite(source, key, row_blocks(rows))
 
 
@@ -147,7 +151,9 @@ def check_masks(
     count = len(labels)
     for key, mask in zip(keys, masks, strict=True):
         if len(mask) != count:
-            raise reject(source, key, f"has {len(mask):,} rows for {count:,} vertices")
+            raise reject(
+                source, key, f"has {len(mask):,} rows for {count:,} vertices: give True or False for each"
+            )
         if mask.shape != masks[0].shape:
             raise reject(
                 source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'"

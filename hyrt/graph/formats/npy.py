@@ -64,7 +64,7 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
         raise DataError(f"{where}: the .npy header claims {length:,} bytes: the data is damaged")
     text = file.read(length)
     if len(text) != length:
-        raise DataError(f"{where} ends inside its .npy header")
+        raise DataError(f"{where} ends inside its .npy header: it is truncated, copy or write it again")
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):

@@ -152,6 +152,8 @@ def map_with_header(file: Path, where: str) -> tuple[Array, NpyHeader]:
                 flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
                 prot=mmap.PROT_READ | mmap.PROT_WRITE,
             )
+    except FileNotFoundError as error:
+        raise DataError(f"{where} is missing: copy the whole folder again, or make it again") from error
     except OSError as error:
         raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
     if header.offset % header.dtype.itemsize:

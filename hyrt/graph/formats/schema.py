@@ -277,7 +277,11 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     check.check_indptr(name, "indptr", indptr, len(indices), "indices")
     count = len(indptr) - 1
     if count == 0:
-        raise check.reject(name, "indptr", "describes a graph without vertices")
+        raise check.reject(
+            name,
+            "indptr",
+            "describes a graph without vertices: give one entry more than it has vertices",
+        )
     check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
     if EDGE_TYPE in arrays:
         check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
@@ -286,7 +290,11 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     if EDGE_FEATURES in arrays:
         check.check_edge_features(name, EDGE_FEATURES, arrays[EDGE_FEATURES], len(indices))
     if len(labels) != count:
-        raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
+        raise check.reject(
+            name,
+            "labels",
+            f"has {len(labels):,} rows for {count:,} vertices: give one each",
+        )
     check_labels(name, labels)
     if VERTEX_IDS in arrays:
         check.check_permutation(name, VERTEX_IDS, arrays[VERTEX_IDS], count)
@@ -300,7 +308,7 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     if rows.shape[0] != count:
         raise check.reject(name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices")
     if rows.shape[1] == 0:
-        raise check.reject(name, "features", "has no columns")
+        raise check.reject(name, "features", "has no columns: give at least one, such as the degrees")
     if features:
         check.check_finite(name, "features", rows.blocks())
 

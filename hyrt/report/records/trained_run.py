@@ -81,10 +81,11 @@ def open_trained(
     # `hyrt.train` writes checkpoints alone, with the settings but the data.
     alone = not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
     if alone and graph is None and not any(entry.startswith("data.source=") for entry in overrides):
-        raise ConfigError(
-            f"{run} was trained from Python and does not name its dataset: give it (--data, or graph= in "
-            "Python)"
-        )
+        # What `hyrt run` makes has more than checkpoints, and its settings have gone.
+        why = "was trained from Python and does not name its dataset: give it"
+        if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
+            why = "has no config.yaml any more, which named its dataset: put it back, or give the dataset"
+        raise ConfigError(f"{run} {why} (--data, or graph= in Python)")
     folder = None if alone else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
         found = load_newest_checkpoint(checkpoints, warn)

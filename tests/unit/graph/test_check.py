@@ -95,18 +95,21 @@ def test_values(tmp_path):
         ),
         (
             good | {"indices": good["indices"][:-1]},
-            f"key 'indptr': value {last} at position 30 is not the length of 'indices', {last - 1:,}",
+            f"key 'indptr': value {last} at position 30 is not the length of 'indices', {last - 1:,}: make",
         ),
         (good | {"indptr": np.empty(0, np.int64)}, "key 'indptr' is empty"),
         (
             good | {"indptr": np.zeros(1, np.int64), "indices": np.empty(0, np.int32)},
-            "key 'indptr': describes a graph without vertices",
+            "key 'indptr': describes a graph without vertices: give one",
         ),
         (
             _changed(good, "indices", at, repeated),
             f"key 'indices': value {repeated} at position {at} repeats the one before it in row {row}",
         ),
-        (_changed(good, "indices", 0, -3), "key 'indices': value -3 at position 0 is negative"),
+        (
+            _changed(good, "indices", 0, -3),
+            "key 'indices': value -3 at position 0 is negative: vertices count",
+        ),
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
             _changed(good, "labels", labelled[-1], 30000),
@@ -114,7 +117,10 @@ def test_values(tmp_path):
             f"no vertex has class {classes}",
         ),
         (good | {"labels": good["labels"][:-1]}, "key 'labels' has 29 rows for 30 vertices"),
-        (good | {"test_mask": good["test_mask"][1:]}, "key 'test_mask' has 29 rows for 30 vertices"),
+        (
+            good | {"test_mask": good["test_mask"][1:]},
+            "key 'test_mask' has 29 rows for 30 vertices: give True",
+        ),
         (
             good | {"val_mask": good["val_mask"][:, 0]},
             "key 'val_mask': shape [30] differs from [30, 2] of 'train_mask'",
@@ -136,7 +142,7 @@ def test_values(tmp_path):
             "key 'features': value -inf at row 3, column 0 is not finite",
         ),
         (good | {"features": good["features"][:-1]}, "key 'features' has 29 rows for 30 vertices"),
-        (good | {"features": good["features"][:, :0]}, "key 'features' has no columns"),
+        (good | {"features": good["features"][:, :0]}, "key 'features' has no columns: give at least one"),
         (
             good | {"features": good["features"].astype(float)},
             "key 'features': dtype float64, expected float32",

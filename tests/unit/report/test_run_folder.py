@@ -29,6 +29,7 @@ from hyrt.objective.classification import Classification
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
 from hyrt.report.records.run_record import read_run
+from hyrt.report.records.trained_run import open_trained
 from hyrt.sampling.neighbor_settings import NeighborSettings
 
 
@@ -368,3 +369,14 @@ def test_a_run_without_its_settings_is_not_one_with_the_defaults(tmp_path: Path)
     (run.path / "config.yaml").write_text("")
     with pytest.raises(ConfigError, match=r"config\.yaml: has no settings: copy it again"):
         run.config()
+
+
+def test_a_run_without_its_settings_is_told_from_a_training_of_python(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "lost", build_config({}))
+    (run.checkpoints / f"step-00000001.{'0' * 32}.safetensors").touch()
+    (run.path / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"lost has no config\.yaml any more.*put it back, or give the dat"):
+        open_trained(run.path, [], "best")
+    run.metrics_path.unlink()
+    with pytest.raises(ConfigError, match=r"lost was trained from Python and does not name its dataset"):
+        open_trained(run.path, [], "best")
