@@ -42,6 +42,8 @@ class OpenRun:
     """Moves targets and threads."""
     evaluate_workers: Workers
     """The threads that evaluate."""
+    more_scores: set[str]
+    """Is given a sentence where a module of the user's returns more scores than the objective needs."""
 
 
 @contextmanager
@@ -63,7 +65,9 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         else:
             torch.set_rng_state(state.torch_generator)
         num_scores = parts.evaluator.objective.num_scores(parts.graph.num_outputs)
-        stack.callback(check_scores(learner.model, num_scores).remove)
+        more_scores: set[str] = set()
+        hears = more_scores if parts.is_own_model else None
+        stack.callback(check_scores(learner.model, num_scores, hears).remove)
         if parts.shared.part.num_processes > 1:
             refuse_global_dropout(learner.model)
         trainers = stack.enter_context(
@@ -114,7 +118,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             clip_norm=config.train.clip_norm,
             warm_up=parts.warm_up,
         )
-        yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers)
+        yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers, more_scores)
 
 
 def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManager:

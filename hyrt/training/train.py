@@ -64,6 +64,7 @@ class Training:
         self.summary_of_failure: dict[str, Any] = {}
         """What the hooks know of a run that has failed, for its summary."""
         self._has_warned = False
+        self._told_of_scores = False
         self._chunks: dict[str, ChunkedStep] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -172,6 +173,7 @@ class Training:
             self._count(summary, times.iteration_s)
             self._watch_loss(work.step, summary.loss)
             self._tell_chunks(run, work)
+            self._tell_of_scores(run)
             state.totals.add(times)
             lr = parts.learner.lr * parts.warm_up(work.step)
             groups.add(work, summary, times, stages.schedule.of(work.step), lr)
@@ -238,6 +240,12 @@ class Training:
             f"it, and lower train.lr (now {self.parts.learner.lr:g}), set train.clip_norm or "
             "train.warmup_steps, or check the features"
         )
+
+    def _tell_of_scores(self, run: OpenRun) -> None:
+        """Warn, once, of scores that no class has."""
+        if run.more_scores and not self._told_of_scores:
+            self._told_of_scores = True
+            self.parts.warn(min(run.more_scores))
 
     def _tell_chunks(self, run: OpenRun, work: StepWork) -> None:
         """Keep how a whole graph was cut, and say so where that is new."""

@@ -20,6 +20,7 @@ class _ScoresCheck:
     """A forward hook. Copies of a model keep it, so it works in the replicas of devices, too."""
 
     num_scores: int | None
+    more: set[str] | None
 
     def __call__(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
         name, targets = type(model).__name__, arguments[0][-1].num_dst
@@ -39,7 +40,17 @@ class _ScoresCheck:
                 f"{name} returned {len(scores):,} rows for {targets:,} targets: keep the first block.num_dst "
                 "rows of each block"
             )
-        check_width(name, scores.shape[1], self.num_scores)
+        width = scores.shape[1]
+        check_width(name, width, self.num_scores)
+        if self.more is not None and self.num_scores is not None and width > self.num_scores:
+            self.more.add(
+                f"{name} returned {width} scores for {self.num_scores} classes, so it can predict classes "
+                "that no vertex has: return one score for each class"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
+        # Replicas on devices tell the same listener.
+        return self
 
 
 def _in_words(scores: Any) -> str:
@@ -88,7 +99,9 @@ def check_width(name: str, width: int, num_scores: int | None) -> None:
         )
 
 
-def check_scores(model: torch.nn.Module, num_scores: int | None) -> RemovableHandle:
+def check_scores(
+    model: torch.nn.Module, num_scores: int | None, more: set[str] | None = None
+) -> RemovableHandle:
     """Let a model raise UnsupportedModel from now on where it returns what the objective cannot take.
 
     Parameters
@@ -97,6 +110,8 @@ def check_scores(model: torch.nn.Module, num_scores: int | None) -> RemovableHan
         Called with the blocks of a mini-batch first, the targets' last.
     num_scores
         How many scores the objective needs for each target; None for any number.
+    more
+        Is given a sentence where the model, or a copy of it, returns more than these; None for no interest.
 
     Returns
     -------
@@ -115,4 +130,4 @@ def check_scores(model: torch.nn.Module, num_scores: int | None) -> RemovableHan
             pass  # No device with kernels of its own takes it.
         else:
             check_width(type(model).__name__, len(last.weight), num_scores)
-    return model.register_forward_hook(_ScoresCheck(num_scores))
+    return model.register_forward_hook(_ScoresCheck(num_scores, more))

@@ -18,6 +18,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.own_modules.checked_scores import check_scores
+from hyrt.observe.events import Notice
 from hyrt.sampling.neighbor import NeighborSampler
 
 GRAPH = load("synthetic:tiny")
@@ -85,8 +86,19 @@ def test_the_replica_of_a_torch_device_says_it_as_well(scores: int, end: Any, me
         replica(blocks, torch.zeros(blocks[0].num_src, GRAPH.num_features))
 
 
-def test_more_scores_than_classes_are_fine() -> None:
-    train(GRAPH, Wrong(9, lambda blocks, x: x[: blocks[-1].num_dst], "training"), **SETTINGS)
+def test_more_scores_than_classes_are_told_once() -> None:
+    heard: list[Any] = []
+    train(
+        GRAPH,
+        Wrong(9, lambda blocks, x: x[: blocks[-1].num_dst], "training"),
+        **SETTINGS,
+        emit=heard.append,
+    )
+    told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    assert told == [
+        "Wrong returned 9 scores for 4 classes, so it can predict classes that no vertex has: return one "
+        "score for each class"
+    ]
 
 
 def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
