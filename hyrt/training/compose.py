@@ -29,10 +29,11 @@ from hyrt.observe.trace.traced_run import TracedRun
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.device_caches import DeviceCaches
 from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.training.given.host_shortage import free_memory, why_short
 from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.given.untrained_classes import why_untrained
 from hyrt.training.learner import Learner
-from hyrt.training.setup import PreparedRun, assign_threads, first_split
+from hyrt.training.setup import PreparedRun, architecture, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
 
 T = TypeVar("T")
@@ -164,6 +165,7 @@ def compose_run(
             hook.hear(event)
         emit(shared.seen(event))
 
+    processes = shared.part.num_processes
     prepared = prepared or PreparedRun(config, graph, model)
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
@@ -173,8 +175,13 @@ def compose_run(
     else:
         check_objective(objective, evaluator.metric, graph.num_outputs)
         _tell_of_labels(graph, prepared, tell)
+    if processes == 1 and not prepared.is_own_model:
+        made = architecture(config, graph)
+        short = why_short(config, graph, made, lambda: prepared.sampler, free_memory())
+        if short:
+            tell(Notice(kind="warning", text=short))
     learner = Learner(config, prepared.model)
-    for unused in unused_settings(config, shared.part.num_processes, own_model=prepared.is_own_model):
+    for unused in unused_settings(config, processes, own_model=prepared.is_own_model):
         tell(Notice(kind="warning", text=unused))
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
@@ -191,7 +198,6 @@ def compose_run(
     if predict is not None and config.balance.predict and not prepared.is_own_model:
         expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
     split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
-    processes = shared.part.num_processes
     if processes > 1:
         split = split_by_shares(math.ceil(sum(split) / processes), split)
     host_trainers = sum(info.host_cores > 0 for _, info in found)
