@@ -77,14 +77,15 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
 
 def _measured(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> dict[float, BlockSizes]:
     steps = [sampler.units(step) for step in range(_STEPS)]
-    whole = [units for units in steps if len(units) == len(steps[0])]
+    # The number stays with the units: steps that end an epoch are left out, and have fewer.
+    whole = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
     measured = {}
     for pieces in _PIECES:
         size = len(steps[0]) // pieces
         if not size or float(size) in measured:
             continue
         found = []
-        for step, units in enumerate(whole):
+        for step, units in whole.items():
             for first in range(0, size * pieces, size):
                 batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
                 found.append(settings.sizes_of(batch, size))
