@@ -112,3 +112,14 @@ def test_scores_without_a_gradient() -> None:
     model = Wrong(4, lambda blocks, x: x[: blocks[-1].num_dst].detach(), "training")
     with pytest.raises(StageFailure, match="Wrong returned scores that no gradient leads back from: use no"):
         train(GRAPH, model, **SETTINGS)
+
+
+@pytest.mark.parametrize(("scores", "told"), [(4, 0), (5, 1)])
+def test_only_more_scores_than_classes_are_told_and_by_replicas_too(scores: int, told: int) -> None:
+    model, more = Wrong(scores, lambda blocks, x: x[: blocks[-1].num_dst], "training"), set[str]()
+    check_scores(model, GRAPH.num_classes, more)
+    sampler = NeighborSampler(GRAPH, GRAPH.split("train").astype(np.int32), [3, 3], 100, 0)
+    batch = sampler.sample(0, sampler.units(0), Workers(1, "test"), in_place=False)
+    blocks = [tensor_block(block) for block in batch.blocks]
+    copy.deepcopy(model)(blocks, torch.zeros(blocks[0].num_src, GRAPH.num_features))
+    assert len(more) == told
