@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hyrt.errors import ConfigError
+from hyrt.quantities import counted
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
@@ -96,8 +97,8 @@ class ClusterSettings(SamplerSettings):
         check_untyped(graph, self.kind)
         if self.parts > graph.num_vertices:
             raise ConfigError(
-                f"sampler.parts={self.parts}: {graph.name} has only {graph.num_vertices:,} vertices: give "
-                "fewer"
+                f"sampler.parts={self.parts}: {graph.name} has only "
+                f"{counted(graph.num_vertices, 'vertex', 'vertices')}: give fewer"
             )
         training = np.zeros(graph.num_vertices, np.bool_)
         training[targets] = True
