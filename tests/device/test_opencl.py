@@ -55,13 +55,13 @@ def rows_of(graph, batch):
 SIZES = [(1, 1, 8, 3, 1), (1, 100, 8, 47, 77), (2, 13, 33, 2, 150), (3, 6, 100, 3, 9)]
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize(
-    ("kind", "layers", "features", "hidden", "classes", "targets"),
+    ("product", "kind", "layers", "features", "hidden", "classes", "targets"),
     [
-        # Each kind in one size of its own; kernels of a size are compiled for all that have it.
-        *((KINDS[0], *size) for size in SIZES),
-        *((kind, *SIZES[2 + number % 2]) for number, kind in enumerate(KINDS[1:])),
+        # Each kind in one size and with one product; kernels of a size are compiled for all that have it.
+        *((product, KINDS[0], *size) for product in PRODUCTS for size in SIZES[1:3]),
+        *((PRODUCTS[number % 2], KINDS[0], *SIZES[3 * number]) for number in range(2)),
+        *((PRODUCTS[number % 2], kind, *SIZES[2 + number % 2]) for number, kind in enumerate(KINDS[1:])),
     ],
 )
 def test_loss_and_gradients_agree_with_dense_float64(

@@ -93,7 +93,6 @@ CASES = {
     "dot": {},
     "gcn": {"model": {"kind": "gcn", "hidden": 6, "layers": 2, "dropout": 0.0}},
     "distmult": {"links": {"decoder": "distmult", "loss": "ranking", "negatives": "degree"}},
-    "transe": {"links": {"decoder": "transe", "num_negatives": 3, "negatives": "batch"}},
     "mlp": {"links": {"decoder": "mlp", "width": 4, "supervision": 0.5}},
     "full graph": {"sampler": {"kind": "full"}, "links": {"decoder": "mlp"}},
     "full graph, dot": {"sampler": {"kind": "full"}},
