@@ -30,31 +30,32 @@ class LinksConfig(Section):
     """The part of the other links that are trained on and then carry no messages; the rest only carry
     messages. With 0, every link does both."""
     exclude: Literal["both", "edges", "none"] | None = None
-    """Which edges carry no messages in a step: those of its links (`edges`), also their reverse edges
-    (`both`), or `none` left out. By default `both`; with `--full-graph`, whose steps train all links, `none`.
-    """
+    """Which edges carry no messages in a step: `edges` leaves out those of its links, `both` their reverse
+    edges, too, and `none` leaves out none. By default `both`; with `--full-graph`, whose steps train all
+    links, `none`."""
     negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
-    """How pairs that are no links are drawn in training, of which each replaces one end of a link: by any
-    vertex, by one with a chance that grows with its `degree`, or by that end of another link of the step
-    (`batch`). Edges are drawn again. `given` draws from `train_neg` of the file of the split."""
+    """How pairs that are no links are drawn in training. Each replaces one end of a link: `uniform` by any
+    vertex, `degree` by a vertex with a chance that grows with its degree, `batch` by that end of another link
+    of the step; a pair that is an edge is drawn again. `given` draws pairs from `train_neg` of the split's
+    file."""
     num_negatives: Annotated[int, Field(ge=1, le=1024), NoTruth] = 1
     """The number of pairs that are no links for each link of a step."""
     decoder: Literal["dot", "distmult", "transe", "mlp"] = "dot"
-    """What a pair of embeddings scores: their inner product (`dot`), one with a weight a column
+    """How a pair of embeddings is scored: by their inner product (`dot`), one with a weight for each column
     (`distmult`), the negative distance after a learned translation (`transe`), or what a perceptron with
     one hidden layer makes of both (`mlp`)."""
     width: Count | None = None
     """The width of embeddings, which are the model's result; by default `model.hidden`."""
     loss: Literal["bce", "ranking"] = "bce"
-    """`bce` trains each pair to be told to be a link or not, by binary cross entropy; `ranking` trains links
-    to score above the pairs drawn for them."""
+    """`bce` classifies each pair as a link or not, by binary cross entropy; `ranking` trains links to score
+    above the pairs drawn for them."""
     candidates: Annotated[
         int | Literal["all"],
         WithJsonSchema({"type": "integer ≥ 1 or `all`"}),
         BeforeValidator(_number_or_all),
     ] = 100
-    """How many vertices each end of a link is ranked among for the metrics `mrr` and `hits@k`: so many drawn
-    ones that make no known edge, or `all` that make none."""
+    """How many vertices each end of a link is ranked among for the metrics `mrr` and `hits@k`: so many that
+    are drawn, or `all`. Vertices that would make a known edge do not count."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> LinksConfig:
