@@ -81,7 +81,7 @@ def model_cases() -> list[ModelCase]:
     shapes = {
         2: {"in_features": 13, "hidden": 33, "num_classes": 2},
         1: {"in_features": 1, "num_classes": 47},
-        3: {"in_features": 6, "hidden": 51, "num_classes": 3},
+        3: {"in_features": 6, "hidden": 33, "num_classes": 3},
     }
     dropped, of_edges = {"dropout": 0.4, "input_dropout": 0.2}, {"attention_dropout": 0.3}
     for name, settings in kinds.items():

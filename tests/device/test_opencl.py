@@ -157,9 +157,9 @@ def test_any_blocks(small_replica, chain) -> None:
 # Masks are drawn outside the products: each kind and each product once, not every pair.
 @pytest.mark.parametrize(("product", "kind"), [("chosen", "gcn"), ("tiled", "graphsage"), ("chosen", "gin")])
 def test_dropout_masks_are_those_of_the_cpu(product: str, kind: str) -> None:
-    graph = random_graph(features=15)
+    graph = random_graph(features=13)
     architecture = Architecture(
-        kind=kind, in_features=15, hidden=22, num_classes=3, layers=3, dropout=0.4, input_dropout=0.3
+        kind=kind, in_features=13, hidden=33, num_classes=3, layers=3, dropout=0.4, input_dropout=0.3
     )
     model = shaken(GNN(architecture))
     batch = sampled(graph, model, [4, 4, 4], list(range(50)))
