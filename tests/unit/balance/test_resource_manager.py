@@ -550,3 +550,20 @@ def test_checkpoints_hold_plain_values_for_lost_devices(tmp_path: Path) -> None:
     _, result, heard = interrupted(tmp_path, unmoved(), None, resume=True)
     assert result.summary["split"] == {"cpu:0": 12, "cpu:1": 12}
     assert any(isinstance(event, Checkpointed) for event in heard)
+
+
+@pytest.mark.parametrize(("cores", "devices", "name"), [(1, 1, "static"), (1, 2, "model"), (2, 1, "model")])
+def test_one_trainer_on_one_core_has_no_policy(
+    monkeypatch: pytest.MonkeyPatch, cores: int, devices: int, name: str
+) -> None:
+    chosen: list[str] = []
+
+    def notes(*given: Any, **named: Any) -> Any:
+        found = configured_policy(*given, **named)
+        chosen.append(found.name)
+        return found
+
+    monkeypatch.setattr("hyrt.training.open_run.available_cores", lambda: cores)
+    monkeypatch.setattr("hyrt.training.open_run.configured_policy", notes)
+    train(devices=[f"cpu:{number}" for number in range(devices)], train={"epochs": 1})
+    assert chosen == [name]
