@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from hyrt.graph.links.link_split import LinkGraph
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
+from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import counted
@@ -22,7 +24,7 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of one vertex type and one relation."""
+    """A graph of one vertex type and one relation, or of several where it has `types`."""
 
     name: str
     """The source of the graph, for messages and reports."""
@@ -32,8 +34,18 @@ class Graph:
     """Features, labels and splits of its vertices."""
     links: LinkGraph | None = None
     """Which of its edges are predicted; None where vertices are."""
+    types: GraphTypes | None = None
+    """Which types its vertices have, and which relations its edges belong to; None where all are of one
+    kind. With them, `features` is a `TypedRows`, only vertices of the target type have labels, and the
+    topology's `edge_types` are numbers of relations."""
 
     def __repr__(self) -> str:
+        if self.types is not None:
+            return (
+                f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')} of "
+                f"{counted(len(self.types.vertex_types), 'type')}, {counted(self.num_edges, 'edge')} of "
+                f"{counted(len(self.types.relations), 'relation')}, {self.vertices.labels_in_words})"
+            )
         kind = "sparse" if isinstance(self.features, SparseFeatures) else "dense"
         return (
             f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')}, "
@@ -110,13 +122,25 @@ class Graph:
     def row_sums(self) -> NDArray[np.float64]:
         """[n, 2] float64: a weighted sum of the feature row of a few vertices, and that row's size.
 
-        They tell feature rows apart that the `checksum` does not look at. All rows must be in this process.
+        In a typed graph, these are a few of each type that has features. The sums tell feature rows apart
+        that the `checksum` does not look at. All rows must be in this process.
         """
-        num_looked_at = min(_LOOKED_AT, self.num_vertices)
-        vertices = np.linspace(0, self.num_vertices - 1, num_looked_at).astype(self.topology.indices.dtype)
-        rows = np.empty((num_looked_at, self.num_features), np.float32)
-        self.features.rows(vertices, rows, current_workers())
-        weights = np.cos(np.arange(self.num_features, dtype=np.float64))
+        if not isinstance(self.features, TypedRows):
+            return self._sums_of(self.features, self.num_vertices)
+        counts = np.diff(self.features.types.starts).tolist()
+        tables = [
+            self._sums_of(table, count)
+            for table, count in zip(self.features.tables, counts, strict=True)
+            if table is not None
+        ]
+        return np.concatenate([np.empty((0, 2)), *tables])
+
+    def _sums_of(self, table: RowSource, count: int) -> NDArray[np.float64]:
+        num_looked_at = min(_LOOKED_AT, count)
+        vertices = np.linspace(0, count - 1, num_looked_at).astype(self.topology.indices.dtype)
+        rows = np.empty((num_looked_at, table.width), np.float32)
+        table.rows(vertices, rows, current_workers())
+        weights = np.cos(np.arange(table.width, dtype=np.float64))
         return np.stack([rows @ weights, np.abs(rows) @ np.abs(weights)], axis=1)
 
     @property

@@ -1,0 +1,1 @@
+"""Graphs of several vertex types and relations: their types, feature rows, and how they are put together."""

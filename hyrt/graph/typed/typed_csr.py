@@ -1,0 +1,182 @@
+"""From streams of the edges of each relation to one CSR matrix with runs of relations, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph import kernels
+from hyrt.graph.csr import ranges
+from hyrt.graph.typed import typed_kernels
+from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.machine.cores import available_cores
+from hyrt.machine.workers import Workers
+
+Array = NDArray[Any]
+
+TypedEdges = Callable[[], Iterator[tuple[int, Array, Array]]]
+"""Edges in consecutive pieces: the number of their relation, and sources [n] and destinations [n], both
+numbered within their types. Each call starts again from the first."""
+
+_FEWEST_ROWS = 1 << 10
+_GRAIN = 1 << 16
+
+
+def relation_dtype(num_relations: int) -> np.dtype[Any]:
+    """The smallest of int8, int16 and int32 that holds numbers of so many relations."""
+    for dtype in (np.int8, np.int16):
+        if num_relations - 1 <= np.iinfo(dtype).max:
+            return np.dtype(dtype)
+    return np.dtype(np.int32)
+
+
+def build_typed_csr(
+    edges: TypedEdges,
+    types: GraphTypes,
+    *,
+    emit: Callable[[Array, Array], None],
+    source: str,
+    range_entries: int = 1 << 62,
+    threads: int | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Build CSR over incoming edges whose rows are sorted by relation, then by source; equal edges are one.
+
+    The stream is read once to count, and once more for each range of vertices whose rows fit the bound
+    together. Loops from a vertex to itself are kept.
+
+    Parameters
+    ----------
+    edges
+        The edges of all relations, in any order.
+    types
+        What the numbers of vertices and relations stand for.
+    emit
+        Takes consecutive parts of the sources [n] int32 (int64 where V >= 2^31), numbered through all types,
+        and of the numbers of their relations [n].
+    source
+        Name for messages.
+    range_entries
+        Bound on the entries built at once (a single longer row is still built). Memory is 13 bytes for each
+        of them, 24 bytes a vertex, and one piece of the stream.
+    threads
+        Threads that count, place and sort; all available CPUs by default. The result does not depend on it.
+
+    Returns
+    -------
+    indptr
+        [V+1] int64.
+    given
+        [R] int64, how many edges of each relation the stream has, equal ones counted as often as they come.
+
+    Raises
+    ------
+    DataError
+        If an edge has an end that is no vertex of its type: names relation, edge and the end.
+    """
+    count = types.num_vertices
+    from_types, to_types = types.relation_sources, types.relation_destinations
+    first_sources, first_targets = types.starts[from_types], types.starts[to_types]
+    counts = np.zeros(count, np.int64)
+    given = np.zeros(len(types.relations), np.int64)
+    vertex_dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
+    key_dtype = np.dtype(np.int32 if count * len(types.relations) < 2**31 else np.int64)
+    with Workers(threads or available_cores(), "relations") as workers:
+        for relation, sources, targets in edges():
+            _check_ends(types, relation, sources, targets, int(given[relation]), source)
+            given[relation] += len(targets)
+            rows = types.interval(types.relations[relation].destination)
+            _count(workers, targets, int(first_targets[relation]), rows, counts)
+        upper = np.zeros(count + 1, np.int64)
+        np.cumsum(counts, out=upper[1:])
+        for first, last in ranges(upper, range_entries):
+            starts = upper[first : last + 1] - upper[first]
+            entries = np.empty(int(starts[-1]), key_dtype)
+            cursor = starts[:-1].copy()
+            for relation, sources, targets in edges():
+                low, high = types.interval(types.relations[relation].destination)
+                code = relation * count + int(first_sources[relation])
+                shift = int(first_targets[relation])
+                rows = (max(low, first), min(high, last))
+                _place(workers, (sources, targets), (code, shift), rows, first, (cursor, entries))
+            kept = counts[first:last]
+            _sort(workers, starts, entries, kept)
+            entries = entries[: kernels.close_gaps(starts, kept, entries)]
+            emit(*_decoded(workers, entries, count, (vertex_dtype, relation_dtype(len(types.relations)))))
+    indptr = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    return indptr, given
+
+
+Rows = tuple[int, int]
+"""The first of some consecutive rows, and the one after the last."""
+
+
+def _count(workers: Workers, targets: Array, shift: int, rows: Rows, counts: NDArray[np.int64]) -> None:
+    low, high = rows
+
+    def work(a: int, b: int) -> None:
+        typed_kernels.count_targets(targets, shift, low + a, low + b, counts)
+
+    workers.run(work, high - low, _share(high - low, workers.count))
+
+
+def _place(
+    workers: Workers,
+    ends: tuple[Array, Array],
+    numbering: tuple[int, int],
+    rows: Rows,
+    first: int,
+    out: tuple[Array, Array],
+) -> None:
+    low, high = rows
+
+    def work(a: int, b: int) -> None:
+        typed_kernels.scatter_keys(*ends, *numbering, low + a, low + b, first, *out)
+
+    workers.run(work, high - low, _share(high - low, workers.count))
+
+
+def _sort(workers: Workers, starts: NDArray[np.int64], entries: Array, kept: NDArray[np.int64]) -> None:
+    def work(a: int, b: int) -> None:
+        kernels.sort_rows(starts, a, b, entries, kept)
+
+    workers.run(work, len(kept), max(_FEWEST_ROWS, len(kept) // (8 * workers.count)))
+
+
+def _decoded(
+    workers: Workers, entries: Array, num_vertices: int, dtypes: tuple[np.dtype[Any], np.dtype[Any]]
+) -> tuple[Array, Array]:
+    """The sources and the relations that entries stand for."""
+    sources, relations = (np.empty(len(entries), dtype) for dtype in dtypes)
+
+    def work(a: int, b: int) -> None:
+        typed_kernels.decode(entries, num_vertices, a, b, sources, relations)
+
+    workers.run(work, len(entries), _GRAIN)
+    return sources, relations
+
+
+def _share(rows: int, threads: int) -> int:
+    """Rows for each thread: every one reads all edges, and few rows are not worth it."""
+    return max(_FEWEST_ROWS, -(-rows // threads))
+
+
+def _check_ends(
+    types: GraphTypes, relation: int, sources: Array, targets: Array, at: int, where: str
+) -> None:
+    named = types.relations[relation]
+    for what, ends, vertex_type in (
+        ("source", sources, named.source),
+        ("destination", targets, named.destination),
+    ):
+        bound = types.count(vertex_type)
+        bad = int(typed_kernels.first_beyond(ends, bound))
+        if bad >= 0:
+            raise DataError(
+                f"{where}: relation {named}: edge {at + bad} has the {what} {ends[bad]}, which is not one of "
+                f"the {bound:,} vertices of type {vertex_type!r}: they count from 0 within their type"
+            )

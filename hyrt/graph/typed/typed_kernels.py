@@ -1,0 +1,55 @@
+"""Compiled loops that put the edges of all relations into the rows of one CSR matrix.
+
+An edge is kept as one number, relation * V + source, until its row is sorted. All release the interpreter
+lock, and touch only the rows or entries of the range they are given.
+"""
+
+# mypy: disable-error-code="no-untyped-def,call-arg"
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def first_beyond(ids, bound):
+    """First of some numbers that is not in 0..bound-1, or -1."""
+    for i in range(len(ids)):
+        if ids[i] < 0 or ids[i] >= bound:
+            return i
+    return -1
+
+
+@_compile
+def count_targets(targets, shift, low, high, counts):
+    """Add to counts [V] the edges into the vertices low..high-1; targets are numbered from `shift` on."""
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            counts[v] += 1
+
+
+@_compile
+def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entries):
+    """Put the edges into the vertices low..high-1 at their row's place; vertex v has cursor[v - first].
+
+    The number of an edge is its source plus `code`.
+    """
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            at = cursor[v - first]
+            entries[at] = np.int64(sources[i]) + code
+            cursor[v - first] = at + 1
+
+
+@_compile
+def decode(entries, num_vertices, start, stop, sources, relations):
+    """sources[i], relations[i] = what entries[i] stands for."""
+    for i in range(start, stop):
+        key = np.int64(entries[i])
+        relation = key // num_vertices
+        relations[i] = relation
+        sources[i] = key - relation * num_vertices

@@ -1,0 +1,102 @@
+"""The feature rows of a typed graph: a table for each type of vertices that has features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.row_source import RowSource
+from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.machine.workers import Workers
+from hyrt.quantities import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRows:
+    """One row source for each type of vertices, of a width of its own.
+
+    Rows are asked for type by type: there is no matrix of the rows of all vertices, and none is made by
+    padding.
+    """
+
+    types: GraphTypes
+    """The types of the vertices."""
+    tables: tuple[RowSource | None, ...]
+    """[T] the rows of each type's vertices, numbered within the type; None where a type has no features, so
+    that a model learns a row for each of its vertices."""
+
+    __repr__ = one_line
+
+    def table(self, vertex_type: str) -> RowSource | None:
+        """The rows of a type; None where it has no features."""
+        return self.tables[self.types.number(vertex_type)]
+
+    def width_of(self, vertex_type: str) -> int:
+        """Columns of the rows of a type; 0 where it has no features."""
+        table = self.table(vertex_type)
+        return 0 if table is None else table.width
+
+    def rows_of(
+        self, vertex_type: str, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers
+    ) -> None:
+        """Write the rows of some vertices of one type.
+
+        Parameters
+        ----------
+        vertex_type
+            The name of the type.
+        ids
+            [n] vertices of this type, by their numbers in the graph.
+        out
+            [n, F] float32 with the type's own width, overwritten.
+        workers
+            The threads that share the work.
+
+        Raises
+        ------
+        DataError
+            If the type has no features.
+        """
+        number = self.types.number(vertex_type)
+        table = self.tables[number]
+        if table is None:
+            raise DataError(
+                f"vertices of type {vertex_type!r} have no features: a model learns rows for them"
+            )
+        table.rows(ids - ids.dtype.type(self.types.starts[number]), out, workers)
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest table: no vertex has more. 0 where no type has features."""
+        return max((table.width for table in self.tables if table is not None), default=0)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one value in the table whose values take the most."""
+        return max((table.value_bytes for table in self.tables if table is not None), default=4)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(table.nbytes for table in self.tables if table is not None)
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        """There is no one matrix [V, F].
+
+        Raises
+        ------
+        DataError
+            Always: names what to do instead.
+        """
+        raise DataError(
+            "a typed graph has a table of features for each type of vertices, and no single matrix of rows: "
+            "train a model for typed graphs, or ask for the rows of each type by itself (TypedRows.rows_of)"
+        )
