@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,12 @@ each of them when it has worked, or None."""
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
 _JOIN_S = 5.0
+# Above this a call's time is its work, not the waking of threads.
+_LONG_S = 1e-3
+# Of the two ways to do some work, what the one not taken was seen to take fades by this each time, so that it
+# is tried again after a while.
+_FADING = 0.995
+_MOST_KINDS = 1 << 10
 
 
 class _Job:
@@ -61,6 +68,41 @@ class _Job:
             worked(began, ended)
 
 
+class _Seen:
+    """What one kind of work was seen to take, shared by the team and done by the caller alone.
+
+    Waking a thread and handing the interpreter lock over takes 0.1 ms on virtual machines, which is more than
+    some work takes as a whole.
+    """
+
+    __slots__ = ("alone_s", "shared_s")
+
+    def __init__(self) -> None:
+        self.shared_s, self.alone_s = 0.0, math.inf
+
+    def learn(self, seconds: float, *, is_alone: bool) -> None:
+        if is_alone:
+            self.alone_s = _mean(self.alone_s, seconds)
+            self.shared_s *= _FADING
+            return
+        self.shared_s = _mean(self.shared_s, seconds)
+        if seconds > _LONG_S:
+            self.alone_s = math.inf
+        else:
+            # Not known yet: the next call is done alone, to find out.
+            self.alone_s = 0.0 if math.isinf(self.alone_s) else self.alone_s * _FADING
+
+
+def _mean(known_s: float, seconds: float) -> float:
+    """A moving mean, of which no single call that was interrupted makes much."""
+    return (known_s + min(seconds, 2 * known_s)) / 2 if known_s else seconds
+
+
+def _work_alone(work: Chunk, size: int, grain: int) -> None:
+    for start in range(0, size, grain):
+        work(start, min(start + grain, size))
+
+
 class Workers:
     """A resizable team of threads for calls that release the interpreter lock.
 
@@ -93,6 +135,7 @@ class Workers:
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._seen: dict[tuple[object, int], _Seen] = {}
         self.resize(count)
 
     @property
@@ -103,6 +146,8 @@ class Workers:
         """Change the number of threads; call it between two calls of `run`."""
         if count < 1:
             raise ValueError(f"{self._name}: a team needs at least 1 thread, not {count}")
+        if count != self.count:
+            self._seen.clear()
         while self.count < count:
             thread = threading.Thread(target=self._work, name=f"{self._name}.{self.count}", daemon=True)
             self._threads.append(thread)
@@ -124,21 +169,22 @@ class Workers:
     def run(self, work: Chunk, size: int, grain: int) -> None:
         """Call `work(start, stop)` on consecutive ranges of at most `grain` that cover `range(size)`.
 
-        Returns when all are done; the first exception is raised here.
+        Returns when all are done; the first exception is raised here. Short work is done by the caller alone
+        where that was seen to be faster.
         """
         if size <= 0:
             return
-        if size <= grain or not self._threads:
-            for start in range(0, size, grain):
-                work(start, min(start + grain, size))
+        num_chunks = -(-size // grain)
+        if num_chunks == 1 or not self._threads:
+            _work_alone(work, size, grain)
             return
-        job = _Job(work, size, grain, None if self.watch is None else self.watch(work))
-        for _ in range(min(len(self._threads), job.num_chunks - 1)):
-            self._jobs.put(job)
-        job.help()
-        job.done.wait()
-        if job.error is not None:
-            raise job.error
+        seen = self._seen_of(work, num_chunks)
+        started = time.perf_counter()
+        if is_alone := seen.alone_s < seen.shared_s:
+            _work_alone(work, size, grain)
+        else:
+            self._share(_Job(work, size, grain, None if self.watch is None else self.watch(work)))
+        seen.learn(time.perf_counter() - started, is_alone=is_alone)
 
     def close(self) -> None:
         """End the threads.
@@ -163,6 +209,21 @@ class Workers:
                 raise
             # What failed first is what the user needs to read.
             error.add_note(str(stuck))
+
+    def _seen_of(self, work: Chunk, num_chunks: int) -> _Seen:
+        """What calls like this one took: of the same code, and as many chunks, which tells layers apart."""
+        kind = getattr(work, "__code__", type(work)), num_chunks
+        if kind not in self._seen and len(self._seen) >= _MOST_KINDS:
+            self._seen.clear()
+        return self._seen.setdefault(kind, _Seen())
+
+    def _share(self, job: _Job) -> None:
+        for _ in range(min(len(self._threads), job.num_chunks - 1)):
+            self._jobs.put(job)
+        job.help()
+        job.done.wait()
+        if job.error is not None:
+            raise job.error
 
     def _work(self) -> None:
         if self._on_start is not None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -125,6 +125,37 @@ def test_resize_up_and_down() -> None:
         # Each chunk waits for all threads of the team: there are as many as there should be.
         workers.run(lambda start, stop, barrier=barrier: barrier.wait() and None, count, 1)  # type: ignore[misc]
     assert not threads_named("resized")
+
+
+def by_helpers(team: Workers, work: Callable[[], None], calls: int) -> int:
+    """How many calls of some work have chunks that threads other than the caller do."""
+    me, seen = threading.current_thread(), 0
+    for _ in range(calls):
+        names: set[threading.Thread] = set()
+
+        def chunk(start: int, stop: int, names: set[threading.Thread] = names) -> None:
+            work()
+            names.add(threading.current_thread())
+
+        team.run(chunk, 6, 1)
+        seen += names != {me}
+    return seen
+
+
+def test_the_caller_does_short_work_alone(team: Workers) -> None:
+    # Waking a thread takes longer than six times nothing.
+    assert by_helpers(team, lambda: None, 200) < 60
+
+
+def test_long_work_is_shared_each_time(team: Workers) -> None:
+    assert by_helpers(team, lambda: time.sleep(0.002), 20) == 20
+
+
+def test_work_that_has_become_long_is_shared_again(team: Workers) -> None:
+    seconds = 0.0
+    assert by_helpers(team, lambda: time.sleep(seconds), 30) < 30
+    seconds = 0.002
+    assert by_helpers(team, lambda: time.sleep(seconds), 20) >= 10
 
 
 @pytest.mark.parametrize("count", [0, -1])
