@@ -83,22 +83,28 @@ def test_python_m_hyrt_is_hyrt(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["eval"], ["infer"], ["data"], ["data", "info"]])
-def test_help_waits_for_nothing_heavy(command: list[str]) -> None:
+def test_help_and_import_wait_for_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom hyrt.cli.commands import app\n"
-        f"try:\n    app({[*command, '--help']!r})\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = {'torch', 'numba', 'numpy', 'scipy'} & set(sys.modules)\nassert not heavy, heavy\n"
+        "import sys, hyrt\n"
+        "def check(what):\n"
+        "    heavy = {'torch', 'numba', 'numpy', 'scipy'} & set(sys.modules)\n"
+        "    assert not heavy, f'{what}: {heavy}'\n"
+        "check('import hyrt')\n"
+        "from hyrt.cli.commands import app\n"
+        "for words in ('', 'run', 'eval', 'infer', 'data', 'data info'):\n"
+        "    print('\\f' + words)\n"
+        "    try:\n        app([*words.split(), '--help'])\n"
+        "    except SystemExit as end:\n        assert not end.code\n"
+        "    check(words)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "Usage: " in done.stdout
-    assert ("Example" in done.stdout) == (command not in ([], ["data"]))
-
-
-def test_import_waits_for_nothing_heavy() -> None:
-    code = "import sys, hyrt; assert not {'torch', 'numba', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    _, *pages = done.stdout.split("\f")
+    assert len(pages) == 6
+    for page in pages:
+        words = page.splitlines()[0]
+        assert "Usage: " in page
+        assert ("Example" in page) == (words not in ("", "data")), words
 
 
 def test_version(tmp_path: Path) -> None:
