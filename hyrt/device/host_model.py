@@ -18,6 +18,7 @@ from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.own_modules.model_errors import model_errors_named
 from hyrt.nn.torch_threads import threads_for
+from hyrt.nn.typed.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
@@ -119,6 +120,7 @@ class HostModel:
             normalizer=batch.normalizer,
             gradients=gradients,
             seconds={"propagate": time.perf_counter() - started},
+            row_gradients=take_row_gradients(self._model),
         )
 
     def _replica_of(self, batch: MiniBatch, whole: WholeGraph) -> FullGraphReplica | None:

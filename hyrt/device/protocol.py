@@ -15,12 +15,13 @@ from hyrt.quantities import one_line
 if TYPE_CHECKING:
     import torch
 
+    from hyrt.nn.typed.learned_rows import RowGradients
     from hyrt.sampling.minibatch import MiniBatch
 
-InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached"]
+InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]
 """What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
 
-HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
+HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place", "typed")
 """What a torch module on the host can take."""
 
 Span = tuple[str, int, int]
@@ -133,6 +134,8 @@ class StepResult:
     """Device times by stage, where the device measures its own."""
     chunks: ChunkedStep | None = None
     """What it took, where a whole graph was trained in chunks."""
+    row_gradients: Sequence[RowGradients] = ()
+    """Those of learned rows that the mini-batch has read, which are no parameters."""
 
     __repr__ = one_line
 

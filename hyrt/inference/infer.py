@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.inference.infer_memory import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -36,6 +37,7 @@ from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.relations.relation_sampler import RelationSampler
 
 
 def infer_layerwise(
@@ -134,7 +136,13 @@ def infer_sampled(
     -------
     [n, classes] float32 in the order of `vertices`.
     """
-    sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
+    sampler: NeighborSampler | RelationSampler
+    if graph.types is None:
+        sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
+    else:
+        # Fan-outs of single relations are the training's.
+        of_relations = [[fanout] * len(graph.types.relations) for fanout in fanouts]
+        sampler = RelationSampler(graph, vertices, of_relations, batch_size, seed)
     loader = Loader(graph.features)
     parts = []
     was_training = model.training
@@ -187,6 +195,8 @@ def _first_step(
 ) -> _Step:
     """The first layer over the features, in the way that suits their form."""
     features = graph.features
+    if graph.types is not None:
+        return _typed_step(model, graph, workers)
     if features.matrix is not None:
         return _dense_step(model, graph, 0, features.matrix, workers)
     if isinstance(features, NarrowSource) and features.all_rows is not None:
@@ -245,6 +255,22 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
     cost = layer_cost(graph, model.footprint(0))
     # Every edge may have a source of its own, and a row may be full.
     source = SPARSE_ROW_BYTES + (4 + ENTRY_BYTES) * graph.num_features
+    return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
+
+
+def _typed_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
+    """The first layer over gathered rows of each type."""
+    local = np.full(graph.num_vertices, -1, np.int32)
+    loader = Loader(graph.features)
+
+    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+        block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
+        return block, loader.typed_rows(sources, workers)
+
+    cost = layer_cost(graph, model.footprint(0))
+    # Every edge may have a source of its own: its row, and what it is mapped to.
+    assert isinstance(graph.features, TypedRows)
+    source = 4 * (graph.features.width + 2 * model.widths[0])
     return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hyrt.nn.typed.typed_shape import TypedShape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
@@ -37,6 +39,9 @@ class Architecture:
     """Multiplies in bfloat16."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the kind's own."""
+    shape: TypedShape | None = None
+    """The types and relations of a typed graph, whose rows are mapped to `in_features` columns; None for
+    others."""
 
     @property
     def widths(self) -> list[int]:

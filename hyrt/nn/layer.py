@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -32,6 +33,11 @@ class Footprint:
 
 class Layer(nn.Module, ABC):
     """One layer of a `GNN`: combines source rows over a block and updates the destinations."""
+
+    takes_relations: ClassVar[bool] = False
+    """Whether it computes a function for each relation of a typed graph."""
+    takes_types: ClassVar[bool] = False
+    """Whether it takes `TypedSources`, rows of several types that have not been mapped to one width."""
 
     @abstractmethod
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:

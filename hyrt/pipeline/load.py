@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from hyrt.graph.cached.cached_rows import CachedRows
 from hyrt.graph.cached.row_places import RowPlaces
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.row_source import FetchedRows, NarrowSource, RowSource, SparseFeatures, SparseSource
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
@@ -23,12 +24,17 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.typed.type_order import order_by_type
+from hyrt.nn.typed.typed_input import TypedInput
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.block import Block
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
+
+Take = Callable[[tuple[int, ...]], NDArray[Any]]
+"""Gives memory for a float32 matrix."""
 
 
 @runtime_checkable
@@ -78,6 +84,10 @@ class Loader:
         if batch.whole is not None:
             batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
             return
+        if plan.form == "typed":
+            assert block.sources is not None
+            batch.inputs = self._typed(block.sources, partial(self._take, batch), workers)
+            return
         if plan.aggregation is not None:
             out = self._take(batch, (block.num_dst, plan.aggregation.width(source.width)))
             self._aggregate(plan.aggregation, block, out, workers)
@@ -97,6 +107,30 @@ class Loader:
             batch.inputs = self._cached(batch, block.sources, plan, plan.places, workers)
         else:
             batch.inputs = torch.from_numpy(self._wide(batch, block.sources, workers))
+
+    def typed_rows(self, ids: NDArray[Any], workers: Workers) -> TypedInput:
+        """The rows of some vertices of a typed graph, in memory of their own."""
+        return self._typed(ids, lambda shape: np.empty(shape, np.float32), workers)
+
+    def _typed(self, ids: NDArray[Any], take: Take, workers: Workers) -> TypedInput:
+        """The rows of each type, in a matrix of the type's own width."""
+        source = self._source
+        assert isinstance(source, TypedRows)
+        starts = source.types.starts
+        order = order_by_type(starts, ids)
+        matrices: list[torch.Tensor | None] = []
+        tables: list[NDArray[Any] | None] = []
+        for number, table in enumerate(source.tables):
+            rows = ids[order.of(number)] - ids.dtype.type(starts[number])
+            if table is None:
+                matrices.append(None)
+                tables.append(rows)
+                continue
+            out = take((len(rows), table.width))
+            table.rows(rows, out, workers)
+            matrices.append(torch.from_numpy(out))
+            tables.append(None)
+        return TypedInput(order, matrices, tables)
 
     def _wide(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NDArray[np.float32]:
         out = self._take(batch, (len(ids), self._source.width))
@@ -129,6 +163,9 @@ class Loader:
         return kept[2]
 
     def _made_of_whole(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> Any:
+        if plan.form == "typed":
+            assert batch.blocks[0].sources is not None
+            return self.typed_rows(batch.blocks[0].sources, workers)
         source, matrix, num = self._source, self._source.matrix, batch.blocks[0].num_src
         if plan.form == "sparse":
             assert isinstance(source, SparseFeatures)

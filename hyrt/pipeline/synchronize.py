@@ -13,12 +13,17 @@ import torch
 
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
+from hyrt.nn.typed.learned_rows import RowGradients, added_rows
+from hyrt.nn.typed.table_optimizer import TableOptimizer
 from hyrt.objective.objective import added
 from hyrt.observe.hook import Site, call_in
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.trainer import Trainer
 from hyrt.quantities import one_line
+
+# What torch adds to a norm before it divides by it.
+_CLIP_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class StepTotals:
     """One host tensor a parameter; empty where no trainer had any targets."""
     num_edges: int = 0
     """Sampled edges."""
+    row_gradients: Sequence[RowGradients] = ()
+    """Those of learned rows: one entry a table, with each row once."""
 
     __repr__ = one_line
 
@@ -100,6 +107,7 @@ def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
         counts=added(result.counts for result in results),
         normalizer=sum(result.normalizer for result in results),
         gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
+        row_gradients=added_rows([rows for result in results for rows in result.row_gradients]),
     )
 
 
@@ -125,6 +133,8 @@ class Synchronizer:
         The most that the norm of all of a step's gradients together may be; 0 does not clip.
     warm_up
         Gives what the learning rates of a step are multiplied with.
+    tables
+        Steps the learned rows of the model, where it has some.
     """
 
     def __init__(
@@ -137,6 +147,7 @@ class Synchronizer:
         pass_on: PassOn = keep,
         clip_norm: float = 0.0,
         warm_up: Callable[[int], float] = lambda step: 1.0,
+        tables: TableOptimizer | None = None,
     ) -> None:
         self._parameters = list(parameters)
         self._optimizer = optimizer
@@ -147,6 +158,7 @@ class Synchronizer:
         self._held: StepTotals | None = None
         self._clip_norm = clip_norm
         self._warm_up = warm_up
+        self._tables = tables
 
     def step(self, work: StepWork) -> StepSummary:
         """Reduce gradient sums, divide once, step the optimizer once.
@@ -164,8 +176,9 @@ class Synchronizer:
         if total.gradients:
             for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
                 parameter.grad = gradient / total.normalizer
-            self._clip(work.step)
-            self._step_optimizer(self._warm_up(work.step))
+            rows = [each.divided(total.normalizer) for each in total.row_gradients]
+            rows = self._clip(work.step, rows)
+            self._step_optimizer(self._warm_up(work.step), rows)
         return StepSummary(
             loss=total.loss_sum / total.normalizer if total.normalizer else 0.0,
             counts=total.counts,
@@ -188,21 +201,28 @@ class Synchronizer:
         shares = work.results()
         for index, result in shares:
             finite = math.isfinite(result.loss_sum) and all(
-                math.isfinite(float(gradient.sum())) for gradient in result.gradients
+                math.isfinite(float(gradient.sum()))
+                for gradient in (*result.gradients, *(rows.values for rows in result.row_gradients))
             )
             if not finite:
                 raise self._diverged(f"the loss or a gradient of {self._trainers[index].name}", work.step)
         held = [] if self._held is None else [self._held]
         return add_results([*held, *(result for _, result in shares)])
 
-    def _clip(self, step: int) -> None:
+    def _clip(self, step: int, rows: list[RowGradients]) -> list[RowGradients]:
+        """Clip the gradients of parameters where they are, and return those of rows."""
         if not self._clip_norm:
-            return
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+            return rows
+        values = [each.values for each in rows]
+        grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm([*grads, *values])
         if not math.isfinite(norm):
             raise self._diverged("the norm of the gradients", step)
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+        factor = min(1.0, self._clip_norm / (float(norm) + _CLIP_EPSILON))
+        return [each.divided(1 / factor) for each in rows]
 
-    def _step_optimizer(self, warm_up: float) -> None:
+    def _step_optimizer(self, warm_up: float, rows: Sequence[RowGradients]) -> None:
         """Step it with that part of its learning rates, which stay those of the schedule."""
         groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
@@ -210,6 +230,8 @@ class Synchronizer:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate * warm_up
         self._optimizer.step()
+        if self._tables is not None:
+            self._tables.step(rows, groups[0]["lr"])
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 

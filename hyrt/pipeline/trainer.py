@@ -32,7 +32,8 @@ class InputPlan:
     """`rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
     aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved;
     `ids`: nothing, the device gathers the rows of V^0 itself; `narrow`: gathered rows in their narrow
-    format, for the device to widen; `cached`: the gathered rows that the device does not keep."""
+    format, for the device to widen; `cached`: the gathered rows that the device does not keep; `typed`: the
+    gathered rows of each type of vertices."""
     aggregation: Aggregation | None = None
     """What the first layer aggregates, for `aggregated`."""
     places: RowPlaces | None = None
@@ -70,6 +71,8 @@ def plan_input(
         Whether the mini-batches are the whole graph: then the matrix itself is preferred to an aggregate of
         its size.
     """
+    if graph.types is not None:
+        return InputPlan("typed")
     takes = inputs_of(model)
     if isinstance(graph.features, SparseSource):
         return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")

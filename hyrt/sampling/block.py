@@ -46,6 +46,9 @@ class KeptEdges(Protocol):
         """As `Block.edge_index` gives them."""
         ...
 
+    relations: Any
+    """As `Block.relations`."""
+
 
 @dataclass(slots=True)
 class Block:
@@ -98,6 +101,8 @@ class Block:
     kept: KeptEdges | None = None
     """Other forms of the edges, where somebody keeps them."""
     _transposed: Transposed | None = field(default=None, repr=False)
+    relations: Any = field(default=None, repr=False)
+    """The edges by relation, a `RelationSplit`, once `hyrt.nn.typed.by_relation` was asked for them."""
 
     __repr__ = one_line
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import NoTruth
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.sizes.degrees import DegreeDistribution
@@ -12,11 +15,13 @@ if TYPE_CHECKING:
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.sampling.sampler import Sampler
 
 
 class NeighborSettings(SamplerSettings):
-    """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer."""
+    """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer; in typed
+    graphs, of each relation into it.
+    """
 
     on_device: bool = False
     """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges
@@ -27,8 +32,20 @@ class NeighborSettings(SamplerSettings):
     `sampled`, at most the fan-out of the layer, which is biased, less noisy, and closer to what GCNs over
     sampled subgraphs do elsewhere. Evaluations use those of the graph."""
 
+    relation_fanout: dict[str, Annotated[int, NoTruth] | list[Annotated[int, NoTruth]]] = Field(default={})
+    """Of typed graphs, fan-outs for some relations in place of `sampler.fanout`, such as `{writes: 5, cites:
+    [10, 5]}`: one number, or one for each layer, starting with the targets' layer. Where several relations
+    have one name, `author/writes/paper` means one of them."""
+
     def check(self, layers: int) -> None:
         super().check(layers)
+        for name, given in self.relation_fanout.items():
+            fanouts = [given] if isinstance(given, int) else given
+            if any(fanout < -1 or fanout >= 2**31 for fanout in fanouts):
+                raise ValueError(
+                    f"sampler.relation_fanout: {name} has {given}: give counts from 0 on, or -1 for all "
+                    "neighbours"
+                )
         if self.degrees == "sampled" and self.on_device:
             raise ValueError(
                 "sampler.degrees=sampled does not go with sampler.on_device=true: omit one of them"
@@ -57,10 +74,19 @@ class NeighborSettings(SamplerSettings):
         batch_size: int,
         seed: int,
         class_weights: Any = None,
-    ) -> NeighborSampler:
+    ) -> Sampler:
         from hyrt.errors import ConfigError
         from hyrt.sampling.neighbor import NeighborSampler
 
+        if graph.types is not None:
+            return self._by_relation(
+                graph, targets, layers=layers, batch_size=batch_size, seed=seed, class_weights=class_weights
+            )
+        if self.relation_fanout:
+            raise ConfigError(
+                f"{graph.name}: sampler.relation_fanout is for typed graphs, and this one has no relations: "
+                "omit it"
+            )
         if self.degrees == "sampled" and graph.topology.edge_weights is not None:
             raise ConfigError(
                 f"{graph.name}: its edges have weights, whose sums are not those of numbers of neighbours: "
@@ -75,3 +101,19 @@ class NeighborSettings(SamplerSettings):
             class_weights=class_weights,
             sampled_degrees=self.degrees == "sampled",
         )
+
+    def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **given: Any) -> Sampler:
+        """The sampler of a typed graph."""
+        from hyrt.errors import ConfigError
+        from hyrt.sampling.relations.relation_fanouts import relation_fanouts
+        from hyrt.sampling.relations.relation_sampler import RelationSampler
+
+        for setting, is_given in (
+            ("sampler.on_device=true", self.on_device),
+            ("sampler.degrees=sampled", self.degrees == "sampled"),
+        ):
+            if is_given:
+                raise ConfigError(f"{graph.name}: {setting} does not go with a typed graph: omit it")
+        assert graph.types is not None
+        fanouts = relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
+        return RelationSampler(graph, targets, fanouts, **given)

@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError, StageFailure, describe
+from hyrt.nn.typed.learned_rows import LearnedRows, tables_of
+from hyrt.nn.typed.table_optimizer import TABLE_RULES, TableOptimizer
 
 Made = TypeVar("Made")
 
@@ -55,6 +57,9 @@ class Learner:
                 )
         self._config, self._train = config, config.train
         self.optimizer, self._schedule = build_optimizer(config, self.parameters)
+        tables = tables_of(model)
+        self.tables = build_table_optimizer(config, tables) if tables else None
+        """Steps the learned rows of the model, where it has some."""
 
     def check_schedule(self, epochs: int) -> None:
         """Try the optimizer and its schedule for a whole run, on a parameter that nothing else has.
@@ -138,6 +143,7 @@ class Learner:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self._schedule.state_dict() if self._schedule is not None else None,
+            "tables": None if self.tables is None else self.tables.state_dict(),
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
@@ -146,6 +152,8 @@ class Learner:
         self.optimizer.load_state_dict(kept["optimizer"])
         if self._schedule is not None:
             self._schedule.load_state_dict(kept["schedule"])
+        if self.tables is not None:
+            self.tables.load_state_dict(kept["tables"])
 
 
 def _step_schedule(schedule: LRScheduler, loss: float) -> None:
@@ -206,6 +214,32 @@ def build_optimizer(
         hint = _nearest(train.schedule, _classes(torch.optim.lr_scheduler, LRScheduler))
         raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler{hint}")
     return optimizer, _made(schedule, optimizer, train.schedule_options, "schedule")
+
+
+def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOptimizer:
+    """The rule of the configured optimizer for rows of which a step changes few.
+
+    Raises
+    ------
+    ConfigError
+        If the optimizer has no such rule, or an option that would change all rows.
+    """
+    train = config.train
+    rule = TABLE_RULES.get(train.optimizer)
+    if rule is None:
+        raise ConfigError(
+            f"train.optimizer={train.optimizer} has no rule for learned rows, of which a step changes those "
+            f"that it reads: give one of {', '.join(TABLE_RULES)}"
+        )
+    moving = [name for name in ("momentum", "amsgrad", "maximize") if train.optimizer_options.get(name)]
+    if moving:
+        raise ConfigError(
+            f"train.optimizer_options has {moving[0]}, which learned rows have no rule for: omit it"
+        )
+    known = inspect.signature(rule).parameters
+    options = {name: value for name, value in train.optimizer_options.items() if name in known}
+    options.pop("weight_decay", None)
+    return TableOptimizer(tables, lambda values: rule([values], **{"lr": train.lr, **options}))
 
 
 def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:

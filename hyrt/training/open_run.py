@@ -117,6 +117,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             parts.shared.pass_on,
             clip_norm=config.train.clip_norm,
             warm_up=parts.warm_up,
+            tables=learner.tables,
         )
         yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers, more_scores)
 

@@ -19,11 +19,12 @@ from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
-from hyrt.nn.models.model_kind import EDGE_FEATURES, takes_edge_features
+from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, takes_edge_features, takes_edge_types
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
+from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.objective import Objective
 from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.registry import OBJECTIVES
@@ -31,6 +32,7 @@ from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.given.link_steps import build_link_sampler
+from hyrt.training.given.typed_run import check_kind, check_own_module, check_typed_sampler, shape_of
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
@@ -74,9 +76,12 @@ def architecture(config: Config, graph: Graph) -> Architecture:
     model, options = config.model, dict(config.model.options)
     if graph.topology.edge_width and takes_edge_features(model.kind):
         options.setdefault(EDGE_FEATURES, graph.topology.edge_width)
+    shape = shape_of(graph)
+    if shape is not None and takes_edge_types(model.kind):
+        options.setdefault(EDGE_TYPES, shape.num_relations)
     return Architecture(
         kind=model.kind,
-        in_features=graph.num_features,
+        in_features=graph.num_features if shape is None else model.hidden,
         hidden=model.hidden,
         num_classes=graph.num_outputs,
         layers=model.layers,
@@ -89,18 +94,20 @@ def architecture(config: Config, graph: Graph) -> Architecture:
         residual=model.residual,
         low_precision=config.train.precision == "bf16",
         options=options,
+        shape=shape,
     )
 
 
 def build_model(config: Config, graph: Graph) -> GNN:
     """The configured model with weights drawn from the run's seed; the global generator is left as it was."""
     decoder = config.links.decoder
+    check_kind(config, graph)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if graph.links is not None and decoder in LINK_HEADS:
             made = architecture(config, graph)
             return LinkGNN(made, decoder, DECODERS[decoder].columns(made.num_classes))
-        return GNN(architecture(config, graph))
+        return (GNN if graph.types is None else TypedGNN)(architecture(config, graph))
 
 
 def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
@@ -231,6 +238,9 @@ class PreparedRun:
                 f"links.decoder={decoder} has weights of its own, which hyrt puts behind its own models: "
                 "give links.decoder=dot with a module of your own, which returns the embeddings"
             )
+        if self._module is not None:
+            check_own_module(self._module, self.graph)
+            check_typed_sampler(self._config, self.graph)
         model = build_model(self._config, self.graph) if self._module is None else self._module
         check_types(model, self.graph)
         check_edge_values(model, self.graph, drawn_by=self._config.sampler.reads_edge_weights)

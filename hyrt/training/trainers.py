@@ -139,6 +139,7 @@ def open_trainers(
             if threads_for(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
+            _check_typed(info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
@@ -164,6 +165,15 @@ def open_trainers(
                 "to false"
             )
         yield trainers
+
+
+def _check_typed(info: DeviceInfo, graph: Graph) -> None:
+    """Refuse a device that cannot take rows of several types."""
+    if graph.types is not None and "typed" not in info.forms:
+        raise UnsupportedModel(
+            f"{info.name} takes rows of one type of vertices, and {graph.name} has "
+            f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
+        )
 
 
 def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:

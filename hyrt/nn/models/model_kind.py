@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MODELS = EntryPointGroup("hyrt.models", "model.kind")
 EDGE_FEATURES = "edge_features"
 """The option of kinds that are made for so many features of edges."""
+EDGE_TYPES = "edge_types"
+"""The option of kinds that tell so many types of edges apart."""
 
 
 class ModelKind(ABC):
@@ -43,6 +45,8 @@ class ModelKind(ABC):
     adds_rows_last: ClassVar[bool] = False
     """Whether `model.residual` adds a layer's input after its norm and its ReLU, and to no first layer (Li et
     al., ICCV 2019, equation 4), rather than before both."""
+    typed: ClassVar[bool] = False
+    """Whether it is made for typed graphs, and for no others: `architecture.shape` has the relations."""
     assumption: ClassVar[str] = ""
     """What a prediction assumes of its costs, in a sentence; empty for nothing."""
 
@@ -126,6 +130,11 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
 def takes_edge_features(kind: str) -> bool:
     """Whether a kind of model has the option `edge_features`."""
     return EDGE_FEATURES in inspect.signature(find_model(kind).layer).parameters
+
+
+def takes_edge_types(kind: str) -> bool:
+    """Whether a kind of model has the option `edge_types`."""
+    return EDGE_TYPES in inspect.signature(find_model(kind).layer).parameters
 
 
 def checked_width(kind: str, width: int) -> int:

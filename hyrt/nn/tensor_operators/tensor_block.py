@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -33,6 +34,7 @@ class Derived:
     rows: torch.Tensor | None = None
     transposed: TensorTransposed | None = None
     with_loops: TensorBlock | None = None
+    relations: Any = None
 
     __repr__ = one_line
 
@@ -124,6 +126,10 @@ class TensorBlock:
                 torch.searchsorted(columns, borders), self.rows()[edges], edges
             )
         return self.derived.transposed
+
+    def part_of(self, num_dst: int, **fields: torch.Tensor) -> TensorBlock:
+        """A block from the same sources with other edges, whose derived forms are built anew."""
+        return replace(self, num_dst=num_dst, derived=Derived(), **fields)  # type: ignore[arg-type]
 
     def edge_index(self) -> torch.Tensor:
         """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""

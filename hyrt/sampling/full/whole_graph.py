@@ -72,6 +72,8 @@ class WholeGraph:
         """[n] the vertices of these rows."""
         self.gatherings = gatherings
         """Makes the gatherings; None where all vertices are here."""
+        self.relations: Any = None
+        """As `Block.relations`."""
 
     @property
     def is_shared(self) -> bool:

@@ -87,7 +87,13 @@ def test_the_yaml_has_the_settings_of_the_kind() -> None:
     written = yaml.safe_load(to_yaml(build_config({"sampler": {"kind": "saint"}})))["sampler"]
     assert written == {"kind": "saint", "fanout": None, "roots": 2000, "walk_length": 2, "units": 1}
     written = yaml.safe_load(to_yaml(build_config({})))["sampler"]
-    assert written == {"kind": "neighbor", "fanout": None, "on_device": False, "degrees": "full"}
+    assert written == {
+        "kind": "neighbor",
+        "fanout": None,
+        "on_device": False,
+        "degrees": "full",
+        "relation_fanout": {},
+    }
 
 
 @pytest.mark.parametrize("kind", ["neighbor", "saint"])

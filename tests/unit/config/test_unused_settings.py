@@ -8,6 +8,7 @@ from hyrt.config import build_config
 from hyrt.config.unused_settings import unused_settings
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_features
+from hyrt.nn.typed.typed_shape import TypedShape
 
 
 class _Watched:
@@ -15,7 +16,8 @@ class _Watched:
 
     def __init__(self, kind: str) -> None:
         self.seen: set[str] = set()
-        self._all = Architecture(kind=kind, in_features=4, num_classes=4, hidden=8)
+        shape = TypedShape(("a",), (3,), (4,), ((0, "r", 0),)) if find_model(kind).typed else None
+        self._all = Architecture(kind=kind, in_features=4, num_classes=4, hidden=8, shape=shape)
 
     def __getattr__(self, name: str) -> Any:
         self.seen.add(name)
@@ -42,7 +44,7 @@ def test_what_is_given_and_not_read_is_told() -> None:
 
     shared = {"kind": "graphsage", "heads": 8, "attention_dropout": 0.3, "aggregate": "sum", "dropout": 0.1}
     assert said(model=shared) == [
-        "model.heads=8 is not used by graphsage: edge-gat and gat read it",
+        "model.heads=8 is not used by graphsage: edge-gat, gat, hgt and rgat read it",
         "model.attention_dropout=0.3 is not used by graphsage: gat reads it",
     ]
     assert said(model={**shared, "kind": "gat"}) == [

@@ -6,6 +6,7 @@ import torch
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
+from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.edge_columns import known_types
 from hyrt.nn.saga.layer import SagaLayer
@@ -28,6 +29,10 @@ def check_types(model: torch.nn.Module, graph: Graph) -> None:
     DataError
         If the graph has types and nothing reads them.
     """
+    if isinstance(model, GNN) and any(
+        isinstance(each, Layer) and each.takes_relations for each in model.layers
+    ):
+        return
     layers = [each for each in model.layers if isinstance(each, SagaLayer)] if isinstance(model, GNN) else []
     readers = [each for each in layers if each.edge_types]
     types = graph.topology.edge_types

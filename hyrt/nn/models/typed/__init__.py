@@ -1,0 +1,1 @@
+"""Kinds of models for typed graphs."""

@@ -1,0 +1,39 @@
+"""R-GAT: attention within each relation (Busbridge et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Rgat(ModelKind):
+    """Attention over the neighbours that each relation gives, added up, with the own row beside it; hidden
+    layers concatenate their heads, the last averages them.
+    """
+
+    typed = True
+    best_form = "rows"
+    defaults: ClassVar = {"train.lr": 5e-3, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+    reads = ("heads",)
+
+    def check(self, *, hidden: int, heads: int) -> None:
+        if hidden % heads:
+            raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.typed.layers.rgat_layer import RgatLayer
+
+        assert architecture.shape is not None
+        return RgatLayer(
+            in_features,
+            out_features if last else out_features // architecture.heads,
+            architecture.heads,
+            architecture.shape,
+            average=last,
+            low_precision=architecture.low_precision,
+        )

@@ -1,0 +1,49 @@
+"""The edges of a tensor block, numbered by relation."""
+
+from __future__ import annotations
+
+import torch
+
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.sampling.relations.relation_split import RelationSplit
+
+
+def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
+    """As `hyrt.sampling.relations.relation_split.split_block`, with torch's operators."""
+    types = block.edge_types
+    assert types is not None, "the blocks of a typed graph have the relations of edges"
+    device, rows = block.columns.device, block.rows()
+    # Edges of a destination are sorted by relation, so one stable sort puts runs in order.
+    of_edges, edges = torch.sort(types.long(), stable=True)
+    keys = of_edges * block.num_dst + rows[edges]
+    runs_of, counts = torch.unique_consecutive(keys, return_counts=True)
+    relations, run_rows = runs_of // max(1, block.num_dst), runs_of % max(1, block.num_dst)
+    borders = torch.arange(num_relations + 1, device=device)
+    starts = torch.searchsorted(relations, borders).tolist()
+    edge_starts = torch.searchsorted(of_edges, borders).tolist()
+    zero = torch.zeros(1, dtype=torch.long, device=device)
+    by_row, order = torch.sort(run_rows, stable=True)
+    row_indptr = torch.searchsorted(by_row, torch.arange(block.num_dst + 1, device=device))
+    runs = TensorBlock(
+        indptr=torch.cat([zero, counts.cumsum(0)]),
+        columns=block.columns[edges],
+        sources=block.sources,
+        num_dst=len(runs_of),
+        degrees=counts.int(),
+        source_degrees=block.source_degrees,
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+    )
+    sums = TensorBlock(
+        indptr=row_indptr,
+        columns=order,
+        sources=run_rows,
+        num_dst=block.num_dst,
+        degrees=(row_indptr[1:] - row_indptr[:-1]).int(),
+        source_degrees=runs.degrees,
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+    )
+    return RelationSplit(runs, sums, run_rows, edges, starts, edge_starts)

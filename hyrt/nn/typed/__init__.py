@@ -1,0 +1,1 @@
+"""Models of typed graphs: rows of several types, learned rows, layers of relations."""

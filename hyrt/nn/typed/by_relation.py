@@ -1,0 +1,30 @@
+"""The edges of a block by relation, found once for all passes over it."""
+
+from __future__ import annotations
+
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.tensor_operators.tensor_split import split_tensors
+from hyrt.sampling.block import Block
+from hyrt.sampling.relations.relation_split import RelationSplit, split_block
+
+
+def by_relation(block: Block | TensorBlock, num_relations: int) -> RelationSplit:
+    """Number a block's edges by relation at the first call; blocks of the same edges share what was found.
+
+    Parameters
+    ----------
+    block
+        Its edges are sorted by relation within a destination, and `edge_types` has their relations.
+    num_relations
+        Relations of the graph.
+    """
+    if isinstance(block, TensorBlock):
+        if block.derived.relations is None:
+            block.derived.relations = split_tensors(block, num_relations)
+        found: RelationSplit = block.derived.relations
+        return found
+    keeper = block if block.kept is None else block.kept
+    if keeper.relations is None:
+        keeper.relations = split_block(block, num_relations)
+    kept: RelationSplit = keeper.relations
+    return kept

@@ -1,0 +1,103 @@
+"""From rows of several types and widths to rows of one width: a linear map a type, or learned rows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyrt.nn.operators.product import linear
+from hyrt.nn.typed.learned_rows import LearnedRows
+from hyrt.nn.typed.permuted_rows import permuted
+from hyrt.nn.typed.typed_input import TypedInput, TypedSources, TypePart
+from hyrt.nn.typed.typed_shape import TypedShape
+
+
+class InputMaps(nn.Module):
+    """W_t x + b_t for vertices of each type t that has features; a row of its own for each other vertex.
+
+    Parameters
+    ----------
+    shape
+        The types.
+    width
+        Columns of the result.
+    """
+
+    def __init__(self, shape: TypedShape, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.maps = nn.ModuleDict()
+        self.learned = nn.ModuleDict()
+        for number, columns in enumerate(shape.widths):
+            if columns is None:
+                self.learned[str(number)] = LearnedRows(shape.counts[number], width)
+                continue
+            made = nn.Linear(columns, width)
+            nn.init.xavier_uniform_(made.weight)
+            nn.init.zeros_(made.bias)
+            self.maps[str(number)] = made
+
+    def forward(self, x: TypedInput) -> TypedSources:
+        """The sources with the maps that make rows of them; nothing is multiplied yet."""
+        parts = []
+        for number, (matrix, rows) in enumerate(zip(x.matrices, x.tables, strict=True)):
+            if rows is not None:
+                table = self.learned[str(number)]
+                parts.append(TypePart(table(rows, x.device), None, None))
+                continue
+            assert matrix is not None
+            of_type = self.maps[str(number)]
+            assert isinstance(of_type, nn.Linear)
+            parts.append(TypePart(matrix, of_type.weight, of_type.bias))
+        return TypedSources(x.order, parts)
+
+
+def projected(x: TypedSources, *, low_precision: bool = False) -> torch.Tensor:
+    """[num_src, width] the rows of all sources, in the order of the sources."""
+    made = []
+    for part in x.parts:
+        if part.weight is None:
+            made.append(part.rows)
+        else:
+            made.append(linear(part.rows, part.weight, part.bias, low_precision=low_precision))
+    together = torch.cat(made)
+    return permuted(together, x.order.places, x.order.order)
+
+
+def typed_linear(
+    x: torch.Tensor,
+    sizes: list[int],
+    weights: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    low_precision: bool,
+) -> torch.Tensor:
+    """Rows of several types, each times its type's matrix.
+
+    Parameters
+    ----------
+    x
+        [n, in], rows of a type beside each other.
+    sizes
+        [T] rows of each type.
+    weights, bias
+        [T, out, in] and [T, out].
+    low_precision
+        Multiply in bfloat16.
+
+    Returns
+    -------
+    [n, out] in the same order.
+    """
+    ends = np.cumsum([0, *sizes]).tolist()
+    parts = [
+        linear(rows, weights[number], None if bias is None else bias[number], low_precision=low_precision)
+        for number, (rows, (start, stop)) in enumerate(
+            zip(torch.split(x, sizes), pairwise(ends), strict=True)
+        )
+        if stop > start
+    ]
+    return torch.cat(parts) if parts else x.new_empty((0, weights.shape[1]))

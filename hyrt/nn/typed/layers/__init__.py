@@ -1,0 +1,1 @@
+"""Layers that compute a function for each relation."""

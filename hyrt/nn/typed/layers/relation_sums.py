@@ -1,0 +1,203 @@
+"""The mean of each relation's neighbours, multiplied by the relation's matrix and added up.
+
+For a destination i, it is sum_r W_r mean_j x_j + V x_i + b over the relations r that lead to it, with the
+mean over the neighbours j that r gives it. Means have a row for each run, which is an edge type's edges into
+one destination: they are multiplied after they are taken, so no edge has a row of its own, and rows of
+sources are multiplied only where that is less work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hyrt.nn.inputs import Rows, own_rows, source_rows
+from hyrt.nn.operators.aggregate import aggregate
+from hyrt.nn.operators.product import linear
+from hyrt.nn.saga.over_block import relabelled
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.typed.by_relation import by_relation
+from hyrt.nn.typed.input_maps import typed_linear
+from hyrt.nn.typed.permuted_rows import permuted
+from hyrt.nn.typed.type_order import order_by_type
+from hyrt.nn.typed.typed_input import TypedSources
+from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.sampling.block import Block
+from hyrt.sampling.relations.relation_split import RelationSplit
+
+# Multiplications that take as long as reading a number of a row somewhere in memory.
+_READ = 4
+
+
+def relation_sums(
+    block: Block | TensorBlock,
+    x: Rows,
+    shape: TypedShape,
+    weights: torch.Tensor,
+    own: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    low_precision: bool = False,
+) -> torch.Tensor:
+    """Means of relations times their matrices, added to the product of the own row.
+
+    Parameters
+    ----------
+    block
+        A block of a typed graph.
+    x
+        Rows of its sources.
+    shape
+        Types and relations.
+    weights
+        [R, out, in] the matrices of the relations.
+    own
+        [out, in] for all destinations, or [T, out, in] by their types.
+    bias
+        [out].
+    low_precision
+        Multiply in bfloat16.
+
+    Returns
+    -------
+    [num_dst, out].
+    """
+    split = by_relation(block, shape.num_relations)
+    if isinstance(x, TypedSources):
+        total = _own_of_types(block, x, shape, own, bias, low_precision=low_precision)
+        made = _runs_of_types(split, x, shape, weights, low_precision=low_precision)
+    else:
+        total = _own(block, x, shape, own, bias, low_precision=low_precision)
+        made = _runs(split, source_rows(x), weights, low_precision=low_precision)
+    if not made:
+        return total
+    return aggregate(split.sums, torch.cat(made), "sum", onto=total)
+
+
+def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool) -> list[torch.Tensor]:
+    """For each relation that is there, [runs, out]."""
+    out, width = weights.shape[1:]
+    present = split.present
+    first = [
+        r for r in present if isinstance(x, torch.Tensor) and _multiplies_first(split, r, len(x), out, width)
+    ]
+    if not first:
+        means = torch.split(aggregate(split.runs, x, "mean"), split.sizes)
+        return [linear(means[r], weights[r], low_precision=low_precision) for r in present]
+    made = []
+    for r in present:
+        if r in first:
+            products = linear(x, weights[r], low_precision=low_precision)
+            made.append(aggregate(split.of(r), products, "mean"))
+        else:
+            mean = aggregate(split.of(r), x, "mean")
+            made.append(linear(mean, weights[r], low_precision=low_precision))
+    return made
+
+
+def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: int, width: int) -> bool:
+    """Whether it is less work to multiply all sources than to read their wider rows along the edges."""
+    edges = split.edge_starts[relation + 1] - split.edge_starts[relation]
+    runs = split.sizes[relation]
+    return out < width and num_src * width * out < runs * width * out + _READ * edges * (width - out)
+
+
+def _runs_of_types(
+    split: RelationSplit, x: TypedSources, shape: TypedShape, weights: torch.Tensor, *, low_precision: bool
+) -> list[torch.Tensor]:
+    """As `_runs`, over rows that no map has been applied to: means of rows are mapped, not the rows."""
+    made = []
+    for r in split.present:
+        source = shape.relations[r][0]
+        part = x.parts[source]
+        block = of_type(split.of(r), x.order, source)
+        mean = aggregate(block, part.rows, "mean")
+        weight, bias = _through(weights[r], part.weight, part.bias)
+        made.append(linear(mean, weight, bias, low_precision=low_precision))
+    return made
+
+
+def of_type(block: Any, order: Any, source: int) -> Any:
+    """A block whose sources all have one type, over the rows of that type."""
+    of_source = order.of(source)
+    columns = order.places[block.columns] - order.starts[source]
+    if isinstance(block, TensorBlock):
+        return block.part_of(block.num_dst, columns=columns, sources=of_source)
+    return replace(block, columns=columns, sources=of_source, num_src=len(of_source), _transposed=None)
+
+
+def _through(
+    weight: torch.Tensor, before: torch.Tensor | None, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A map after another one, as one: its matrix and bias."""
+    if before is None:
+        return weight, None
+    return weight @ before, None if bias is None else weight @ bias
+
+
+def _own(
+    block: Block | TensorBlock,
+    x: Rows,
+    shape: TypedShape,
+    own: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    low_precision: bool,
+) -> torch.Tensor:
+    rows = own_rows(block, x)
+    assert isinstance(rows, torch.Tensor)
+    if own.ndim == 2:
+        return linear(rows, own, bias, low_precision=low_precision)
+    order = destinations_by_type(block, shape)
+    by_type = permuted(rows, order.order, order.places)
+    made = typed_linear(by_type, order.sizes, own, None, low_precision=low_precision)
+    return permuted(made, order.places, order.order) + bias
+
+
+def sources_by_type(block: Any, shape: TypedShape) -> Any:
+    """The order of a block's sources by type."""
+    return order_by_type(shape.starts, block.sources)
+
+
+def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
+    """A block with rows of its own sources, [num_src, in], where it was read in place."""
+    if isinstance(block, TensorBlock):
+        assert isinstance(x, torch.Tensor)
+        return block, x
+    block, rows = relabelled(block, x, dtype)
+    assert isinstance(rows, torch.Tensor), "rows of a typed graph are dense when they have one width"
+    return block, rows
+
+
+def destinations_by_type(block: Any, shape: TypedShape) -> Any:
+    """The order of a block's destinations by type."""
+    return order_by_type(shape.starts, block.destinations)
+
+
+def _own_of_types(
+    block: Block | TensorBlock,
+    x: TypedSources,
+    shape: TypedShape,
+    own: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    low_precision: bool,
+) -> torch.Tensor:
+    """As `_own`, over rows that no map has been applied to."""
+    order = destinations_by_type(block, shape)
+    made = []
+    for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
+        if not size:
+            continue
+        # Destinations come first among the sources, and so among those of their type.
+        weight, before = _through(own if own.ndim == 2 else own[number], part.weight, part.bias)
+        together = bias if before is None else before + bias
+        made.append(linear(part.rows[:size], weight, together, low_precision=low_precision))
+    return permuted(torch.cat(made), order.places, order.order)
+
+
+def footprint_row(width: int, out: int, num_relations: int) -> int:
+    """Numbers for each destination: of each relation a mean and its product, the own row and its product."""
+    return (num_relations + 1) * (width + 2 * out)

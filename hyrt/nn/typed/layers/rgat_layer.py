@@ -1,0 +1,117 @@
+"""R-GAT: attention within each relation (Busbridge et al., 2019), added up."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import leaky_relu
+
+from hyrt.nn.inputs import Rows
+from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.operators.aggregate import aggregate
+from hyrt.nn.operators.product import linear
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.typed.attention.run_attention import edge_sums, softmax_of_runs, weighted_sums
+from hyrt.nn.typed.by_relation import by_relation
+from hyrt.nn.typed.layers.relation_sums import over_own_sources
+from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.sampling.block import Block
+
+_SLOPE = 0.2
+
+
+class RgatLayer(Layer):
+    """sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
+
+    The weights a_ij are the softmax, over the neighbours j that the relation gives i, of LeakyReLU(s_r . W_r
+    x_j + d_r . W_r x_i). Heads are concatenated, or averaged in a last layer. Rows are combined before they
+    are multiplied, as in `hyrt.nn.operators.attention`.
+
+    Parameters
+    ----------
+    in_features
+        Width of source rows.
+    head_features
+        Width of one head's result.
+    heads
+        Number of heads.
+    shape
+        The relations.
+    average
+        Average the heads instead of concatenating them.
+    low_precision
+        Multiply in bfloat16.
+    """
+
+    takes_relations = True
+
+    def __init__(
+        self,
+        in_features: int,
+        head_features: int,
+        heads: int,
+        shape: TypedShape,
+        *,
+        average: bool = False,
+        low_precision: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.shape, self.average = in_features, shape, average
+        self.low_precision = low_precision
+        num = shape.num_relations
+        out = head_features if average else heads * head_features
+        self.weight = nn.Parameter(torch.empty(num, heads, head_features, in_features))
+        self.source = nn.Parameter(torch.empty(num, heads, head_features))
+        self.destination = nn.Parameter(torch.empty(num, heads, head_features))
+        self.own = nn.Parameter(torch.empty(out, in_features))
+        self.bias = nn.Parameter(torch.zeros(out))
+        for matrix in self.weight.data.flatten(1, 2):
+            nn.init.xavier_uniform_(matrix)
+        for parameter in (*self.source.data, *self.destination.data, self.own.data):
+            nn.init.xavier_uniform_(parameter)
+
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """[num_dst, out] from [num_src, in] rows."""
+        num, heads, _width, _ = self.weight.shape
+        block, rows = over_own_sources(block, x, self.bias.dtype)
+        split = by_relation(block, num)
+        own = rows[: block.num_dst]
+        of_sources = torch.einsum("rhdf,rhd->rhf", self.weight, self.source).flatten(0, 1)
+        of_destinations = torch.einsum("rhdf,rhd->rhf", self.weight, self.destination).flatten(0, 1)
+        at_rows = linear(own, of_destinations).view(-1, num, heads)
+        at_runs = torch.cat(
+            [
+                at_rows[_index(split.rows[start:stop]), r]
+                for r in split.present
+                for start, stop in [split.starts[r : r + 2]]
+            ]
+            or [at_rows.new_empty((0, heads))]
+        )
+        scores = leaky_relu(edge_sums(split, at_runs, linear(rows, of_sources)), _SLOPE)
+        combined = weighted_sums(split, softmax_of_runs(split, scores), rows[:, None])
+        made = [
+            torch.stack(
+                [
+                    linear(part[:, h], self.weight[r, h], low_precision=self.low_precision)
+                    for h in range(heads)
+                ],
+                1,
+            )
+            for r, part in enumerate(torch.split(combined, split.sizes))
+            if len(part)
+        ]
+        total = linear(own, self.own, self.bias, low_precision=self.low_precision)
+        if made:
+            per_head = torch.cat(made)
+            flat = per_head.mean(1) if self.average else per_head.flatten(1)
+            total = aggregate(split.sums, flat, "sum", onto=total)
+        return total.relu() if relu else total
+
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        num, heads, width, in_features = self.weight.shape
+        return Footprint(num * heads * (in_features + 3 * width) + 2 * len(self.bias), 4 * heads)
+
+
+def _index(rows: object) -> torch.Tensor:
+    """Positions as torch indexes by them."""
+    return rows.long() if isinstance(rows, torch.Tensor) else torch.from_numpy(rows).long()

@@ -1,0 +1,122 @@
+"""Rows of vertices that have no features: a table that is learned, of which a step changes few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hyrt.nn.typed.permuted_rows import take_rows
+from hyrt.quantities import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class RowGradients:
+    """The gradient of some rows of a table; that of all others is zero."""
+
+    table: int
+    """Which of the model's tables, in the order of `tables_of`."""
+    rows: NDArray[np.int64]
+    """[n] distinct rows."""
+    values: torch.Tensor
+    """[n, width] on the host."""
+
+    __repr__ = one_line
+
+    def divided(self, by: float) -> RowGradients:
+        """The same rows with values divided by a number."""
+        return RowGradients(self.table, self.rows, self.values / by)
+
+
+def added_rows(parts: Sequence[RowGradients]) -> list[RowGradients]:
+    """The sums over parts, table by table, with ascending rows; added in the order of the parts."""
+    by_table: dict[int, list[RowGradients]] = {}
+    for part in parts:
+        by_table.setdefault(part.table, []).append(part)
+    return [_added(by_table[table]) for table in sorted(by_table)]
+
+
+def _added(parts: Sequence[RowGradients]) -> RowGradients:
+    rows, places = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
+    values = parts[0].values.new_zeros((len(rows), parts[0].values.shape[1]))
+    at = 0
+    for part in parts:
+        # The rows of a part are distinct.
+        values.numpy()[places[at : at + len(part.rows)]] += part.values.numpy()
+        at += len(part.rows)
+    return RowGradients(parts[0].table, rows, values)
+
+
+class LearnedRows(nn.Module):
+    """A table of rows in host memory, which replicas on all devices share.
+
+    It is no parameter: a step's gradient has the rows that the step has read, and whoever steps the optimizer
+    changes those alone. Copies of the module have the same memory, so they see a new value at once. Rows are
+    read when a step propagates, never before the step that precedes it is over.
+
+    Parameters
+    ----------
+    num_rows, width
+        The shape of the table.
+    """
+
+    values: torch.Tensor
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("values", torch.randn(num_rows, width) / width**0.5)
+        self._read: tuple[NDArray[Any], torch.Tensor] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = type(self).__new__(type(self))
+        nn.Module.__init__(copied)
+        copied.register_buffer("values", self.values)
+        copied._read = None
+        copied.training = self.training
+        memo[id(self)] = copied
+        return copied
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Stay in host memory, whatever the rest of the model is moved to."""
+        return self
+
+    def forward(self, rows: NDArray[Any], device: torch.device | None = None) -> torch.Tensor:
+        """[n, width] some rows; with gradients in training.
+
+        Parameters
+        ----------
+        rows
+            [n] distinct rows.
+        device
+            Where the result is; the host by default.
+        """
+        taken = take_rows(self.values, rows)
+        if device is not None:
+            taken = taken.to(device)
+        if self.training and torch.is_grad_enabled():
+            taken.requires_grad_()
+            self._read = (rows, taken)
+        return taken
+
+    def take_gradient(self, table: int) -> RowGradients | None:
+        """What the backward pass found of the rows that were read last; None where none were."""
+        read, self._read = self._read, None
+        if read is None or read[1].grad is None:
+            return None
+        return RowGradients(table, read[0].astype(np.int64), read[1].grad.to("cpu"))
+
+
+def tables_of(model: nn.Module) -> list[LearnedRows]:
+    """The tables of a model, in the order of its modules."""
+    return [module for module in model.modules() if isinstance(module, LearnedRows)]
+
+
+def take_row_gradients(model: nn.Module) -> list[RowGradients]:
+    """The gradients of the rows of tables that a model has read in a step."""
+    found = (each.take_gradient(number) for number, each in enumerate(tables_of(model)))
+    return [gradients for gradients in found if gradients is not None]

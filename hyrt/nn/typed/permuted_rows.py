@@ -1,0 +1,82 @@
+"""Rows in another order, differentiably."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hyrt.graph.row_kernels import gather_rows
+from hyrt.machine.workers import current_workers
+from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.operators.result_memory import empty
+
+_GRAIN = 2048
+
+
+def take_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
+    """x[rows], without a gradient: on the host by the calling thread's team."""
+    if isinstance(rows, torch.Tensor):
+        return x.index_select(0, rows)
+    source = x.detach().contiguous()
+    out = empty((len(rows), *x.shape[1:]), source)
+    flat, result = source.view(len(source), -1).numpy(), out.view(len(rows), -1).numpy()
+    current_workers().run(lambda start, stop: gather_rows(flat, rows, result, start, stop), len(rows), _GRAIN)
+    return out
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
+        ctx.places = places
+        return take_rows(x, order)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return take_rows(grad, ctx.places), None, None
+
+
+def permuted(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
+    """x[order], differentiable.
+
+    Parameters
+    ----------
+    x
+        [n, ...].
+    order, places
+        [n] a permutation and its inverse: int32 arrays, or tensors where x is on a device.
+    """
+    return cast(torch.Tensor, _Permuted.apply(x, order, places))  # type: ignore[no-untyped-call]
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: Any, num: int) -> torch.Tensor:
+        ctx.rows, ctx.num = rows, num
+        return take_rows(x, rows)
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        out = grad.new_zeros((ctx.num, *grad.shape[1:]))
+        if isinstance(ctx.rows, np.ndarray):
+            # Each row is there once at most.
+            out.numpy()[ctx.rows] = grad.numpy()
+        else:
+            out.index_copy_(0, ctx.rows, grad)
+        return out, None, None
+
+
+def distinct_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
+    """x[rows] of distinct rows, differentiable.
+
+    Parameters
+    ----------
+    x
+        [n, ...].
+    rows
+        [m] distinct positions: an int32 array, or a tensor where x is on a device.
+    """
+    return cast(torch.Tensor, _Head.apply(x, rows, len(x)))  # type: ignore[no-untyped-call]

@@ -1,0 +1,83 @@
+"""Vertices of several types in an order in which those of a type lie beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.quantities import one_line
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
+    """The type of each vertex, and how many there are of each."""
+    last = len(starts) - 2
+    for i in range(len(ids)):
+        low, high = 0, last
+        while low < high:
+            middle = (low + high + 1) // 2
+            if starts[middle] <= ids[i]:
+                low = middle
+            else:
+                high = middle - 1
+        types[i] = low
+        counts[low] += 1
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+def _place_types(types: Any, following: Any, order: Any, places: Any) -> None:
+    """A stable counting sort by type."""
+    for i in range(len(types)):
+        at = following[types[i]]
+        following[types[i]] = at + 1
+        order[at] = i
+        places[i] = at
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOrder:
+    """Positions in an array of vertices, by type and then by position."""
+
+    order: NDArray[np.int32]
+    """[n] the position of each vertex of the new order."""
+    places: NDArray[np.int32]
+    """[n] where each position is in the new order."""
+    types: NDArray[Any]
+    """[n] int8, or int32 where there are many, the type of each position."""
+    starts: tuple[int, ...]
+    """[T + 1] where each type begins in the new order."""
+
+    __repr__ = one_line
+
+    @property
+    def sizes(self) -> list[int]:
+        """[T] how many there are of each type."""
+        return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
+
+    def of(self, number: int) -> NDArray[np.int32]:
+        """The positions of one type, ascending."""
+        return self.order[self.starts[number] : self.starts[number + 1]]
+
+
+def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
+    """Put vertices in order by type.
+
+    Parameters
+    ----------
+    starts
+        [T + 1] the first vertex of each type.
+    ids
+        [n] vertices.
+    """
+    num_types = len(starts) - 1
+    types = np.empty(len(ids), np.int8 if num_types < 2**7 else np.int32)
+    counts = np.zeros(num_types, np.int64)
+    _count_types(starts, ids, types, counts)
+    ends = np.cumsum(counts)
+    order, places = np.empty(len(ids), np.int32), np.empty(len(ids), np.int32)
+    _place_types(types, ends - counts, order, places)
+    return TypeOrder(order, places, types, (0, *ends.tolist()))

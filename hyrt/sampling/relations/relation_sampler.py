@@ -1,0 +1,102 @@
+"""Node-wise neighbour sampling of a typed graph: the blocks of a mini-batch along each relation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.machine.buffer_pool import TakenArrays
+from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_maker import BlockMaker
+from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.order import TargetOrder
+from hyrt.sampling.relations.relation_kernels import count_by_relation, draw_by_relation
+from hyrt.sampling.sampler import Hop, HopSampler
+
+_GRAIN = 1024
+
+
+class RelationSampler:
+    """Samples L blocks around shuffled targets, of each vertex some neighbours of every relation into it.
+
+    The neighbours that a relation gives a vertex in a step are a function of (seed, step, layer, vertex,
+    relation). Edges of a destination stay sorted by relation, and have for a factor by how much the relation
+    has more edges into it than were drawn.
+
+    Parameters
+    ----------
+    fanouts
+        [L, R] neighbours of each vertex by layer, the targets' first, and by relation; -1 takes all.
+    graph, targets, batch_size, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`; the graph is typed.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        fanouts: Sequence[Sequence[int]],
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        # Counted from the input, as layers are.
+        self._fanouts = np.array(fanouts, np.int64)[::-1]
+        self._topology = graph.topology
+        self._seed = seed
+        self._blocks = BlockMaker(graph, len(fanouts), seed, class_weights)
+        self.ids = self._blocks.ids
+        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        assert hops is None, "devices do not draw by relation"
+
+        def draw(layer: int, vertices: Ids, renumber: bool, arrays: TakenArrays) -> Hop:
+            return self._draw(step, layer, vertices, workers, arrays)
+
+        return self._blocks.minibatch(step, units, workers, draw, in_place=in_place)
+
+    def _draw(self, step: int, layer: int, vertices: Ids, workers: Workers, arrays: TakenArrays) -> Hop:
+        """The neighbours of some vertices in one layer."""
+        topology, pool, num = self._topology, self._blocks.pool, len(vertices)
+        types = topology.edge_types
+        assert types is not None, "a typed graph has relations"
+        fanouts = self._fanouts[layer - 1]
+        key = stream_key(self._seed, SAMPLE, step, layer)
+        degrees, counts = arrays.take(num, np.int32), np.empty(num, np.int32)
+
+        def count(start: int, stop: int) -> None:
+            count_by_relation(topology.indptr, types, vertices, fanouts, start, stop, degrees, counts)
+
+        workers.run(count, num, 4 * _GRAIN)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(f"{num:,} vertices have {edges:,} sampled edges: lower sampler.fanout")
+        offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
+        prefix_sum(counts, offsets)
+        drawn, weights = arrays.take(edges, types.dtype), arrays.take(edges, np.float32)
+        positions = (arrays if topology.has_edge_values else pool).take(edges, np.int64)
+        graph = (topology.indptr, topology.indices, types, vertices, fanouts, offsets, key)
+
+        def draw(start: int, stop: int) -> None:
+            draw_by_relation(*graph, start, stop, positions, neighbors, drawn, weights)
+
+        workers.run(draw, num, _GRAIN)
+        if topology.has_edge_values:
+            return Hop(degrees, offsets, neighbors, edge_types=drawn, weights=weights, edges=positions)
+        pool.give(positions)
+        return Hop(degrees, offsets, neighbors, edge_types=drawn, weights=weights)

@@ -1,0 +1,117 @@
+"""The edges of a block, numbered by relation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from hyrt.quantities import one_line
+from hyrt.sampling.block import Block
+from hyrt.sampling.relations.relation_kernels import count_runs, split_runs
+
+
+@dataclass(slots=True)
+class RelationSplit:
+    """A block's edges by relation, and within it by destination.
+
+    A run is the edges of one relation into one destination. Runs are numbered by relation, then destination.
+    What layers compute for a relation are rows of runs: a step from sources to `runs`, and one from there
+    to destinations through `sums`. Arrays are numpy's, or torch's where the block's are.
+    """
+
+    runs: Any
+    """The block (`Block` or `TensorBlock`) from the sources to the P runs."""
+    sums: Any
+    """The block from the runs to the destinations."""
+    rows: Any
+    """[P] the destination of each run."""
+    edges: Any
+    """[E] the number in the block of each edge of `runs`."""
+    starts: Sequence[int]
+    """[R + 1] where the runs of each relation begin."""
+    edge_starts: Sequence[int]
+    """[R + 1] where the edges of each relation begin, among those of `runs`."""
+    _of: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    __repr__ = one_line
+
+    @property
+    def sizes(self) -> list[int]:
+        """[R] runs of each relation."""
+        return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
+
+    @property
+    def present(self) -> list[int]:
+        """The relations that have edges in the block."""
+        return [relation for relation, size in enumerate(self.sizes) if size]
+
+    def of(self, relation: int) -> Any:
+        """The block from the sources to the runs of one relation."""
+        if relation not in self._of:
+            runs, edges = self.runs, slice(*self.edge_starts[relation : relation + 2])
+            first, last = self.starts[relation : relation + 2]
+            fields = {
+                "indptr": runs.indptr[first : last + 1] - runs.indptr[first],
+                "columns": runs.columns[edges],
+                "degrees": runs.degrees[first:last],
+            }
+            if isinstance(runs, Block):
+                fields |= {"destinations": runs.destinations[first:last], "_transposed": None}
+                self._of[relation] = replace(runs, **fields)
+            else:
+                self._of[relation] = runs.part_of(last - first, **fields)
+        return self._of[relation]
+
+
+def split_block(block: Block, num_relations: int) -> RelationSplit:
+    """Number a block's edges by relation, in one pass that counts and one that places.
+
+    Parameters
+    ----------
+    block
+        Its edges are sorted by relation within a destination, and `edge_types` has their relations.
+    num_relations
+        Relations of the graph.
+    """
+    types = block.edge_types
+    assert types is not None, "the blocks of a typed graph have the relations of edges"
+    of_runs, of_edges = np.zeros(num_relations, np.int64), np.zeros(num_relations, np.int64)
+    count_runs(block.indptr, types, of_runs, of_edges)
+    starts, edge_starts = (np.concatenate([[0], np.cumsum(each)]) for each in (of_runs, of_edges))
+    num, ids = int(starts[-1]), block.indptr.dtype
+    run_indptr, run_rows = np.empty(num + 1, ids), np.empty(num, np.int32)
+    edges = np.empty(block.num_edges, ids)
+    row_indptr, runs_of_row = np.empty(block.num_dst + 1, ids), np.empty(num, np.int32)
+    split_runs(
+        *(block.indptr, types, starts[:-1].copy(), edge_starts[:-1].copy()),
+        *(run_indptr, run_rows, edges, row_indptr, runs_of_row),
+    )
+    runs = Block(
+        indptr=run_indptr,
+        columns=block.columns[edges],
+        destinations=run_rows,
+        sources=block.sources,
+        num_src=block.num_src,
+        # All that a mean divides by: what a run has here.
+        degrees=np.diff(run_indptr).astype(np.int32),
+        source_degrees=block.source_degrees,
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+    )
+    sums = Block(
+        indptr=row_indptr,
+        columns=runs_of_row,
+        destinations=block.destinations,
+        sources=run_rows,
+        num_src=num,
+        degrees=np.diff(row_indptr).astype(np.int32),
+        source_degrees=runs.degrees,
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+    )
+    return RelationSplit(runs, sums, run_rows, edges, starts.tolist(), edge_starts.tolist())

@@ -1,0 +1,103 @@
+"""What a run on a typed graph needs beside the others, and what it refuses."""
+
+from __future__ import annotations
+
+import torch
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_types
+from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.typed.typed_shape import TypedShape
+
+# Samplers that know relations.
+_SAMPLERS = ("neighbor", "full")
+
+
+def shape_of(graph: Graph) -> TypedShape | None:
+    """What a model has to know of a typed graph; None of a graph of one type."""
+    types = graph.types
+    if types is None:
+        return None
+    rows = graph.features
+    assert isinstance(rows, TypedRows)
+    return TypedShape(
+        types=tuple(types.vertex_types),
+        counts=tuple(types.count(name) for name in types.vertex_types),
+        widths=tuple(None if table is None else table.width for table in rows.tables),
+        relations=tuple(
+            (types.number(r.source), r.name, types.number(r.destination)) for r in types.relations
+        ),
+    )
+
+
+def check_kind(config: Config, graph: Graph) -> None:
+    """Check that the configured model and sampler are those of a typed graph, or the graph has one type.
+
+    Raises
+    ------
+    ConfigError
+        Naming the setting and what to give.
+    """
+    name, kind = config.model.kind, find_model(config.model.kind)
+    if graph.types is None:
+        if kind.typed:
+            raise ConfigError(
+                f"model.kind={name} is for typed graphs, and {graph.name} has vertices of one type: choose "
+                "another kind, such as graphsage, or give a typed graph (docs/typed.md)"
+            )
+        return
+    if not kind.typed and not takes_edge_types(name):
+        raise ConfigError(
+            f"{graph.name} has {len(graph.types.vertex_types)} types of vertices, which model.kind={name} "
+            f"does not tell apart: choose {', '.join(_typed_kinds(MODELS))}"
+        )
+    check_typed_sampler(config, graph)
+
+
+def check_typed_sampler(config: Config, graph: Graph) -> None:
+    """Check that the sampler knows relations, and that vertices are predicted.
+
+    Raises
+    ------
+    ConfigError
+        Naming the setting and what to give.
+    """
+    if graph.types is None:
+        return
+    if config.sampler.kind not in _SAMPLERS:
+        raise ConfigError(
+            f"sampler.kind={config.sampler.kind} does not know the relations of {graph.name}: give "
+            f"{' or '.join(_SAMPLERS)}"
+        )
+    if graph.links is not None:
+        raise ConfigError(
+            f"{graph.name}: links of a typed graph cannot be predicted yet: train for the labels of a type"
+        )
+
+
+def _typed_kinds(models: EntryPointGroup) -> list[str]:
+    """The kinds that are made for typed graphs, and those that look at types of edges."""
+    names = sorted(models.declared())
+    typed = [name for name in names if find_model(name).typed]
+    return [*typed, *(name for name in names if name not in typed and takes_edge_types(name))]
+
+
+def check_own_module(module: torch.nn.Module, graph: Graph) -> None:
+    """Refuse a module of the user's own that has no maps for the types of a graph.
+
+    Raises
+    ------
+    ConfigError
+        With what to give instead.
+    """
+    if graph.types is not None and not isinstance(module, TypedGNN):
+        raise ConfigError(
+            f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "
+            "give a kind such as model='rgcn' (docs/typed.md)"
+        )
+    if graph.types is None and isinstance(module, TypedGNN):
+        raise ConfigError(f"{type(module).__name__} is for typed graphs, and {graph.name} has one type")

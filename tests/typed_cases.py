@@ -1,0 +1,88 @@
+"""Small typed graphs, and dense references for what is computed on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyrt.graph.graph import Graph
+from hyrt.graph.typed.typed_graph import typed_graph
+from hyrt.machine.workers import Workers
+from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.pipeline.load import Loader
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.relations.relation_sampler import RelationSampler
+
+COUNTS = {"paper": 120, "author": 70, "venue": 15}
+WIDTHS = {"paper": 9, "author": 5, "venue": None}
+RELATIONS = (
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "written_by", "author"),
+    ("paper", "appears_in", "venue"),
+    ("venue", "prints", "paper"),
+)
+
+
+def small_typed(seed: int = 0, classes: int = 4, edges: int = 500, learned: bool = True) -> Graph:
+    """Papers, authors and venues; venues have no features unless `learned` is false."""
+    draw = np.random.default_rng(seed)
+    tables: dict[str, Any] = {
+        name: count
+        if (width := WIDTHS[name]) is None and learned
+        else draw.standard_normal((count, width or 3)).astype(np.float32)
+        for name, count in COUNTS.items()
+    }
+    relations = {}
+    for source, name, destination in RELATIONS:
+        num = COUNTS[source] * COUNTS[destination]
+        pairs = draw.choice(num, min(edges, num // 4), replace=False)
+        relations[source, name, destination] = divmod(pairs, COUNTS[destination])
+    place = draw.permutation(COUNTS["paper"])
+    masks = {
+        name: np.isin(np.arange(COUNTS["paper"]), place[start:stop])
+        for name, start, stop in (("train", 0, 60), ("val", 60, 90), ("test", 90, 120))
+    }
+    labels = draw.integers(0, classes, COUNTS["paper"])
+    labels[:classes] = np.arange(classes)
+    return typed_graph("small", tables, relations, labels, masks, "paper")
+
+
+def shape_of_small(graph: Graph) -> TypedShape:
+    from hyrt.training.given.typed_run import shape_of
+
+    shape = shape_of(graph)
+    assert shape is not None
+    return shape
+
+
+def small_batch(graph: Graph, fanouts: Sequence[int], targets: int = 20, step: int = 0) -> MiniBatch:
+    """A loaded mini-batch."""
+    assert graph.types is not None
+    num = len(graph.types.relations)
+    sampler = RelationSampler(graph, graph.split("train"), [[f] * num for f in fanouts], targets, 3)
+    with Workers(1, "test") as workers:
+        batch = sampler.sample(step, sampler.units(step), workers, in_place=False)
+        assert batch.blocks[0].sources is not None
+        batch.inputs = Loader(graph.features).typed_rows(batch.blocks[0].sources, workers)
+    return batch
+
+
+def dense_relations(block: Block, num_relations: int) -> torch.Tensor:
+    """[R, num_dst, num_src] float64: how many edges of each relation there are between two rows."""
+    out = torch.zeros(num_relations, block.num_dst, block.num_src, dtype=torch.float64)
+    assert block.edge_types is not None
+    for i in range(block.num_dst):
+        for e in range(block.indptr[i], block.indptr[i + 1]):
+            out[int(block.edge_types[e]), i, int(block.columns[e])] += 1
+    return out
+
+
+def types_of(shape: TypedShape, ids: Any) -> list[int]:
+    """The type of each vertex, found by looking through all of them."""
+    ends = np.cumsum(shape.counts).tolist()
+    return [next(t for t, end in enumerate(ends) if v < end) for v in np.asarray(ids).tolist()]

@@ -1,0 +1,198 @@
+"""The layers of relations against dense float64 ones: values and all gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.typed.learned_rows import tables_of, take_row_gradients
+from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.sampling.block import Block
+from tests.typed_cases import dense_relations, shape_of_small, small_batch, small_typed, types_of
+
+HIDDEN = 8
+Values = dict[str, torch.Tensor]
+
+
+def mean_of(count: torch.Tensor) -> torch.Tensor:
+    return count / count.sum(1, keepdim=True).clamp(min=1)
+
+
+def relation_weights(p: Values, layer: str, num: int) -> torch.Tensor:
+    weight = p[f"{layer}.weight"]
+    if f"{layer}.coefficients" in p:
+        return torch.stack(
+            [sum(c * w for c, w in zip(row, weight, strict=False)) for row in p[f"{layer}.coefficients"]]
+        )
+    if weight.ndim == 4:
+        return torch.stack([torch.block_diag(*blocks) for blocks in weight])
+    return weight
+
+
+def rgcn(
+    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
+) -> torch.Tensor:
+    weights = relation_weights(p, layer, len(counts))
+    out = x[: counts.shape[1]] @ p[f"{layer}.own"].T + p[f"{layer}.bias"]
+    for count, weight in zip(counts, weights, strict=False):
+        out = out + mean_of(count) @ x @ weight.T
+    return out
+
+
+def rsage(
+    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
+) -> torch.Tensor:
+    own = torch.stack(
+        [p[f"{layer}.own"][t] @ row for t, row in zip(kinds, x[: counts.shape[1]], strict=False)]
+    )
+    for count, weight in zip(counts, p[f"{layer}.weight"], strict=False):
+        own = own + mean_of(count) @ x @ weight.T
+    return own + p[f"{layer}.bias"]
+
+
+def softmax_rows(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """Softmax over the edges that there are, each as often as it is there."""
+    top = torch.where(count > 0, scores, -torch.inf).amax(1, keepdim=True)
+    weight = count * (scores - torch.where(top.isinf(), 0, top)).exp()
+    return weight / weight.sum(1, keepdim=True).clamp(min=1e-300)
+
+
+def rgat(
+    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
+) -> torch.Tensor:
+    weights, n = p[f"{layer}.weight"], counts.shape[1]
+    per_head = []
+    for h in range(heads):
+        total = 0
+        for r, count in enumerate(counts):
+            z = x @ weights[r, h].T
+            scores = (z[:n] @ p[f"{layer}.destination"][r, h])[:, None] + (z @ p[f"{layer}.source"][r, h])[
+                None
+            ]
+            total = total + softmax_rows(functional.leaky_relu(scores, 0.2), count) @ z
+        per_head.append(total)
+    own = x[:n] @ p[f"{layer}.own"].T + p[f"{layer}.bias"]
+    together = torch.stack(per_head).mean(0) if layer == "layers.1" else torch.cat(per_head, 1)
+    return own + together
+
+
+def hgt(p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int) -> torch.Tensor:
+    n = counts.shape[1]
+
+    def typed(name: str, rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack(
+            [
+                p[f"{layer}.{name}"][t] @ row + p[f"{layer}.{name}_bias"][t]
+                for t, row in zip(kinds, rows, strict=False)
+            ]
+        )
+
+    keys, values, queries = typed("key", x), typed("value", x), typed("query", x[:n])
+    width = keys.shape[1] // heads
+    gathered = []
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        scores = [
+            (queries[:, part] @ p[f"{layer}.attention"][r, h].T @ keys[:, part].T)
+            * (p[f"{layer}.prior"][r, h] / width**0.5)
+            for r in range(len(counts))
+        ]
+        wide, often = torch.cat(scores, 1), torch.cat(list(counts), 1)
+        alpha = softmax_rows(wide, often).split(counts.shape[2], 1)
+        gathered.append(
+            sum(alpha[r] @ values[:, part] @ p[f"{layer}.message"][r, h] for r in range(len(counts)))
+        )
+    out = typed("result", functional.gelu(torch.cat(gathered, 1)))
+    if f"{layer}.gate" in p:
+        gate = torch.stack([p[f"{layer}.gate"][t].sigmoid() for t in kinds[:n]])[:, None]
+        out = gate * out + (1 - gate) * x[:n]
+    return out
+
+
+LAYERS = {"rgcn": rgcn, "rsage": rsage, "rgat": rgat, "hgt": hgt}
+
+
+def dense_scores(
+    kind: str, p: Values, shape: TypedShape, blocks: list[Block], inputs: Any, heads: int
+) -> torch.Tensor:
+    """The scores of a model of two layers, in float64."""
+    types = types_of(shape, blocks[0].sources)
+    following = [0] * len(shape.types)
+    rows = []
+    for t in types:
+        at = following[t]
+        following[t] += 1
+        if inputs.tables[t] is not None:
+            rows.append(p[f"table.{t}"][inputs.tables[t][at]])
+        else:
+            raw = inputs.matrices[t][at].double()
+            rows.append(p[f"input.maps.{t}.weight"] @ raw + p[f"input.maps.{t}.bias"])
+    x = torch.stack(rows)
+    for i, block in enumerate(blocks):
+        counts = dense_relations(block, shape.num_relations)
+        x = LAYERS[kind](p, f"layers.{i}", counts, x, types_of(shape, block.sources), heads)
+        if i == 0:
+            x = x.relu()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("rgcn", {}), ("rgcn", {"bases": 3}), ("rgcn", {"blocks": 4}), ("rsage", {}), ("rgat", {}), ("hgt", {})],
+)
+@pytest.mark.parametrize("fanouts", [(3, 2), (-1, -1)])
+def test_model_equals_a_dense_one_in_float64(
+    kind: str, options: dict[str, Any], fanouts: tuple[int, int]
+) -> None:
+    graph = small_typed(edges=250)
+    shape, heads = shape_of_small(graph), 2
+    batch = small_batch(graph, fanouts)
+    architecture = Architecture(
+        kind=kind, in_features=HIDDEN, hidden=HIDDEN, num_classes=4, heads=heads, options=options, shape=shape
+    )
+    torch.manual_seed(1)
+    model = TypedGNN(architecture)
+    for parameter in model.parameters():
+        # Biases and priors start at constants, which would hide what they do.
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    learned = {f"table.{t}": table.values for t, table in zip(shape.learned, tables_of(model), strict=True)}
+    exact = {
+        name: value.detach().double().requires_grad_()
+        for name, value in (*model.named_parameters(), *learned.items())
+    }
+    with Workers(2, "test") as workers, working(workers):
+        scores = model(batch.blocks, batch.inputs)
+        factors = torch.from_numpy(np.random.default_rng(2).standard_normal(tuple(scores.shape)))
+        (scores * factors.float()).sum().backward()
+    wanted = dense_scores(kind, exact, shape, batch.blocks, batch.inputs, heads)
+    (wanted * factors).sum().backward()
+    torch.testing.assert_close(
+        scores.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.detach().abs().max())
+    )
+    for name, parameter in model.named_parameters():
+        gradient = exact[name].grad
+        assert parameter.grad is not None, name
+        assert gradient is not None, name
+        scale = float(gradient.abs().max())
+        assert scale > 0 or kind == "hgt", name
+        torch.testing.assert_close(
+            parameter.grad.double(),
+            gradient,
+            rtol=1e-4,
+            atol=1e-4 * scale + 1e-9,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+    (found,) = take_row_gradients(model)
+    dense = torch.zeros_like(exact["table.2"])
+    dense[torch.from_numpy(found.rows)] = found.values.double()
+    gradient = exact["table.2"].grad
+    assert gradient is not None
+    assert float(gradient.abs().max()) > 0
+    torch.testing.assert_close(dense, gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()))
