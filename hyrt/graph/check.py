@@ -63,9 +63,20 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
 
 
 def check_columns(
-    source: str, key: str, columns: Array, indptr: Array, bound: int, what: str, *, ordered: bool = True
+    source: str,
+    key: str,
+    columns: Array,
+    indptr: Array,
+    bound: int,
+    what: str,
+    *,
+    ordered: bool = True,
+    dataset: str | None = None,
 ) -> None:
-    """Entries of CSR rows are in 0..bound-1 and, where `ordered`, strictly increasing within a row."""
+    """Entries of CSR rows are in 0..bound-1 and, where `ordered`, strictly increasing within a row.
+
+    `dataset` is what a user may convert to mend the order: the source, where it is not given.
+    """
 
     def outside(a: int, b: int) -> BoolArray:
         part = columns[a:b]
@@ -90,7 +101,7 @@ def check_columns(
             key,
             f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
             "rows must be strictly increasing; to sort them: hyrt data convert "
-            f"{shlex.quote(source)} DESTINATION --sort --unique",
+            f"{shlex.quote(dataset or source)} DESTINATION --sort --unique",
         )
     if at is not None:
         value = columns[at]

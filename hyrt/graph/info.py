@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
-from hyrt.graph.row_source import NarrowSource, SparseFeatures
+from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
+from hyrt.graph.typed.typed_facts import type_facts, type_lines
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import counted, size
 
@@ -19,7 +21,8 @@ def describe(graph: Graph) -> dict[str, Any]:
 
     Returns
     -------
-    Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory.
+    Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory. `features`
+    is None in a typed graph, which has also what `type_facts` gives.
     """
     degrees = graph.topology.in_degrees
     labels = graph.labels
@@ -29,11 +32,13 @@ def describe(graph: Graph) -> dict[str, Any]:
     else:
         counts = (labels == 1).sum(axis=0).tolist() if kind == "flags" else []
     features = graph.features
-    dtype = features.row_format.name if isinstance(features, NarrowSource) else "float32"
-    rows: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": dtype}
-    if isinstance(features, SparseFeatures):
-        rows |= {"kind": "sparse", "entries": len(features.values)}
-    return {
+    typed: dict[str, Any] = {}
+    rows: dict[str, Any] | None = None
+    if isinstance(features, TypedRows):
+        typed = type_facts(features.types, graph.topology, features, _rows)
+    else:
+        rows = _rows(features)
+    return typed | {
         "name": graph.name,
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
@@ -50,12 +55,32 @@ def describe(graph: Graph) -> dict[str, Any]:
         "outputs": graph.num_outputs,
         "classes": graph.num_classes,
         "class_counts": counts,
-        "unlabelled": int(np.count_nonzero(~is_labelled(labels))),
+        "unlabelled": int(np.count_nonzero(~is_labelled(_of_target(graph, labels)))),
         "reordered": graph.vertices.vertex_ids is not None,
         "alternative_splits": graph.num_splits,
         "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
         "bytes": {"topology": graph.topology.nbytes, "features": features.nbytes},
     }
+
+
+def _rows(features: RowSource) -> dict[str, Any]:
+    dtype = features.row_format.name if isinstance(features, NarrowSource) else "float32"
+    if isinstance(features, SparseFeatures):
+        return {"kind": "sparse", "width": features.width, "dtype": dtype, "entries": len(features.values)}
+    return {"kind": "dense", "width": features.width, "dtype": dtype}
+
+
+def _rows_in_words(rows: dict[str, Any]) -> str:
+    entries = f", {rows['entries']:,} entries" if "entries" in rows else ""
+    return f"{rows['kind']} {rows['width']:,} wide, {rows['dtype']}{entries}"
+
+
+def _of_target(graph: Graph, labels: NDArray[Any]) -> NDArray[Any]:
+    """Labels of the vertices that may have some."""
+    if graph.types is None:
+        return labels
+    low, high = graph.types.interval(graph.types.target)
+    return labels[low:high]
 
 
 def _width(rows: NDArray[Any] | None) -> int:
@@ -71,7 +96,6 @@ def _edge_values(facts: dict[str, Any]) -> str:
 def summary_lines(facts: dict[str, Any]) -> list[str]:
     """The facts of `describe` as lines for a terminal."""
     degree, features, held = facts["degree"], facts["features"], facts["bytes"]
-    entries = f", {features['entries']:,} entries" if "entries" in features else ""
     counts = facts["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
     told = labels_in_words(facts["labels"], facts["outputs"])
@@ -84,7 +108,8 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
         f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
         f"edges      {facts['edges']:,} directed{_edge_values(facts)}",
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
-        f"features   {features['kind']} {features['width']:,} wide, {features['dtype']}{entries}",
+        *([] if features is None else [f"features   {_rows_in_words(features)}"]),
+        *(type_lines(facts, _rows_in_words) if features is None else []),
         f"{'classes' if facts['labels'] == 'classes' else 'labels':<11}{told}",
     ]
     if facts["unlabelled"]:

@@ -37,6 +37,8 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     """
     if normalize not in NORMALIZERS:
         raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
+    if data.tables is not None:
+        return data.with_features(lambda table: scaled(table, normalize))
     if normalize == "auto":
         bags = data.rows is None and are_bags_of_words(data.arrays["feat_values"])
         normalize = "length" if bags else "none"

@@ -10,11 +10,12 @@ from hyrt.errors import DataError, readable
 from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
-from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
+from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset, from_graph, is_large, to_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.quantities import size
 
 SYNTHETIC = "synthetic:"
@@ -60,19 +61,24 @@ def open_graph(
     if isinstance(source, Graph) and (normalize == "none" or (normalize == "auto" and not _has_bags(source))):
         return source
     data, trusted = _read(source, check, None)
-    rows = data.rows
-    large = rows is not None and rows.stays_in_files and rows.num_bytes > LARGE_BYTES
-    if rows is not None and large and normalize not in ("none", "auto", data.normalized):
-        once = f"hyrt data convert {data.name} DEST" if rows.mapped else "hyrt partition ..."
+    data = data.with_features(lambda table: _in_memory(table, data.name, normalize))
+    if not trusted:
+        check_dataset(data, features="all" if check else "small")
+    return to_graph(scaled(data, normalize))
+
+
+def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
+    """Features in memory, unless they stay in files, which large ones that are to be scaled cannot."""
+    rows = table.rows
+    if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalized):
+        once = f"hyrt data convert {name} DEST" if rows.mapped else "hyrt partition ..."
         raise DataError(
-            f"{data.name}: features of {size(rows.num_bytes)} are too large to scale in memory; "
+            f"{table.name}: features of {size(rows.num_bytes)} are too large to scale in memory; "
             f"scale them once: {once} --normalize {normalize}"
         )
     if rows is not None and not rows.stays_in_files:
-        data = replace(data, rows=FeatureRows.of(rows.whole()))
-    if not trusted:
-        check_dataset(data, features=check or not large)
-    return to_graph(scaled(data, normalize))
+        return replace(table, rows=FeatureRows.of(rows.whole()))
+    return table
 
 
 def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, unique: bool = False) -> Dataset:
@@ -100,14 +106,16 @@ def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, uniqu
         if sort or unique:
             from hyrt.graph.formats.row_order import in_row_order
 
-            check_dataset(data, features=False, ordered=False)
+            check_dataset(data, features="none", ordered=False)
             data = in_row_order(data, scratch, sort=sort, unique=unique)
-        check_dataset(data, features=False)
+        check_dataset(data, features="none")
     return data
 
 
 def _has_bags(graph: Graph) -> bool:
-    return isinstance(graph.features, SparseFeatures) and are_bags_of_words(graph.features.values)
+    features = graph.features
+    tables = features.tables if isinstance(features, TypedRows) else (features,)
+    return any(isinstance(table, SparseFeatures) and are_bags_of_words(table.values) for table in tables)
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:

@@ -94,6 +94,14 @@ def convert(
         bool,
         typer.Option("--unique", help="Keep one of several equal edges; add up the values of equal columns."),
     ] = False,
+    reverse: Annotated[
+        bool,
+        typer.Option(
+            "--reverse",
+            help="Let each relation of a typed graph go both ways: it gets another one that goes back, "
+            "named rev_ and its name.",
+        ),
+    ] = False,
     order: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +122,7 @@ def convert(
       hyrt data convert ogbn-products products --normalize standard
       hyrt data convert unsorted.npz mine.npz --sort --unique
       hyrt data convert ogbn-products products --order community
+      hyrt data convert ogbn-mag mag --reverse
     """  # noqa: D301
     _write(
         source,
@@ -125,6 +134,7 @@ def convert(
         normalize=normalize,
         sort=sort,
         unique=unique,
+        reverse=reverse,
         order=order,
     )
 

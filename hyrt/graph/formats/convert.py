@@ -22,12 +22,14 @@ from hyrt.graph.formats.ogb_download import find_folder
 from hyrt.graph.formats.ogb_layout import count_vertices
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
-from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.formats.schema import Dataset, FeatureRows, feature_tables
 from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
 from hyrt.graph.narrow.rounding import Rounding, column_scales
 from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.normalize import NORMALIZERS, scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
+from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, with_reverse
+from hyrt.graph.typed.typed_keys import base_of
 from hyrt.quantities import size
 
 Array = NDArray[Any]
@@ -54,6 +56,9 @@ class Conversion:
     """The normalization, as for `open_graph`."""
     force: bool = False
     """Replace what is at the destination."""
+    reverse: bool = False
+    """Relations of a typed graph get others that go back; see
+    `hyrt.graph.typed.reversed_relations.with_reversed`."""
     sort: bool = False
     unique: bool = False
     """`sort` and `unique`: as for `hyrt.graph.formats.row_order.in_row_order`."""
@@ -96,20 +101,42 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         announce(f"memory: at most {size(bound)}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
         data = open_dataset(job.source, scratch, sort=job.sort, unique=job.unique)
-        kept = None if data.rows is None else data.rows.kept
+        formats = {table.name: _row_format(table, job) for table in feature_tables(data).values()}
+        if job.reverse:
+            announce(f"reverse: at most {size(_reversing_bytes(data))} more")
+            data = with_reverse(data, _folder(scratch, "reverse"))
         if job.order is not None:
             announce(f"order: at most {size(order_bytes(data, job.order))} more")
             data = in_vertex_order(data, find_order(data, job.order), scratch)
         data = checked_as_read(scaled(checked_as_read(data), job.normalize))
-        row_format = job.rows or (None if kept is None else kept.format.name)
-        if row_format is not None:
-            seed = (job.seed or 0) if job.rounding == "stochastic" else None
-            data = _in_format(data, ROW_FORMATS[row_format], seed)
+        seed = (job.seed or 0) if job.rounding == "stochastic" else None
+        if job.rows is not None and not any(table.rows for table in feature_tables(data).values()):
+            raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
+        data = data.with_features(lambda table: _in_format(table, formats[table.name], seed))
         if destination.suffix == ".npz":
             write_npz(data, result)
         else:
             result.mkdir()
             write_folder(data, result)
+
+
+def _folder(scratch: Path, name: str) -> Path:
+    folder = scratch / name
+    folder.mkdir()
+    return folder
+
+
+def _reversing_bytes(data: Dataset) -> int:
+    """Memory that reversed relations take at most."""
+    return 40 * len(data.arrays["indptr"]) + 13 * BUILD_ENTRIES + _BLOCKS_BYTES
+
+
+def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
+    """The format that dense features get: what was asked for, or the one that they are kept in."""
+    kept = None if table.rows is None else table.rows.kept
+    if job.rows is not None:
+        return ROW_FORMATS[job.rows]
+    return None if kept is None else kept.format
 
 
 def _check_destination(destination: Path, force: bool) -> None:
@@ -159,18 +186,19 @@ def memory_bound(source: str, *, reorder: bool = False) -> int | None:
     path = path_of(source)
     if path.is_file():
         sizes = member_sizes(path, source)
-        sizes.pop("features", None)
+        sizes = {key: held for key, held in sizes.items() if base_of(key) != "features"}
         # One array may be there twice: sparse values as read and scaled, masks stored by columns and by rows.
         held = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
-        pointers = [key for key in POINTERS if reorder and key in sizes]
+        pointers = [key for key in sizes if reorder and base_of(key) in POINTERS]
         return held + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
     ogb = find_folder(source)
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
         return 64 * count_vertices(ogb) + 4 * CSR_ENTRIES + _BLOCKS_BYTES
     if path.is_dir():
-        scaled_values = path / "feat_values.npy"
-        files = [path / f"{key}.npy" for key in POINTERS if reorder and (path / f"{key}.npy").is_file()]
-        held = _BLOCKS_BYTES + (scaled_values.stat().st_size if scaled_values.is_file() else 0)
+        stored = {file.stem: file for file in path.glob("*.npy")}
+        files = [file for key, file in stored.items() if reorder and base_of(key) in POINTERS]
+        scaled_values = [file.stat().st_size for key, file in stored.items() if base_of(key) == "feat_values"]
+        held = _BLOCKS_BYTES + sum(scaled_values)
         return held + _reordering_bytes([map_npy(file) for file in files])
     return None
 
@@ -185,6 +213,8 @@ def _reordering_bytes(pointers: list[Array]) -> int:
 
 def checked_as_read(data: Dataset) -> Dataset:
     """The dataset, whose dense features are checked to be finite whenever they are read."""
+    if data.tables is not None:
+        return data.with_features(checked_as_read)
     rows = data.rows
     if rows is None:
         return data
@@ -192,10 +222,11 @@ def checked_as_read(data: Dataset) -> Dataset:
     return replace(data, rows=passed)
 
 
-def _in_format(data: Dataset, row_format: RowFormat, seed: int | None) -> Dataset:
+def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) -> Dataset:
+    """The dense features of one table in a format; sparse ones stay float32."""
     rows = data.rows
-    if rows is None:
-        raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
+    if rows is None or row_format is None:
+        return data
     if rows.kept is not None and rows.kept.format == row_format:
         return data
     if row_format in (FLOAT32, FLOAT16):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from hyrt.graph.formats.schema import (
     FeatureRows,
     check_header,
     check_unread,
+    feature_tables,
     wanted_keys,
+    with_tables,
 )
 from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 from hyrt.graph.topology import Topology
+from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
 
@@ -63,25 +67,31 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         if key not in keys:
             raise DataError(f"{source}: key '{key}' is in {META} but has no file")
     arrays: dict[str, Array] = {}
-    rows = None
+    features: dict[str, Array] = {}
     for key in keys:
         where = f"{source}: key '{key}'"
-        array, header = map_with_header(path / f"{key}.npy", where)
+        array, header = map_with_header(path / f"{key}.npy", where, texts=key in TEXT_KEYS)
         check_header(source, key, header.dtype, header.shape)
         if meta is not None:
             if key not in entries:
                 raise DataError(f"{where} is not in {META}: the folder was changed after it was written")
             entries[key].compare(header, where, META)
-            if check or key != "features" or array.nbytes <= LARGE_BYTES:
+            if check or base_of(key) != "features" or array.nbytes <= LARGE_BYTES:
                 entries[key].verify(array, where, META, f" (without {META}, the folder opens unverified)")
-        arrays[key] = array
-    features = arrays.pop("features", None)
-    if features is not None and are_codes(features.dtype):
-        rows = coded_rows(source, features, arrays)
-    elif features is not None:
-        check_no_scales(source, features.dtype, arrays)
-        rows = FeatureRows.of(features, mapped=True)
-    return Dataset(source, arrays, rows, None if meta is None else meta.symmetric)
+        (features if base_of(key) == "features" else arrays)[key] = array
+    symmetric = None if meta is None else meta.symmetric
+
+    def rows_of(key: str, name: str, arrays: dict[str, Array]) -> FeatureRows | None:
+        if key not in features:
+            return None
+        if are_codes(features[key].dtype):
+            return coded_rows(name, features[key], arrays)
+        check_no_scales(name, features[key].dtype, arrays)
+        return FeatureRows.of(features[key], mapped=True)
+
+    if VERTEX_TYPES in arrays:
+        return replace(with_tables(source, keys, arrays, rows_of), symmetric=symmetric)
+    return Dataset(source, arrays, rows_of("features", source, arrays), symmetric)
 
 
 class _Meta(BaseModel):
@@ -123,12 +133,14 @@ def _read_meta(path: Path) -> _Meta | None:
 def write_folder(data: Dataset, path: Path) -> None:
     """Write a checked dataset into an empty folder, features block by block; the caller makes it atomic."""
     entries = {key: write_npy(path / f"{key}.npy", array) for key, array in data.arrays.items()}
-    if data.rows is not None:
-        rows = WrittenRows.of(data.rows, data.name)
-        entries["features"] = write_blocks(
-            path / "features.npy", rows.dtype, data.rows.shape[1:], rows.blocks
-        )
-        entries |= {key: write_npy(path / f"{key}.npy", array) for key, array in rows.scales.items()}
+    for suffix, table in feature_tables(data).items():
+        arrays = dict(table.arrays) if suffix else {}
+        if table.rows is not None:
+            rows, key = WrittenRows.of(table.rows, table.name), f"features{suffix}"
+            entries[key] = write_blocks(path / f"{key}.npy", rows.dtype, table.rows.shape[1:], rows.blocks)
+            arrays |= rows.scales
+        for name, array in arrays.items():
+            entries[f"{name}{suffix}"] = write_npy(path / f"{name}{suffix}.npy", array)
     symmetric = data.symmetric
     if symmetric is None:
         with Workers(available_cores(), "symmetry") as workers, working(workers):

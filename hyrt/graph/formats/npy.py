@@ -44,13 +44,23 @@ class NpyHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(file: IO[bytes], where: str) -> NpyHeader:
+def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeader:
     """Read the header of a .npy stream and leave the stream at its first element.
+
+    Parameters
+    ----------
+    file
+        The stream.
+    where
+        Its name for messages.
+    texts
+        It has texts of a fixed length, and no numbers.
 
     Raises
     ------
     DataError
-        If this is no .npy data, or it holds objects, records, strings or big-endian numbers.
+        If this is no .npy data, or it holds objects, records, big-endian numbers, or texts where numbers
+        are expected and the other way round.
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
@@ -72,7 +82,11 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
     byte_order, kind, size = descr.groups()
     if kind == "O":
         raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
-    if byte_order == ">" or kind not in "biuf" or not size:
+    if texts and (kind != "U" or byte_order == ">" or not size):
+        raise DataError(
+            f"{where}: dtype {byte_order}{kind}{size}, expected names, such as numpy.array(['paper'])"
+        )
+    if not texts and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"
         if kind in "US":
             # As names of classes are.

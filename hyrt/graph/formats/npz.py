@@ -19,8 +19,17 @@ from hyrt.errors import DataError
 from hyrt.graph.check import reject, row_blocks
 from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, check_unread, wanted_keys
+from hyrt.graph.formats.schema import (
+    Dataset,
+    FeatureRows,
+    check_header,
+    check_unread,
+    feature_tables,
+    wanted_keys,
+    with_tables,
+)
 from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
+from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
 
 Array = NDArray[Any]
 
@@ -72,6 +81,7 @@ class NpzMember:
         self._path = path
         self._member = f"{key}.npy"
         self._where = f"{source}: key '{key}'"
+        self._texts = key in TEXT_KEYS
         with self._open() as (_, header):
             self.header: NpyHeader = header
 
@@ -87,7 +97,7 @@ class NpzMember:
                     f"{where}: claims {info.file_size:,} bytes, more than the file can have: it is damaged"
                 )
             with archive.open(info) as file:
-                header = read_header(file, where)
+                header = read_header(file, where, texts=self._texts)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
@@ -195,22 +205,26 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         if names.count(name) > 1:
             raise DataError(f"{source}: duplicate key '{name}': the file is damaged")
     arrays: dict[str, Array] = {}
-    rows = None
     keys = wanted_keys(source, names)
     check_unread(source, {name: _shape(path, name, source) for name in names}, keys)
     for key in keys:
         member = NpzMember(path, key, source)
         check_header(source, key, member.header.dtype, member.header.shape)
-        if key != "features":
+        if base_of(key) != "features":
             arrays[key] = member.read()
-    if "features" in keys:
-        member = NpzMember(path, "features", source)
+
+    def rows_of(key: str, name: str, arrays: dict[str, Array]) -> FeatureRows | None:
+        if key not in keys:
+            return None
+        member = NpzMember(path, key, source)
         if are_codes(member.header.dtype):
-            rows = coded_rows(source, member.read(), arrays)
-        else:
-            check_no_scales(source, member.header.dtype, arrays)
-            rows = member.rows(scratch)
-    return Dataset(source, arrays, rows)
+            return coded_rows(name, member.read(), arrays)
+        check_no_scales(name, member.header.dtype, arrays)
+        return member.rows(scratch)
+
+    if VERTEX_TYPES in arrays:
+        return with_tables(source, keys, arrays, rows_of)
+    return Dataset(source, arrays, rows_of("features", source, arrays))
 
 
 def _check_kind(path: Path, source: str) -> None:
@@ -252,14 +266,20 @@ def write_npz(data: Dataset, path: Path) -> None:
     """Write a checked dataset as one compressed .npz, features block by block; the caller makes it atomic."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():
-            _write_member(
-                archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype))
-            )
-        if data.rows is not None:
-            rows = WrittenRows.of(data.rows, data.name)
-            _write_member(archive, "features", rows.dtype, data.rows.shape, rows.blocks)
-            for key, array in rows.scales.items():
-                _write_member(archive, key, array.dtype, array.shape, iter([array]))
+            _write_array(archive, key, array)
+        for suffix, table in feature_tables(data).items():
+            for key, array in table.arrays.items():
+                if suffix:
+                    _write_array(archive, f"{key}{suffix}", array)
+            if table.rows is not None:
+                rows = WrittenRows.of(table.rows, table.name)
+                _write_member(archive, f"features{suffix}", rows.dtype, table.rows.shape, rows.blocks)
+                for key, array in rows.scales.items():
+                    _write_member(archive, f"{key}{suffix}", array.dtype, array.shape, iter([array]))
+
+
+def _write_array(archive: zipfile.ZipFile, key: str, array: Array) -> None:
+    _write_member(archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype)))
 
 
 def _write_member(

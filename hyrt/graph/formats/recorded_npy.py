@@ -126,11 +126,11 @@ def map_npy(file: Path) -> Array:
     return map_with_header(file, str(file))[0]
 
 
-def map_with_header(file: Path, where: str) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `where` is its name for messages."""
+def map_with_header(file: Path, where: str, *, texts: bool = False) -> tuple[Array, NpyHeader]:
+    """Map one .npy file like `map_npy`; `where` is its name for messages, `texts` as for `read_header`."""
     try:
         with file.open("rb") as stream:
-            header = read_header(stream, where)
+            header = read_header(stream, where, texts=texts)
             held = file.stat().st_size - header.offset
             if held != header.data_bytes:
                 raise DataError(
@@ -156,7 +156,7 @@ def map_with_header(file: Path, where: str) -> tuple[Array, NpyHeader]:
         raise DataError(f"{where} is missing: copy the whole folder again, or make it again") from error
     except OSError as error:
         raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
-    if header.offset % header.dtype.itemsize:
+    if header.offset % header.dtype.alignment:
         raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)
     return values.reshape(header.shape), header

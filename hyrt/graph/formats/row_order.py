@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, row_ranges
-from hyrt.graph.formats.schema import EDGE_WEIGHT, OF_EDGES, Dataset
+from hyrt.graph.formats.schema import EDGE_TYPE, EDGE_WEIGHT, OF_EDGES, Dataset
 
 Array = NDArray[Any]
 
@@ -28,6 +28,8 @@ POINTERS = tuple(pointer for pointer, _, _ in _MATRICES)
 
 def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dataset:
     """A dataset whose rows, of the topology and of sparse features, are in order.
+
+    In a typed graph, rows are sorted by relation first, and only edges of one relation can be equal.
 
     Parameters
     ----------
@@ -47,6 +49,7 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
         If equal edges, of which one is to be kept, have types or features.
     """
     arrays = dict(data.arrays)
+    typed = data.tables is not None
     for pointer, columns, of_entries in _MATRICES:
         if pointer not in arrays:
             continue
@@ -64,26 +67,50 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
                 lengths = np.diff(starts)
                 rows = np.repeat(np.arange(len(lengths)), lengths)
                 along = {key: arrays[key][starts[0] : starts[-1]] for key in values}
+                # What comes before the column in the order of a row.
+                relations = (along[EDGE_TYPE],) if typed and EDGE_TYPE in along else ()
                 if sort:
-                    order = np.lexsort((entries, rows))
+                    order = np.lexsort((entries, *relations, rows))
                     entries, along = entries[order], {key: part[order] for key, part in along.items()}
                 if unique and len(entries):
-                    kept = np.append(True, (np.diff(rows) != 0) | (entries[1:] != entries[:-1]))
-                    along = {key: _of_kept(data.name, key, part, kept) for key, part in along.items()}
+                    differs = (np.diff(rows) != 0) | (entries[1:] != entries[:-1])
+                    if relations:
+                        differs |= along[EDGE_TYPE][1:] != along[EDGE_TYPE][:-1]
+                    kept = np.append(True, differs)
+                    alike = (EDGE_TYPE,) if typed else ()
+                    along = {key: _of_kept(data.name, key, part, kept, alike) for key, part in along.items()}
                     rows, entries = rows[kept], entries[kept]
                 counts[first + 1 : first + 1 + len(lengths)] = np.bincount(rows, minlength=len(lengths))
                 for key, part in (along | {columns: entries}).items():
                     outputs[key].append(part)
         arrays[pointer] = np.cumsum(counts)
         arrays |= {key: store.finish() for key, store in outputs.items()}
+    tables = data.tables
+    if tables is not None:
+        tables = {
+            name: in_row_order(table, _folder(scratch, number), sort=sort, unique=unique)
+            for number, (name, table) in enumerate(tables.items())
+        }
     # Rows that are not sorted are taken for a directed graph's.
-    return replace(data, arrays=arrays, symmetric=None)
+    return replace(data, arrays=arrays, symmetric=None, tables=tables)
 
 
-def _of_kept(name: str, key: str, values: Array, kept: NDArray[np.bool_]) -> Array:
-    """The values of the entries that are kept, each of which stands for the equal ones after it, too."""
+def _folder(scratch: Path, number: int) -> Path:
+    """A folder for the files of one type's features."""
+    folder = scratch / f"ordered-{number}"
+    folder.mkdir()
+    return folder
+
+
+def _of_kept(name: str, key: str, values: Array, kept: NDArray[np.bool_], alike: tuple[str, ...]) -> Array:
+    """The values of the entries that are kept, each of which stands for the equal ones after it, too.
+
+    `alike` are the keys whose values are equal in equal entries.
+    """
     if kept.all():
         return values
+    if key in alike:
+        return values[kept]
     if key not in _ADDED_UP:
         raise DataError(
             f"{name}: key '{key}': several edges go from one vertex to another, and --unique cannot make one "

@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.check_labels import check_labels
@@ -22,6 +22,27 @@ from hyrt.graph.narrow.narrow_features import NarrowFeatures
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.rounding import Rounding
 from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
+from hyrt.graph.typed.check_types import (
+    check_ids_in_types,
+    check_target_labels,
+    check_typed_edges,
+    check_types,
+    checked_names,
+)
+from hyrt.graph.typed.typed_keys import (
+    RELATIONS,
+    TARGET_TYPE,
+    TEXT_KEYS,
+    TYPE_KEYS,
+    TYPE_STARTS,
+    VERTEX_TYPES,
+    arrays_of_types,
+    base_of,
+    type_of,
+    typed_key,
+    types_of_arrays,
+)
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
@@ -42,6 +63,10 @@ LARGE_BYTES = 1 << 30
 disk's work."""
 
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    VERTEX_TYPES: (("text",), (1,)),
+    TYPE_STARTS: (("int64",), (1,)),
+    RELATIONS: (("text",), (2,)),
+    TARGET_TYPE: (("text",), (1,)),
     "indptr": (("int64",), (1,)),
     "indices": (("int32", "int64"), (1,)),
     "labels": (("int8", "int16", "int32", "int64", "float32", "float64"), (1, 2)),
@@ -149,13 +174,80 @@ class Dataset:
     arrays: dict[str, Array]
     """Every key but `features`."""
     rows: FeatureRows | None
-    """Dense features; None when `arrays` has the four sparse keys."""
+    """Dense features; None when `arrays` has the four sparse keys, and where there are `tables`."""
     symmetric: bool | None = None
     """`hyrt.graph.topology.Topology.is_symmetric` of its edges, where it is known."""
     normalized: str = "none"
     """The normalization that its features are known to have got."""
+    tables: dict[str, Dataset] | None = None
+    """In a typed graph, for each type that has features, a dataset of nothing but these."""
 
     __repr__ = one_line
+
+    def with_features(self, change: Callable[[Dataset], Dataset]) -> Dataset:
+        """The same data with other features: those of each type changed by itself, where there are types."""
+        if self.tables is None:
+            return change(self)
+        return replace(self, tables={name: change(table) for name, table in self.tables.items()})
+
+
+def feature_tables(data: Dataset) -> dict[str, Dataset]:
+    """The datasets that have the features of one, by the suffix of their keys: itself, or its tables."""
+    if data.tables is None:
+        return {"": data}
+    return {typed_key("", name): table for name, table in data.tables.items()}
+
+
+def table_name(source: str, vertex_type: str) -> str:
+    """The name of one type's features, for messages."""
+    return f"{source}: type '{vertex_type}'"
+
+
+def with_tables(
+    source: str,
+    keys: list[str],
+    arrays: dict[str, Array],
+    rows_of: Callable[[str, str, dict[str, Array]], FeatureRows | None],
+) -> Dataset:
+    """The dataset of a typed graph, as it is stored.
+
+    Parameters
+    ----------
+    source
+        The dataset's name for messages.
+    keys
+        All its keys.
+    arrays
+        The arrays by key; those that belong to one type are taken out.
+    rows_of
+        The dense features of a key, a name for messages, and the arrays of the key's type, of which it takes
+        out the scales; None where there is no such key.
+
+    Raises
+    ------
+    DataError
+        If types have no proper names, or features are of a type that there is not.
+    """
+    tables: dict[str, Dataset] = {}
+    names = checked_names(source, arrays[VERTEX_TYPES])
+    for key in keys:
+        if type_of(key) and type_of(key) not in names:
+            raise check.reject(
+                source,
+                key,
+                f"names no type of vertices{check.nearest(type_of(key), names)} (types: {listed(names)})",
+            )
+    for vertex_type in names:
+        own = {
+            base: arrays.pop(typed_key(base, vertex_type))
+            for base in (*SPARSE_KEYS, *SCALE_KEYS)
+            if typed_key(base, vertex_type) in arrays
+        }
+        name = table_name(source, vertex_type)
+        rows = rows_of(typed_key("features", vertex_type), name, own)
+        if own or rows is not None:
+            tables[vertex_type] = Dataset(name, own, rows)
+    return Dataset(source, arrays, None, tables=tables)
 
 
 def mask_suffixes(keys: Iterable[str]) -> list[str]:
@@ -173,14 +265,22 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
         If a required key is missing, or dense and sparse features are both there.
     """
     present = list(keys)
-    sparse = [key for key in SPARSE_KEYS if key in present]
-    if "features" in present and sparse:
-        raise DataError(
-            f"{source} has both 'features' and '{sparse[0]}': give either dense or sparse features"
-        )
-    required = [*BASE_KEYS[:3]]
-    required += list(SPARSE_KEYS) if sparse else ["features"]
-    scales = () if sparse else SCALE_KEYS
+    typed = [key for key in TYPE_KEYS if key in present]
+    required = [*TYPE_KEYS, *BASE_KEYS[:3], EDGE_TYPE] if typed else [*BASE_KEYS[:3]]
+    scales: list[str] = []
+    suffixes = sorted({f":{type_of(key)}" for key in present if type_of(key)}) if typed else [""]
+    for key in ("features", *SPARSE_KEYS):
+        if typed and key in present:
+            raise check.reject(
+                source,
+                key,
+                f"is of no type, and the vertices have types: name it {key}:TYPE, one for each type",
+            )
+    for suffix in suffixes:
+        features = _feature_keys(source, present, suffix)
+        required += features
+        if f"features{suffix}" in features:
+            scales += [f"{key}{suffix}" for key in SCALE_KEYS]
     for suffix in mask_suffixes(present):
         required += [f"{split}_mask{suffix}" for split in SPLITS]
     for key in required:
@@ -188,7 +288,19 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             hint = check.nearest(key, set(present) - set(required))
             hint = hint or f": a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
-    return [*required, *(key for key in (*scales, VERTEX_IDS, *OF_EDGES) if key in present)]
+    optional = [*scales, VERTEX_IDS, *OF_EDGES]
+    return [*required, *(key for key in optional if key in present and key not in required)]
+
+
+def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
+    """The keys that features of one suffix must have, dense or sparse."""
+    sparse = [key for key in SPARSE_KEYS if f"{key}{suffix}" in present]
+    if f"features{suffix}" in present and sparse:
+        raise DataError(
+            f"{source} has both 'features{suffix}' and '{sparse[0]}{suffix}': give either dense or sparse "
+            "features"
+        )
+    return [f"{key}{suffix}" for key in (SPARSE_KEYS if sparse else ("features",))]
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -218,7 +330,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
                 "looks like weights or features of edges: name weights [E] edge_weight and features [E, d] "
                 "edge_features, or to train without them, write the dataset again without this key",
             )
-        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES)
+        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES, *TYPE_KEYS)
         hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
 
@@ -239,9 +351,9 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     if key == "labels" and len(shape) == 2:
         layout = "flags"
     else:
-        layout = "mask" if "_mask" in key else key
+        layout = "mask" if "_mask" in key else base_of(key)
     dtypes, ndims = _LAYOUT[layout]
-    if dtype.name not in dtypes:
+    if ("text" if key in TEXT_KEYS and dtype.kind == "U" else dtype.name) not in dtypes:
         raise check.reject(
             source,
             key,
@@ -253,7 +365,17 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
         raise check.reject(source, key, f"shape {list(shape)}, expected {expected} dimension(s): reshape it")
 
 
-def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> None:
+FeatureCheck = Literal["none", "small", "all"]
+"""Which dense features are read through: none; all but large ones that stay in files; or all."""
+
+
+def is_large(data: Dataset) -> bool:
+    """Whether reading dense features is most of a disk's work, and they need not be in memory."""
+    rows = data.rows
+    return rows is not None and rows.stays_in_files and rows.num_bytes > LARGE_BYTES
+
+
+def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: bool = True) -> None:
     """Check a whole dataset; the first violation is raised.
 
     Parameters
@@ -261,7 +383,7 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     data
         The dataset as it was read.
     features
-        Also read dense features through to see that they are finite.
+        Which dense features are also read through to see that they are finite.
     ordered
         Also demand that rows are strictly increasing.
 
@@ -270,7 +392,7 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     DataError
         Names source, key and the first bad position.
     """
-    name, arrays, rows = data.name, data.arrays, data.rows
+    name, arrays = data.name, data.arrays
     for key, array in arrays.items():
         check_header(name, key, array.dtype, array.shape)
     indptr, indices, labels = arrays["indptr"], arrays["indices"], arrays["labels"]
@@ -282,9 +404,14 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
             "indptr",
             "describes a graph without vertices: give one entry more than it has vertices",
         )
-    check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
-    if EDGE_TYPE in arrays:
-        check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
+    types = None
+    if VERTEX_TYPES in arrays:
+        types = check_types(name, arrays)
+        check_typed_edges(name, arrays, types, ordered=ordered)
+    else:
+        check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
+        if EDGE_TYPE in arrays:
+            check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
     if EDGE_WEIGHT in arrays:
         check.check_edge_weights(name, EDGE_WEIGHT, arrays[EDGE_WEIGHT], len(indices))
     if EDGE_FEATURES in arrays:
@@ -296,24 +423,40 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
             f"has {len(labels):,} rows for {count:,} vertices: give one each",
         )
     check_labels(name, labels)
+    if types is not None:
+        check_target_labels(name, labels, types)
     if VERTEX_IDS in arrays:
         check.check_permutation(name, VERTEX_IDS, arrays[VERTEX_IDS], count)
+        if types is not None:
+            check_ids_in_types(name, VERTEX_IDS, arrays[VERTEX_IDS], types)
     for suffix in mask_suffixes(arrays):
         train, val, test = (f"{split}_mask{suffix}" for split in SPLITS)
         check.check_masks(name, (train, val, test), (arrays[train], arrays[val], arrays[test]), labels)
+    if types is None:
+        _check_features(data, count, features, name, ordered=ordered)
+        return
+    for vertex_type, table in (data.tables or {}).items():
+        _check_features(table, types.count(vertex_type), features, name, ordered=ordered)
+
+
+def _check_features(data: Dataset, count: int, features: FeatureCheck, source: str, *, ordered: bool) -> None:
+    """Check the features of `count` vertices; `source` is what a user may convert."""
+    rows, name = data.rows, data.name
     if rows is None:
-        _check_sparse(name, arrays, count, ordered)
+        for key in SPARSE_KEYS:
+            check_header(name, key, data.arrays[key].dtype, data.arrays[key].shape)
+        _check_sparse(name, data.arrays, count, source, ordered=ordered)
         return
     check_header(name, "features", rows.dtype, rows.shape)
     if rows.shape[0] != count:
         raise check.reject(name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices")
     if rows.shape[1] == 0:
         raise check.reject(name, "features", "has no columns: give at least one, such as the degrees")
-    if features:
+    if features == "all" or (features == "small" and not is_large(data)):
         check.check_finite(name, "features", rows.blocks())
 
 
-def _check_sparse(name: str, arrays: dict[str, Array], count: int, ordered: bool) -> None:
+def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, *, ordered: bool) -> None:
     indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
     if shape.shape != (2,) or shape[0] != count or shape[1] < 1:
         raise check.reject(
@@ -323,7 +466,9 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, ordered: bool
         raise check.reject(name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices")
     check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
     width = int(shape[1])
-    check.check_columns(name, "feat_indices", columns, indptr, width, "columns", ordered=ordered)
+    check.check_columns(
+        name, "feat_indices", columns, indptr, width, "columns", ordered=ordered, dataset=source
+    )
     if len(values) != len(columns):
         raise check.reject(
             name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}"
@@ -333,13 +478,19 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, ordered: bool
 
 def to_graph(data: Dataset) -> Graph:
     """Make a Graph of a checked dataset; dense features are one matrix unless they stay in several files."""
-    features: RowSource
+    types = types_of_arrays(data.arrays)
+    if types is None:
+        return graph_of(data.name, data.arrays, _row_source(data), data.symmetric)
+    tables = data.tables or {}
+    rows = tuple(_row_source(tables[name]) if name in tables else None for name in types.vertex_types)
+    return graph_of(data.name, data.arrays, TypedRows(types, rows), data.symmetric)
+
+
+def _row_source(data: Dataset) -> RowSource:
     if data.rows is not None:
-        features = data.rows.source or DenseFeatures(data.rows.whole())
-    else:
-        indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)
-        features = SparseFeatures(indptr, columns, values, int(shape[1]))
-    return graph_of(data.name, data.arrays, features, data.symmetric)
+        return data.rows.source or DenseFeatures(data.rows.whole())
+    indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)
+    return SparseFeatures(indptr, columns, values, int(shape[1]))
 
 
 def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
@@ -365,6 +516,9 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         arrays.get(EDGE_WEIGHT),
         arrays.get(EDGE_FEATURES),
     )
+    types = types_of_arrays(arrays)
+    if types is not None:
+        graph = replace(graph, types=types)
     if symmetric is not None:
         graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
     return graph
@@ -389,11 +543,25 @@ def from_graph(graph: Graph) -> Dataset:
     if graph.topology.edge_features is not None:
         arrays[EDGE_FEATURES] = graph.topology.edge_features
     symmetric = graph.topology.__dict__.get("is_symmetric")
-    features = graph.features
+    if graph.types is None:
+        of_features = _features_of(graph.name, graph.features, graph.num_vertices)
+        return replace(of_features, arrays=arrays | of_features.arrays, symmetric=symmetric)
+    types, rows = graph.types, graph.features
+    assert isinstance(rows, TypedRows)
+    tables = {
+        name: _features_of(table_name(graph.name, name), table, types.count(name))
+        for name, table in zip(types.vertex_types, rows.tables, strict=True)
+        if table is not None
+    }
+    return Dataset(graph.name, arrays_of_types(types) | arrays, None, symmetric, tables=tables)
+
+
+def _features_of(name: str, features: RowSource, count: int) -> Dataset:
+    """A dataset of nothing but the feature rows of `count` vertices."""
     if isinstance(features, DenseFeatures):
-        return Dataset(graph.name, arrays, FeatureRows.of(features.values), symmetric)
+        return Dataset(name, {}, FeatureRows.of(features.values))
     if not isinstance(features, SparseFeatures):
-        return Dataset(graph.name, arrays, FeatureRows.read_from(features, graph.num_vertices), symmetric)
-    shape = np.array([graph.num_vertices, features.width], np.int64)
-    arrays |= dict(zip(SPARSE_KEYS, (features.indptr, features.columns, features.values, shape), strict=True))
-    return Dataset(graph.name, arrays, None, symmetric)
+        return Dataset(name, {}, FeatureRows.read_from(features, count))
+    shape = np.array([count, features.width], np.int64)
+    values = (features.indptr, features.columns, features.values, shape)
+    return Dataset(name, dict(zip(SPARSE_KEYS, values, strict=True)), None)

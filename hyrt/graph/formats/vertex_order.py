@@ -16,9 +16,10 @@ from hyrt.graph import kernels
 from hyrt.graph.csr import Store, ranges
 from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.schema import OF_EDGES, SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows
+from hyrt.graph.formats.schema import EDGE_TYPE, OF_EDGES, SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.topology import Topology
+from hyrt.graph.typed.typed_keys import TYPE_KEYS, types_of_arrays
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
 
@@ -86,6 +87,8 @@ def order_bytes(data: Dataset, how: str) -> int:
 def find_order(data: Dataset, how: str) -> Array:
     """An order of the vertices in which rows that are gathered together lie together.
 
+    Vertices of a typed graph are moved within their types only.
+
     Parameters
     ----------
     data
@@ -109,6 +112,7 @@ def find_order(data: Dataset, how: str) -> Array:
     dtype = np.int32 if topology.num_vertices < 2**31 else np.int64
     if not topology.num_edges:
         return np.arange(topology.num_vertices, dtype=dtype)
+    types = types_of_arrays(data.arrays)
     find, package, _ = ORDERS[how]
     if package is not None and topology.num_edges >= 2**31:
         raise DataError(
@@ -116,7 +120,9 @@ def find_order(data: Dataset, how: str) -> Array:
             f"{topology.num_edges:,}: use --order degree"
         )
     with Workers(available_cores(), "order") as workers, working(workers):
-        return find(topology).astype(dtype, copy=False)
+        order = find(topology).astype(dtype, copy=False)
+    # Sorted stably, those of one type keep the order that was found.
+    return order if types is None else order[np.argsort(types.types_of(order), kind="stable")]
 
 
 def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
@@ -135,19 +141,36 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
     arrays = dict(data.arrays)
     places = np.empty_like(order)
     places[order] = np.arange(len(order), dtype=order.dtype)
-    entries = {"indptr", "indices", *OF_EDGES, *SPARSE_KEYS}
+    entries = {"indptr", "indices", *OF_EDGES, *SPARSE_KEYS, *TYPE_KEYS}
+    types = types_of_arrays(data.arrays)
     arrays |= {key: array[order] for key, array in data.arrays.items() if key not in entries}
     arrays[VERTEX_IDS] = data.arrays.get(VERTEX_IDS, np.arange(len(order), dtype=order.dtype))[order]
     with Workers(available_cores(), "order") as workers:
-        arrays["indptr"], arrays["indices"] = _renumbered(
-            data.arrays["indptr"], data.arrays["indices"], order, places, scratch, workers
-        )
-        arrays |= _values_of_edges(data.arrays, order, places, scratch)
-        if data.rows is None:
-            taken = _sparse_taken(data.arrays, order, scratch, workers)
-            arrays |= dict(zip(SPARSE_KEYS[:3], taken, strict=True))
-    rows = None if data.rows is None else _taken(data.rows, order, scratch)
-    return replace(data, arrays=arrays, rows=rows)
+        if types is None:
+            arrays["indptr"], arrays["indices"] = _renumbered(
+                data.arrays["indptr"], data.arrays["indices"], order, places, scratch, workers
+            )
+        else:
+            arrays["indptr"] = _starts(data.arrays["indptr"], order)
+        arrays |= _values_of_edges(data.arrays, order, places, scratch, typed=types is not None)
+        if types is None:
+            taken = _features_taken(data, order, scratch, workers)
+            return replace(data, arrays=arrays | taken.arrays, rows=taken.rows)
+        tables: dict[str, Dataset] = {}
+        for number, (name, table) in enumerate((data.tables or {}).items()):
+            (folder := scratch / f"type-{number}").mkdir()
+            low, high = types.interval(name)
+            tables[name] = _features_taken(table, order[low:high] - low, folder, workers)
+    return replace(data, arrays=arrays, tables=tables)
+
+
+def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers) -> Dataset:
+    """A dataset of nothing but the features of another one, in another order."""
+    if data.rows is not None:
+        return replace(data, arrays={}, rows=_taken(data.rows, order, scratch))
+    taken = _sparse_taken(data.arrays, order, scratch, workers)
+    values = (*taken, data.arrays[SPARSE_KEYS[3]])
+    return replace(data, arrays=dict(zip(SPARSE_KEYS, values, strict=True)))
 
 
 def _num_gathered(topology: Topology) -> NDArray[np.int64]:
@@ -190,10 +213,13 @@ def _renumbered(
 
 
 def _values_of_edges(
-    arrays: dict[str, Array], order: Array, places: Array, scratch: Path
+    arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, typed: bool
 ) -> dict[str, Array]:
-    """Types, weights and features of edges, in the order that `_renumbered` gives the edges."""
-    keys = [key for key in OF_EDGES if key in arrays]
+    """Types, weights and features of edges, in the order that `_renumbered` gives the edges.
+
+    Where these are `typed`, rows are sorted by relation first, and the edges themselves are among the result.
+    """
+    keys = [key for key in (*OF_EDGES, *(["indices"] if typed else [])) if key in arrays]
     if not keys:
         return {}
     indptr, starts = arrays["indptr"], _starts(arrays["indptr"], order)
@@ -207,9 +233,10 @@ def _values_of_edges(
         rows = np.repeat(np.arange(high - low), lengths)
         edges = (first - (starts[low:high] - starts[low]))[rows] + np.arange(len(rows))
         sources = places[arrays["indices"][edges]]
-        edges = edges[np.lexsort((sources, rows))]
+        relations = (arrays[EDGE_TYPE][edges],) if typed else ()
+        chosen = np.lexsort((sources, *relations, rows))
         for key, store in stores.items():
-            store.append(arrays[key][edges])
+            store.append(sources[chosen] if key == "indices" else arrays[key][edges[chosen]])
     return {key: store.finish() for key, store in stores.items()}
 
 

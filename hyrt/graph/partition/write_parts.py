@@ -123,6 +123,11 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         announce(f"memory: at most {size(bound)} to read, not counting the interpreter")
     with all_or_nothing(destination, "parts") as (result, scratch):
         data = open_dataset(job.source, scratch)
+        if data.tables is not None:
+            raise DataError(
+                f"{data.name}: hyrt partition does not cut graphs with types of vertices yet: give "
+                "every rank the whole dataset, as a folder, which is memory-mapped"
+            )
         topology = Topology(data.arrays["indptr"], data.arrays["indices"])
         count = topology.num_vertices
         if job.num_parts > count:

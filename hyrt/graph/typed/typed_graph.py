@@ -10,17 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
-from hyrt.graph.check import reject
-from hyrt.graph.csr import Store
+from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows, check_dataset, table_name, to_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.labels.label_kind import label_kind
-from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
-from hyrt.graph.topology import Topology
+from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import build_typed_csr, relation_dtype
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.graph.vertex_table import SPLITS, VertexTable
-from hyrt.machine.workers import current_workers
+from hyrt.graph.typed.typed_csr import TypedEdges
+from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset, typed_edges
+from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 
@@ -35,7 +31,7 @@ def typed_graph(
     masks: Mapping[str, Array],
     target: str,
 ) -> Graph:
-    """Make a typed graph; what is wrong with its edges is an error, equal edges of a relation are one.
+    """Make a typed graph, and check it as one from a file; equal edges of a relation are one.
 
     Parameters
     ----------
@@ -59,75 +55,86 @@ def typed_graph(
     DataError
         Naming what does not fit.
     """
-    counts = [_num_rows(table) for table in tables.values()]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    types = GraphTypes(tuple(tables), starts, tuple(Relation(*names) for names in relations), target)
-    low, high = types.interval(target)
-    for key, array in (("labels", labels), *masks.items()):
-        if len(array) != high - low:
-            raise reject(
-                name,
-                key,
-                f"has {len(array):,} rows for {high - low:,} vertices of type {target!r}: give one each",
-            )
     for split in SPLITS:
         if split not in masks:
             raise DataError(f"{name}: no mask {split!r}: give one for each of train, val and test")
+    starts = np.concatenate([[0], np.cumsum([_num_rows(table) for table in tables.values()])])
+    types = GraphTypes(
+        tuple(tables), starts.astype(np.int64), tuple(Relation(*names) for names in relations), target
+    )
+    data, left_out = typed_dataset(
+        name,
+        TypedParts(
+            types,
+            edge_pieces(name, types, relations),
+            {
+                vertex_type: _table(name, vertex_type, table)
+                for vertex_type, table in tables.items()
+                if not isinstance(table, int)
+            },
+            labels,
+            {f"{split}_mask": mask for split, mask in masks.items()},
+        ),
+        None,
+    )
+    if left_out:
+        warnings.warn(left_out_in_words(name, left_out), DataWarning, stacklevel=2)
+    check_dataset(data)
+    return to_graph(data)
 
-    def edges() -> Iterator[tuple[int, Array, Array]]:
-        for number, (sources, targets) in enumerate(relations.values()):
-            for start in range(0, len(sources), _PIECE):
-                yield number, sources[start : start + _PIECE], targets[start : start + _PIECE]
 
+def edge_pieces(
+    name: str, types: GraphTypes, relations: Mapping[tuple[str, str, str], tuple[Array, Array]]
+) -> TypedEdges:
+    """A stream of edges that are in memory, by relation in the order of `types`.
+
+    Raises
+    ------
+    DataError
+        If a relation has not as many sources as destinations.
+    """
     for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
         if len(sources) != len(targets):
             raise DataError(
                 f"{name}: relation {relation} has {len(sources):,} sources and {len(targets):,} "
                 "destinations: give one of each for every edge"
             )
-    indices = Store(np.dtype(np.int32 if types.num_vertices < 2**31 else np.int64))
-    numbers = Store(relation_dtype(len(types.relations)))
 
-    def emit(part: Array, of_relations: Array) -> None:
-        indices.append(part)
-        numbers.append(of_relations)
+    def stream() -> Iterator[tuple[int, Array, Array]]:
+        for number, (sources, targets) in enumerate(relations.values()):
+            for start in range(0, len(sources), _PIECE):
+                piece = slice(start, start + _PIECE)
+                yield number, np.ascontiguousarray(sources[piece]), np.ascontiguousarray(targets[piece])
 
-    indptr, given = build_typed_csr(edges, types, emit=emit, source=name, threads=current_workers().count)
-    topology = Topology(indptr, indices.finish(), numbers.finish())
-    if left_out := int(given.sum()) - topology.num_edges:
-        warnings.warn(
-            f"{name}: {left_out:,} of {int(given.sum()):,} edges are left out: they equal "
-            "others of their relation",
-            DataWarning,
-            stacklevel=2,
+    return stream
+
+
+def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
+    """The edges of each relation of a typed graph: sources [e] and destinations [e], numbered within their
+    types, by destination, then by source.
+    """
+    types = graph.types
+    if types is None:
+        raise DataError(f"{graph.name}: has no types of vertices, and so no relations")
+    arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
+    assert graph.topology.edge_types is not None
+    found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]
+    for number, sources, targets in typed_edges(arrays | {"edge_type": graph.topology.edge_types}, types)():
+        found[number].append((sources, targets))
+    empty = np.empty(0, graph.topology.indices.dtype)
+    return {
+        relation: (
+            np.concatenate([empty, *(sources for sources, _ in pieces)]),
+            np.concatenate([empty.astype(np.int64), *(targets for _, targets in pieces)]),
         )
-    rows = TypedRows(types, tuple(_row_source(table) for table in tables.values()))
-    table = VertexTable(
-        rows, labels_of_all(labels, types), {key: mask_of_all(mask, types) for key, mask in masks.items()}
-    )
-    return Graph(name, topology, table, types=types)
+        for relation, pieces in zip(types.relations, found, strict=True)
+    }
 
 
-def labels_of_all(labels: Array, types: GraphTypes) -> Array:
-    """Labels [n] or [n, K] of the target type as those of all vertices: elsewhere nothing is known."""
-    if len(types.vertex_types) == 1:
-        return labels
-    low, high = types.interval(types.target)
-    unknown = np.nan if label_kind(labels) == "numbers" else -1
-    dtype = np.dtype(np.int8) if labels.dtype.kind in "bu" and labels.ndim == 2 else labels.dtype
-    placed = np.full((types.num_vertices, *labels.shape[1:]), unknown, dtype)
-    placed[low:high] = labels
-    return placed
-
-
-def mask_of_all(mask: Array, types: GraphTypes) -> NDArray[np.bool_]:
-    """A mask [n] or [n, K] of the target type as that of all vertices: False elsewhere."""
-    if len(types.vertex_types) == 1:
-        return mask.astype(np.bool_, copy=False)
-    low, high = types.interval(types.target)
-    placed = np.zeros((types.num_vertices, *mask.shape[1:]), np.bool_)
-    placed[low:high] = mask
-    return placed
+def left_out_in_words(name: str, left_out: int) -> str:
+    """What to say where edges were left out."""
+    edges = "1 edge is" if left_out == 1 else f"{left_out:,} edges are"
+    return f"{name}: {edges} left out: equal to others of the same relation"
 
 
 def _num_rows(table: Array | SparseFeatures | int) -> int:
@@ -136,7 +143,12 @@ def _num_rows(table: Array | SparseFeatures | int) -> int:
     return table if isinstance(table, int) else len(table)
 
 
-def _row_source(table: Array | SparseFeatures | int) -> RowSource | None:
-    if isinstance(table, int):
-        return None
-    return table if isinstance(table, SparseFeatures) else DenseFeatures(table)
+def _table(name: str, vertex_type: str, table: Array | SparseFeatures) -> Dataset:
+    shown = table_name(name, vertex_type)
+    if isinstance(table, SparseFeatures):
+        shape = np.array([len(table.indptr) - 1, table.width], np.int64)
+        values = (table.indptr, table.columns, table.values, shape)
+        return Dataset(shown, dict(zip(SPARSE_KEYS, values, strict=True)), None)
+    if table.ndim != 2:
+        raise DataError(f"{shown}: features of shape {list(table.shape)}, expected [n, F]")
+    return Dataset(shown, {}, FeatureRows.of(np.ascontiguousarray(table)))

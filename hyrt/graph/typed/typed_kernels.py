@@ -53,3 +53,43 @@ def decode(entries, num_vertices, start, stop, sources, relations):
         relation = key // num_vertices
         relations[i] = relation
         sources[i] = key - relation * num_vertices
+
+
+@_compile
+def count_runs(indptr, numbers, edges, longest, reached):
+    """Add to each relation's `edges` [R], and find its `longest` run [R] and how many rows it has [R]."""
+    for row in range(len(indptr) - 1):
+        run = 0
+        for e in range(indptr[row], indptr[row + 1]):
+            relation = numbers[e]
+            run = run + 1 if e > indptr[row] and numbers[e - 1] == relation else 1
+            edges[relation] += 1
+            reached[relation] += run == 1
+            longest[relation] = max(longest[relation], run)
+
+
+NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
+"""What may be wrong with an edge."""
+
+
+@_compile
+def first_wrong_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
+    """The first wrong edge into the vertices low..high-1, its row and what is wrong; (-1, -1, 0) if none is.
+
+    `ordered`: rows are also strictly increasing by relation, then source.
+    """
+    for row in range(low, high):
+        for e in range(indptr[row], indptr[row + 1]):
+            relation, u = np.int64(numbers[e]), np.int64(indices[e])
+            if relation < 0 or relation >= len(from_types):
+                return e, row, NO_RELATION
+            t = to_types[relation]
+            if row < starts[t] or row >= starts[t + 1]:
+                return e, row, WRONG_DESTINATION
+            t = from_types[relation]
+            if u < starts[t] or u >= starts[t + 1]:
+                return e, row, WRONG_SOURCE
+            if ordered and e > indptr[row]:
+                if numbers[e - 1] > relation or (numbers[e - 1] == relation and indices[e - 1] >= u):
+                    return e, row, DISORDER
+    return -1, -1, 0

@@ -94,7 +94,7 @@ def test_large_mapped_features_are_scaled_on_disk_only(tmp_path, monkeypatch):
     arrays = make_arrays(4)
     folder = save(arrays, tmp_path / "a")
     npz = save(arrays, tmp_path / "a.npz")
-    monkeypatch.setattr("hyrt.graph.source.LARGE_BYTES", 10)
+    monkeypatch.setattr("hyrt.graph.formats.schema.LARGE_BYTES", 10)
     with pytest.raises(DataError, match=r"hyrt data convert .*a DEST --normalize row"):
         open_graph(folder, normalize="row")
     open_graph(npz, normalize="row")
@@ -104,7 +104,7 @@ def test_large_mapped_features_are_checked_on_demand_only(tmp_path, monkeypatch)
     arrays = make_arrays(5)
     arrays["features"][3, 1] = np.nan
     folder = save(arrays, tmp_path / "a")
-    monkeypatch.setattr("hyrt.graph.source.LARGE_BYTES", 10)
+    monkeypatch.setattr("hyrt.graph.formats.schema.LARGE_BYTES", 10)
     assert schema.LARGE_BYTES == 1 << 30
     open_graph(folder)
     with pytest.raises(DataError, match="value nan at row 3, column 1"):

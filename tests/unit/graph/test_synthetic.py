@@ -38,7 +38,7 @@ def test_structure(graph, tmp_path):
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices, "labels": graph.labels}
     arrays |= {f"{split}_mask": mask for split, mask in graph.masks.items()}
     # Generated graphs skip the checks that files get: here they do not.
-    check_dataset(Dataset("generated", arrays, FeatureRows.of(graph.features.values)), features=True)
+    check_dataset(Dataset("generated", arrays, FeatureRows.of(graph.features.values)))
 
 
 @pytest.mark.parametrize("preset", ["community", "tiny"])

@@ -78,7 +78,7 @@ class TestBuild:
             ("a", "r", "a"): (np.array([1, 1, 0, 1]), np.array([0, 0, 0, 1])),
             ("a", "s", "a"): ([1], [0]),
         }
-        with pytest.warns(DataWarning, match="1 of 5 edges are left out"):
+        with pytest.warns(DataWarning, match="1 edge is left out"):
             graph = typed_graph("x", {"a": 2}, as_arrays(ends), np.zeros(2, np.int64), no_masks(2), "a")
         assert graph.topology.indptr.tolist() == [0, 3, 4]
         assert graph.topology.indices.tolist() == [0, 1, 1, 1]

@@ -1,0 +1,223 @@
+"""What the types of a dataset must satisfy; the first violation is named with its key and position."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, listed
+from hyrt.graph import check
+from hyrt.graph.check import nearest, reject
+from hyrt.graph.labels.label_kind import is_labelled
+from hyrt.graph.typed import typed_kernels
+from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.graph.typed.typed_keys import RELATIONS, TARGET_TYPE, TYPE_STARTS, VERTEX_TYPES, types_of_arrays
+
+Array = NDArray[Any]
+
+_ROWS = 1 << 16
+# Names become parts of the names of files, and of keys.
+_FORBIDDEN = "/:\\"
+
+
+def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
+    """The types of a dataset: their names, where their vertices are, and the ends of relations.
+
+    Raises
+    ------
+    DataError
+        Naming the key and the first bad position.
+    """
+    starts, relations = arrays[TYPE_STARTS], arrays[RELATIONS]
+    known = checked_names(source, arrays[VERTEX_TYPES])
+    count = len(arrays["indptr"]) - 1
+    if len(starts) != len(known) + 1:
+        raise reject(
+            source,
+            TYPE_STARTS,
+            f"has {len(starts):,} entries for {len(known):,} types: give where each type's vertices "
+            "start, and the number of all vertices",
+        )
+    if starts[0] != 0:
+        raise reject(source, TYPE_STARTS, f"value {starts[0]} at position 0 is not 0")
+    for at in range(1, len(starts)):
+        if starts[at] < starts[at - 1]:
+            raise reject(
+                source,
+                TYPE_STARTS,
+                f"value {starts[at]} at position {at} is less than the one before it, {starts[at - 1]}",
+            )
+    if starts[-1] != count:
+        raise reject(
+            source,
+            TYPE_STARTS,
+            f"value {starts[-1]} at position {len(starts) - 1} is not the number of vertices, {count:,}",
+        )
+    if relations.shape[1] != 3:
+        raise reject(
+            source,
+            RELATIONS,
+            f"shape {list(relations.shape)}, expected [R, 3]: type of sources, name, type of destinations",
+        )
+    seen: list[list[str]] = []
+    for at, triple in enumerate(relations.tolist()):
+        for end in (triple[0], triple[2]):
+            if end not in known:
+                raise reject(
+                    source,
+                    RELATIONS,
+                    f"row {at} has the type {end!r}, which is not in {VERTEX_TYPES}{nearest(end, known)}",
+                )
+        if not triple[1] or not triple[1].isprintable():
+            raise reject(source, RELATIONS, f"row {at} has the name {triple[1]!r}: give it printable letters")
+        if triple in seen:
+            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is there twice")
+        seen.append(triple)
+    target = arrays[TARGET_TYPE].tolist()
+    if len(target) != 1 or target[0] not in known:
+        hint = nearest(target[0], known) if len(target) == 1 else ""
+        raise reject(source, TARGET_TYPE, f"value {target!r}, expected one of {listed(known, 'and')}{hint}")
+    types = types_of_arrays(arrays)
+    assert types is not None
+    return types
+
+
+def checked_names(source: str, names: Array) -> list[str]:
+    """The names of the types of vertices.
+
+    Raises
+    ------
+    DataError
+        If there are none, or one cannot be a name or is there twice.
+    """
+    if len(names) == 0:
+        raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
+    known: list[str] = names.tolist()
+    for at, name in enumerate(known):
+        if why := why_no_name(name):
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {why}")
+        if name in known[:at]:
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice")
+    return known
+
+
+def why_no_name(name: str) -> str:
+    """Why a text cannot name a type of vertices; empty where it can."""
+    if not name or not name.isprintable() or name != name.strip():
+        return "must be of printable letters, without spaces at its ends"
+    bad = [letter for letter in _FORBIDDEN if letter in name]
+    return f"must not have {bad[0]!r}, which cannot be in the name of a file or a key" if bad else ""
+
+
+def check_typed_edges(
+    source: str, arrays: Mapping[str, Array], types: GraphTypes, *, ordered: bool = True
+) -> None:
+    """Every edge has a relation, ends of that relation's types, and where `ordered` its place in its row.
+
+    Raises
+    ------
+    DataError
+        Naming the key and the position of the first edge that is wrong.
+    """
+    indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
+    if len(numbers) != len(indices):
+        raise reject(source, "edge_type", f"has {len(numbers):,} entries for {len(indices):,} edges")
+    ends = (types.starts, types.relation_sources, types.relation_destinations)
+    for low in range(0, types.num_vertices, _ROWS):
+        high = min(low + _ROWS, types.num_vertices)
+        at, row, what = typed_kernels.first_wrong_edge(indptr, indices, numbers, *ends, low, high, ordered)
+        if what:
+            raise _wrong_edge(source, arrays, types, (int(at), int(row)), int(what))
+
+
+def _wrong_edge(
+    source: str, arrays: Mapping[str, Array], types: GraphTypes, place: tuple[int, int], what: int
+) -> DataError:
+    at, row = place
+    value, number = int(arrays["indices"][at]), int(arrays["edge_type"][at])
+    if what == typed_kernels.NO_RELATION:
+        return reject(
+            source,
+            "edge_type",
+            f"value {number} at position {at} is no number of {len(types.relations):,} relations",
+        )
+    if what == typed_kernels.DISORDER:
+        equal = value == arrays["indices"][at - 1] and number == arrays["edge_type"][at - 1]
+        return reject(
+            source,
+            "indices",
+            f"the edge at position {at}, from {value} by relation {number}, "
+            f"{'repeats' if equal else 'is below'} the one before it in row {row}: rows must be sorted by "
+            "relation, then by source, without equal edges; to sort them: hyrt data convert "
+            f"{shlex.quote(source)} DESTINATION --sort --unique",
+        )
+    relation = types.relations[number]
+    if what == typed_kernels.WRONG_DESTINATION:
+        found = types.vertex_types[int(types.types_of(np.array([row]))[0])]
+        return reject(
+            source,
+            "edge_type",
+            f"value {number} at position {at}: the edge goes to vertex {row} of type {found!r}, but relation "
+            f"{number} is {relation}",
+        )
+    if not 0 <= value < types.num_vertices:
+        return reject(
+            source, "indices", f"value {value} at position {at} is not one of {types.num_vertices:,} vertices"
+        )
+    found = types.vertex_types[int(types.types_of(np.array([value]))[0])]
+    return reject(
+        source,
+        "indices",
+        f"value {value} at position {at} is a vertex of type {found!r}, but relation {number} is {relation}",
+    )
+
+
+def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
+    """Only vertices of the target type have labels.
+
+    Raises
+    ------
+    DataError
+        Naming the first other one that has.
+    """
+    low, high = types.interval(types.target)
+    for first, last in ((0, low), (high, types.num_vertices)):
+        for start in range(first, last, check.CHUNK):
+            known = is_labelled(labels[start : min(start + check.CHUNK, last)])
+            if known.any():
+                raise _labelled(source, types, start + int(known.argmax()))
+
+
+def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
+    low, high = types.interval(types.target)
+    found = types.vertex_types[int(types.types_of(np.array([vertex]))[0])]
+    return reject(
+        source,
+        "labels",
+        f"vertex {vertex} of type {found!r} has a label, but {TARGET_TYPE} is {types.target!r}: only its "
+        f"vertices, {low:,} to {high - 1:,}, have labels; give others -1, or nan where labels are numbers",
+    )
+
+
+def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes) -> None:
+    """Vertices that were renumbered are still of the type that they were of.
+
+    Raises
+    ------
+    DataError
+        Naming the first that is not.
+    """
+
+    def moved(a: int, b: int) -> NDArray[np.bool_]:
+        changed: NDArray[np.bool_] = types.types_of(numbers[a:b]) != types.types_of(np.arange(a, b))
+        return changed
+
+    at = check.first_bad(moved, len(numbers))
+    if at is not None:
+        raise reject(
+            source, key, f"value {numbers[at]} at position {at} is the number of a vertex of another type"
+        )

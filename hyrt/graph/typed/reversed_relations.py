@@ -1,0 +1,70 @@
+"""Relations that go the other way: what they are called, and their edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hyrt.graph.typed.graph_types import GraphTypes, Relation
+from hyrt.graph.typed.typed_csr import TypedEdges
+
+_PREFIX = "rev_"
+
+
+def _reverse_of(relation: Relation) -> Relation:
+    return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
+
+
+def with_reversed(types: GraphTypes) -> GraphTypes:
+    """Types whose relations go both ways.
+
+    A relation between two types gets another one that goes back, named `rev_` and its name, unless there is
+    one; a relation of one type with itself is its own reverse, and gets its edges the other way round.
+    """
+    known = set(types.relations)
+    back = [
+        _reverse_of(each)
+        for each in types.relations
+        if each.source != each.destination and _reverse_of(each) not in known and not _goes_back(each, known)
+    ]
+    return replace(types, relations=(*types.relations, *back))
+
+
+def _goes_back(relation: Relation, known: set[Relation]) -> bool:
+    """Whether a relation is the reverse of one that there is."""
+    forward = Relation(relation.destination, relation.name.removeprefix(_PREFIX), relation.source)
+    return relation.name.startswith(_PREFIX) and forward in known
+
+
+def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> TypedEdges:
+    """The edges of a stream, and each the other way round.
+
+    Parameters
+    ----------
+    edges
+        The edges as they are.
+    types, wider
+        Their relations, and those `with_reversed`.
+    """
+    places = {relation: number for number, relation in enumerate(wider.relations)}
+    added = set(wider.relations[len(types.relations) :])
+    back = [
+        number
+        if relation.source == relation.destination
+        else places[_reverse_of(relation)]
+        if _reverse_of(relation) in added
+        else None
+        for number, relation in enumerate(types.relations)
+    ]
+
+    def stream() -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+        for number, sources, targets in edges():
+            yield number, sources, targets
+            other = back[number]
+            if other is not None:
+                yield other, targets, sources
+
+    return stream

@@ -1,0 +1,175 @@
+"""A dataset of a typed graph, made of what its sources have: edges of each relation, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.check import reject
+from hyrt.graph.csr import Store, row_ranges
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset
+from hyrt.graph.labels.label_kind import label_kind
+from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.graph.typed.reversed_relations import reversed_edges, with_reversed
+from hyrt.graph.typed.typed_csr import TypedEdges, build_typed_csr, relation_dtype
+from hyrt.graph.typed.typed_keys import RELATIONS, arrays_of_types, types_of_arrays
+from hyrt.quantities import one_line
+
+Array = NDArray[Any]
+
+_PIECE = 1 << 22
+BUILD_ENTRIES = 100_000_000
+"""Entries built at once when they go to a file: 1.3 GB of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedParts:
+    """What a typed graph is made of."""
+
+    types: GraphTypes
+    """Its types and relations."""
+    edges: TypedEdges
+    """Its edges."""
+    tables: Mapping[str, Dataset]
+    """The features of each type that has some: datasets of nothing else."""
+    labels: Array
+    """[n] or [n, K], of the target type's vertices."""
+    masks: Mapping[str, Array]
+    """`train_mask`, `val_mask` and `test_mask`, and further ones: bool [n] or [n, K], of the same."""
+
+    __repr__ = one_line
+
+
+def typed_dataset(name: str, parts: TypedParts, scratch: Path | None) -> tuple[Dataset, int]:
+    """Put a typed graph together.
+
+    Parameters
+    ----------
+    name
+        The dataset's, for messages.
+    parts
+        What it is made of, which need not be checked but for the lengths of its tables.
+    scratch
+        A folder for the edges, where they should not be in memory.
+
+    Returns
+    -------
+    The dataset, and how many of the edges were left out because they equal others of their relation.
+
+    Raises
+    ------
+    DataError
+        If an edge has an end that is no vertex of its type, or labels or masks are not one for each vertex of
+        the target type.
+    """
+    types = parts.types
+    low, high = types.interval(types.target)
+    for key, array in (("labels", parts.labels), *parts.masks.items()):
+        if len(array) != high - low:
+            raise reject(
+                name,
+                key,
+                f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: give "
+                "one each",
+            )
+    topology, given = _topology(name, types, parts.edges, scratch)
+    arrays = arrays_of_types(types) | topology
+    arrays["labels"] = labels_of_all(parts.labels, types)
+    arrays |= {key: mask_of_all(mask, types) for key, mask in parts.masks.items()}
+    return Dataset(name, arrays, None, tables=dict(parts.tables)), given - len(topology["indices"])
+
+
+def _topology(
+    name: str, types: GraphTypes, edges: TypedEdges, scratch: Path | None
+) -> tuple[dict[str, Array], int]:
+    indices = Store(
+        np.dtype(np.int32 if types.num_vertices < 2**31 else np.int64), scratch and scratch / "indices.npy"
+    )
+    numbers = Store(relation_dtype(len(types.relations)), scratch and scratch / "edge_type.npy")
+
+    def emit(sources: Array, relations: Array) -> None:
+        indices.append(sources)
+        numbers.append(relations)
+
+    bound = 1 << 62 if scratch is None else BUILD_ENTRIES
+    indptr, given = build_typed_csr(edges, types, emit=emit, source=name, range_entries=bound)
+    arrays = {"indptr": indptr, "indices": indices.finish(), EDGE_TYPE: numbers.finish()}
+    return arrays, int(given.sum())
+
+
+def labels_of_all(labels: Array, types: GraphTypes) -> Array:
+    """Labels [n] or [n, K] of the target type as those of all vertices: elsewhere nothing is known."""
+    if len(types.vertex_types) == 1:
+        return labels
+    low, high = types.interval(types.target)
+    unknown = np.nan if label_kind(labels) == "numbers" else -1
+    dtype = np.dtype(np.int8) if labels.dtype.kind in "bu" and labels.ndim == 2 else labels.dtype
+    placed = np.full((types.num_vertices, *labels.shape[1:]), unknown, dtype)
+    placed[low:high] = labels
+    return placed
+
+
+def mask_of_all(mask: Array, types: GraphTypes) -> Array:
+    """A mask [n] or [n, K] of the target type as that of all vertices: False elsewhere."""
+    if len(types.vertex_types) == 1:
+        return mask
+    low, high = types.interval(types.target)
+    placed = np.zeros((types.num_vertices, *mask.shape[1:]), np.bool_)
+    placed[low:high] = mask
+    return placed
+
+
+def typed_edges(arrays: Mapping[str, Array], types: GraphTypes) -> TypedEdges:
+    """The edges of a dataset, by key of the schema, as a stream by relation."""
+    first_sources = types.starts[types.relation_sources].tolist()
+    first_targets = types.starts[types.relation_destinations].tolist()
+
+    def stream() -> Iterator[tuple[int, Array, Array]]:
+        for starts, entries, first in row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
+            rows = np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))
+            numbers = arrays[EDGE_TYPE][starts[0] : starts[-1]]
+            for relation in np.unique(numbers).tolist():
+                chosen = np.flatnonzero(numbers == relation)
+                yield (
+                    relation,
+                    entries[chosen] - first_sources[relation],
+                    rows[chosen] - first_targets[relation],
+                )
+
+    return stream
+
+
+def with_reverse(data: Dataset, scratch: Path) -> Dataset:
+    """A typed dataset whose relations go both ways; see `with_reversed`.
+
+    Parameters
+    ----------
+    data
+        A checked dataset, which is not changed.
+    scratch
+        A folder for the new edges, which are mapped.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no types, or its edges have weights or features.
+    """
+    types = types_of_arrays(data.arrays)
+    if types is None:
+        raise DataError(
+            f"{data.name}: --reverse is for graphs with types of vertices, and there is no key "
+            f"'{RELATIONS}': omit it"
+        )
+    for key in (EDGE_WEIGHT, EDGE_FEATURES):
+        if key in data.arrays:
+            raise reject(data.name, key, "would be missing of reversed edges: omit --reverse, or this key")
+    wider = with_reversed(types)
+    edges = reversed_edges(typed_edges(data.arrays, types), types, wider)
+    topology, _ = _topology(data.name, wider, edges, scratch)
+    return replace(data, arrays=data.arrays | arrays_of_types(wider) | topology, symmetric=None)
