@@ -104,8 +104,8 @@ def test_large_mapped_features_are_checked_on_demand_only(tmp_path, monkeypatch)
     arrays = make_arrays(5)
     arrays["features"][3, 1] = np.nan
     folder = save(arrays, tmp_path / "a")
-    monkeypatch.setattr("hyrt.graph.formats.schema.LARGE_BYTES", 10)
     assert schema.LARGE_BYTES == 1 << 30
+    monkeypatch.setattr("hyrt.graph.formats.schema.LARGE_BYTES", 10)
     open_graph(folder)
     with pytest.raises(DataError, match="value nan at row 3, column 1"):
         open_graph(folder, check=True)
