@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
-from hyrt_perfmodel.calibration.fit_rates import slowed_rates, with_sparse_launch
+from hyrt_perfmodel.calibration.fit_rates import shared_rates, with_sparse_launch
 from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     why_other_device,
@@ -49,8 +49,8 @@ from hyrt.predict.calibrate.store import (
 from hyrt.predict.calibrate.trainers import (
     CHUNK_ROWS,
     DENSE,
-    LONG_PROBES,
     PROBES,
+    SHARED_PROBES,
     SPARSE_PROBE,
     Measured,
     Probe,
@@ -75,6 +75,8 @@ class _Trainer:
 
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
+    alone: dict[str, TrainerRates] = field(default_factory=dict)
+    """`rates` and `alone`: by kind of model; of the CPU with all threads and with one, where it has more."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -115,8 +117,6 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
     }
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
     host = _with_cpu(host, cpu)
-    if cores > 1:
-        host = replace(host, models_alone=_rates_alone(cpu, widened))
     say("whole graphs")
     host = replace(host, whole_graph=whole_graph_rates(cores))
     others = [trainer for trainer in trainers if trainer is not cpu]
@@ -300,19 +300,32 @@ def _measure_trainer(
     for kind in kinds:
         if len(found.rates) == most:
             break
-        measured = measure_kind(backend, there, threads, kind, graph)
+        # Of the CPU, one thread first: what waking others costs is in no figure then.
+        of_one = 1 if info.kind == "cpu" else threads
+        measured = measure_kind(backend, there, of_one, kind, graph)
         if not measured:
             continue
-        chunk_rows = CHUNK_ROWS.get(kind, product.GRAIN) if info.kind == "cpu" else None
-        fit = fit_trainer(measured, chunk_rows=chunk_rows, threads=threads)
-        found.rates[kind] = fit.rates
+        fit = fit_trainer(measured)
+        rates = fit.rates
         if "sparse" in info.forms:
-            for sparse in measure_kind(backend, there, threads, kind, graph, (SPARSE_PROBE,)):
-                found.rates[kind] = with_sparse_launch(fit.rates, sparse.workload, sparse.propagate.seconds)
+            for sparse in measure_kind(backend, there, of_one, kind, graph, (SPARSE_PROBE,)):
+                rates = with_sparse_launch(rates, sparse.workload, sparse.propagate.seconds)
+        found.rates[kind] = rates
+        shared: list[Measured] = []
+        if threads > of_one:
+            shared = measure_kind(backend, there, threads, kind, graph, SHARED_PROBES)
+            found.alone[kind] = rates
+            found.rates[kind] = shared_rates(
+                rates,
+                [each.workload for each in shared],
+                [each.propagate.seconds for each in shared],
+                threads=threads,
+                chunk_rows=CHUNK_ROWS.get(kind, product.GRAIN),
+            )
         found.errors += fit.relative_errors
         found.spreads.append(statistics.median(entry.propagate.spread for entry in measured))
-        everything += measured
-        found.first_probe_s = found.first_probe_s or measured[0].propagate.seconds
+        everything += measured + shared
+        found.first_probe_s = found.first_probe_s or (shared or measured)[0].propagate.seconds
     if not found.rates:
         raise UnsupportedModel(f"{info.name} runs none of {', '.join(KINDS)}")
     if not info.zero_copy:
@@ -368,20 +381,9 @@ def _with_cpu(host: Host, cpu: _Trainer) -> Host:
         launch_s=general.launch_s,
         values_per_s=general.values_per_s,
         models={**host.models, **cpu.rates},
+        models_alone={**host.models_alone, **cpu.alone},
         forms=_forms(cpu.info),
     )
-
-
-def _rates_alone(cpu: _Trainer, graph: Widths) -> dict[str, TrainerRates]:
-    """The CPU trainer's rates with one thread, by kind of model."""
-    backend, there = find_device(cpu.info.name)
-    found = {}
-    for kind, rates in cpu.rates.items():
-        measured = measure_kind(backend, there, 1, kind, graph, LONG_PROBES)
-        found[kind] = slowed_rates(
-            rates, [each.workload for each in measured], [each.propagate.seconds for each in measured]
-        )
-    return found
 
 
 def _reached(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:

@@ -41,8 +41,9 @@ CHUNK_ROWS = {"gat": attention.GRAIN}
 """Rows that a thread of the CPU trainer computes at a time, by kind of model; `product.GRAIN` for others."""
 # Short steps are repeated more often: their times are less sure.
 _LEAST, _MOST, _ENOUGH_S = 2, 10, 0.15
-# The first ones compile kernels and make the buffers that the others use again.
-_WARM = 2
+# The first ones compile kernels, make the buffers that the others use again, and show a team of threads which
+# work is worth sharing.
+_WARM = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ PROBES = (
     Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
     Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
+    # Many narrow rows: a row costs, however narrow it is.
+    Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=16, fanouts=(3, 2, 2), graph=SMALL),
 )
@@ -88,8 +91,9 @@ SPARSE_PROBE = Probe(
     features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
-# Steps that are long whatever the kind of model: with them, what fewer threads cost is seen.
-LONG_PROBES = PROBES[:2]
+# Steps with rows for several chunks, long ones and short: with them, what further threads spare is seen, and
+# what waking them costs.
+SHARED_PROBES = (PROBES[0], *PROBES[3:6])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +218,9 @@ def _input_bytes(batch: MiniBatch) -> float:
     return float(inputs.numel() * inputs.element_size())
 
 
-def fit_trainer(measured: Sequence[Measured], *, chunk_rows: int | None, threads: int) -> FittedRates:
+def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
     """Rates of a device for one kind of model; what is not measured is as for `fit_rates`."""
-    return fit_rates(
-        [entry.workload for entry in measured],
-        [entry.propagate.seconds for entry in measured],
-        chunk_rows=chunk_rows,
-        threads=threads,
-    )
+    return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
 def fit_link(measured: Sequence[Measured]) -> tuple[float, float]:

@@ -72,16 +72,20 @@ class Overlap:
 
 
 _EFFICIENCY = np.linspace(0.4, 1.0, 31)
+# Seconds of a step in which trainers wait for the interpreter lock that sampling and loading keep: whenever
+# one of their calls ends, the thread that needs the lock is put to sleep and woken.
+_LOCK_S = np.linspace(0.0, 2e-3, 41)
 
 
 def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
     """What synchronization costs, a step's wait and the cores' efficiency that come nearest to the runs.
 
     Synchronization is fitted to its measured times: a cost of a step for each set of trainers on the host,
-    and one for each weight. A step's wait is what the steps of a set took besides propagation and
+    and one for each weight. A step's wait is at least what the steps of a set took besides propagation and
     synchronization: the lower quartile, for where a stage before the trainers is slow, they wait for it, too.
-    Then the efficiency is fitted to the steps of each set: with the least sum of relative errors, which a run
-    that something disturbed changes less than their total.
+    What propagation takes longer than alone is a time of its own in each step, which joins the wait, and work
+    over the efficiency. Both are fitted to the steps of each set: with the least sum of relative errors, that
+    a run that something disturbed changes less than their total.
 
     Raises
     ------
@@ -116,15 +120,20 @@ def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) ->
     """The wait of one set of trainers, and the efficiency with which it comes nearest to its runs."""
     gaps = sorted(run.gap_s for run in runs)
     sharing = Sharing(step_s=step_s, efficiency=1.0, wait_s=max(0.0, gaps[len(gaps) // 4]))
-    total = np.zeros(len(_EFFICIENCY))
+    total = np.zeros((len(_LOCK_S), len(_EFFICIENCY)))
     for run in runs:
         host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.together: sharing})
         times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
         predicted = np.maximum(
             stages_together_s(times, Terms()),
-            times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + sharing.wait_s,
+            times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + sharing.wait_s + _LOCK_S[:, None],
         )
         total += np.abs(predicted / run.iteration_s - 1)
-    # Of equally good ones the highest: where the cores do not bound a run, nothing is lost.
-    at = len(_EFFICIENCY) - 1 - int(np.argmin(total[::-1]))
-    return replace(sharing, efficiency=float(_EFFICIENCY[at]))
+    # Of equally good ones the shortest wait and the highest efficiency: where neither bounds a run, nothing
+    # is lost.
+    lock, place = np.unravel_index(int(np.argmin(total[:, ::-1])), total.shape)
+    return replace(
+        sharing,
+        efficiency=float(_EFFICIENCY[::-1][place]),
+        wait_s=sharing.wait_s + float(_LOCK_S[lock]),
+    )

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.platforms.platform import TrainerRates
-from hyrt_perfmodel.prediction.extra_terms import num_edge_rows, num_values, weight_gradients_s
-from hyrt_perfmodel.prediction.shared_rows import shared_in_chunks
+from hyrt_perfmodel.prediction.extra_terms import num_edge_rows, num_results, num_values, weight_gradients_s
+from hyrt_perfmodel.prediction.host_threads import layers_apart, layers_shared_s
 from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs
 from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import Workload
@@ -31,9 +31,6 @@ class FittedRates:
 def fit_rates(
     workloads: Sequence[Workload],
     seconds: Sequence[float],
-    *,
-    chunk_rows: int | None = None,
-    threads: int = 1,
 ) -> FittedRates:
     """The rates with which T_trainer comes nearest to measured times: relative least squares, terms >= 0.
 
@@ -44,16 +41,14 @@ def fit_rates(
     workloads
         What was propagated, with the first layer's edges left out where they had been aggregated before.
     seconds
-        The time that each took, in seconds.
-    chunk_rows, threads
-        How many rows a thread computes at a time, and how many threads there were.
+        The time that each took, in seconds; of the host, with one thread.
 
     Raises
     ------
     ValueError
         If there are fewer measurements than terms.
     """
-    terms = np.array([_terms(shared_in_chunks(each, chunk_rows, threads)) for each in workloads])
+    terms = np.array([_terms(each) for each in workloads])
     measured = np.array(seconds, float)
     if len(measured) < terms.shape[1]:
         raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
@@ -72,7 +67,8 @@ def fit_rates(
             edges_per_s=rate(found[4]),
             layer_s=float(found[5]),
             weights_per_s=rate(found[6]),
-            chunk_rows=chunk_rows,
+            results_per_s=rate(found[7]),
+            rows_per_s=rate(found[8]),
         ),
         tuple(float(error) for error in errors),
     )
@@ -96,58 +92,85 @@ def with_sparse_launch(rates: TrainerRates, workload: Workload, seconds: float) 
     return replace(rates, sparse_launch_s=max(0.0, seconds - sized_s))
 
 
-def slowed_rates(
-    rates: TrainerRates, workloads: Sequence[Workload], seconds: Sequence[float]
+def shared_rates(
+    alone: TrainerRates,
+    workloads: Sequence[Workload],
+    seconds: Sequence[float],
+    *,
+    threads: int,
+    chunk_rows: int,
 ) -> TrainerRates:
-    """The rates of a trainer with fewer threads, from a few measurements of it.
+    """The rates of the host's trainer with all threads, from those with one and a few measurements.
 
-    Fixed costs are the interpreter's and stay, with those of weights, which one thread reads and writes;
-    everything else is slower by one factor, that of relative least squares.
+    Fixed costs are the interpreter's and stay, with those of weights, which one thread reads and writes.
+    Everything else is faster by one factor, and each layer that is shared costs the waking of threads. Both
+    are what explains the measurements best, in the mean of squared relative errors.
 
     Parameters
     ----------
-    rates
-        Those with all threads.
+    alone
+        The rates with one thread.
     workloads, seconds
-        What was propagated with fewer, and the time that each took, in seconds.
-
-    Returns
-    -------
-    The rates; the same where fewer threads were not slower.
+        What was propagated with all threads, and the time that each took, in seconds.
+    threads, chunk_rows
+        How many threads there were, and how many rows each computes at a time.
     """
-    terms = np.array([_terms(workload) for workload in workloads])
-    measured = np.array(seconds, float)
-    each = terms * _costs(rates) / measured[:, None]
-    part, left = each[:, _SHARED].sum(1), 1 - each[:, _FIXED].sum(1)
-    factor = max(1.0, float(part @ left / (part @ part)))
-    return replace(
-        rates,
-        memory_gb_s=rates.memory_gb_s / factor,
-        macs_per_s=rates.macs_per_s / factor,
-        values_per_s=rates.values_per_s / factor,
-        edges_per_s=rates.edges_per_s / factor,
-    )
+    apart, measured = [layers_apart(work) for work in workloads], np.array(seconds, float)
+    costs = _costs(alone)
+    fixed = np.array([(np.array(_terms(work)) * costs)[_FIXED].sum() for work in workloads])
+
+    def layer_s(rates: TrainerRates, work: Workload) -> float:
+        return float((np.array(_terms(work)) * _costs(rates))[_SHARED].sum())
+
+    def error(rates: TrainerRates) -> float:
+        predicted = fixed + [
+            layers_shared_s(layers, alone, rates, threads, threads, layer_s) for layers in apart
+        ]
+        return float(np.mean((predicted / measured - 1) ** 2))
+
+    candidates = [
+        replace(faster(alone, factor), chunk_rows=chunk_rows, waking_s=waking_s)
+        for factor in np.linspace(1.0, threads, 21).tolist()
+        for waking_s in _WAKING_S
+    ]
+    return min(candidates, key=error)
 
 
+def faster(rates: TrainerRates, factor: float) -> TrainerRates:
+    """Rates by which everything but fixed costs and weights takes less by a factor."""
+    names = ("memory_gb_s", "macs_per_s", "values_per_s", "edges_per_s", "results_per_s", "rows_per_s")
+    return replace(rates, **{name: factor * getattr(rates, name) for name in names})
+
+
+_WAKING_S = [50e-6 * each for each in range(31)]
 # Places of the terms that threads share, and of those that one thread does.
-_SHARED, _FIXED = [1, 2, 3, 4], [0, 5, 6]
+_SHARED, _FIXED = [1, 2, 3, 4, 7, 8], [0, 5, 6]
 
 
 def _terms(workload: Workload) -> tuple[float, ...]:
     """What a step's time is linear in: the step, bytes aggregated, multiply-accumulates, values, rows along
-    edges, layers beyond two, weights.
+    edges, layers beyond two, weights, values of results, rows of results.
     """
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
     values, edge_rows = num_values(workload), num_edge_rows(workload)
-    return 1.0, aggregated, macs, values, edge_rows, workload.layers - 2.0, workload.num_weights
+    results, rows = num_results(workload), sum(workload.vertices[1:])
+    return (
+        *(1.0, aggregated, macs, values, edge_rows, workload.layers - 2.0, workload.num_weights),
+        *(results, rows),
+    )
 
 
 def _costs(rates: TrainerRates) -> NDArray[np.float64]:
     """What one of each term takes, in seconds."""
     per_s = (rates.memory_bytes_per_s, rates.macs_per_s, rates.values_per_s, rates.edges_per_s)
     layer_s = rates.launched_s(3) - rates.launched_s(2)
-    return np.array([rates.launch_s, *(1 / each for each in per_s), layer_s, 1 / rates.weights_per_s])
+    return np.array(
+        [
+            *(rates.launch_s, *(1 / each for each in per_s), layer_s, 1 / rates.weights_per_s),
+            *(1 / rates.results_per_s, 1 / rates.rows_per_s),
+        ]
+    )
 
 
 def non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -45,8 +45,17 @@ class TrainerRates:
     where products hide them."""
     chunk_rows: Count | None = None
     """How many rows one of the host's threads computes at a time; None where any number is shared equally."""
+    waking_s: NotNegative = 0.0
+    """What a layer costs more where several of the host's threads share it: they are woken for each of its
+    operators. A layer for which that takes longer than it spares is computed by one."""
     values_per_s: Unbounded = math.inf
     """Values a second that enter and leave the updates; infinite where products hide them."""
+    results_per_s: Unbounded = math.inf
+    """Values a second of the layers' results, on top of `values_per_s`: bias, activation, dropout and loss
+    pass over them; infinite where products hide them."""
+    rows_per_s: Unbounded = math.inf
+    """Rows a second of the layers' results, however narrow they are; infinite where only their values count.
+    """
     edges_per_s: Unbounded = math.inf
     """Rows a second that are read along edges, however narrow they are; infinite where only their bytes
     count."""
@@ -77,7 +86,7 @@ class Sharing:
     efficiency: Positive
     """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
     wait_s: NotNegative = 0.0
-    """What a step waits besides its stages: threads are woken that others keep from a core."""
+    """What a step waits besides its stages: for threads that are woken, and for the interpreter lock."""
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)

@@ -156,6 +156,8 @@ def _more_cores(rates: TrainerRates) -> TrainerRates:
         macs_per_s=2 * rates.macs_per_s,
         values_per_s=2 * rates.values_per_s,
         edges_per_s=2 * rates.edges_per_s,
+        results_per_s=2 * rates.results_per_s,
+        rows_per_s=2 * rates.rows_per_s,
     )
 
 

@@ -89,6 +89,11 @@ def num_edge_rows(workload: Workload) -> float:
     return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
 
 
+def num_results(workload: Workload) -> float:
+    """Values of the layers' results: the sum over the layers of |V^l| f^l."""
+    return sum(rows * width for rows, width in zip(workload.vertices[1:], workload.features[1:], strict=True))
+
+
 def num_values(workload: Workload) -> float:
     """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l), and the
     width of a hidden layer in between.

@@ -15,7 +15,7 @@ from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds,
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.prediction import extra_terms, stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.shared_rows import shared_in_chunks
+from hyrt_perfmodel.prediction.host_threads import layers_apart, layers_shared_s
 from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs, sparse_weights
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
@@ -293,13 +293,16 @@ class StepModel:
             return self._tasks_s(trainer, trainer.device.design, work)
         if not trainer.is_host:
             return self._computing_s(trainer, trainer.rates, 1.0, work)
-        shared = shared_in_chunks(work, trainer.rates.chunk_rows, host.cores or 1)
         if trainer.rates_alone is None or not host.cores or host.cores == 1:
             return self._computing_s(trainer, trainer.rates, _host_part(host, threads.train), work)
-        alone = self._computing_s(trainer, trainer.rates_alone, 1.0, work)
-        together = min(alone, self._computing_s(trainer, trainer.rates, 1.0, shared))
-        serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
-        return serial_s + (alone - serial_s) / min(threads.train, host.cores)
+        alone, layers = trainer.rates_alone, layers_apart(work)
+
+        def layer_s(rates: TrainerRates, layer: Workload) -> float:
+            launched = replace(rates, launch_s=0.0, layer_s=0.0, weights_per_s=math.inf)
+            return self._computing_s(trainer, launched, 1.0, layer)
+
+        fixed_s = self._computing_s(trainer, alone, 1.0, work) - sum(layer_s(alone, each) for each in layers)
+        return fixed_s + layers_shared_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
 
     def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """The part of `propagate_s` that reads rows along edges; the rest is products and activations."""
@@ -384,6 +387,8 @@ class StepModel:
             seconds += extra_terms.weight_gradients_s(work, macs_per_s)
         if terms.values:
             seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
+            seconds += extra_terms.num_results(work) / (rates.results_per_s * part)
+            seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
             seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
         if terms.launch:
             # Weights are read and written by one thread, as calls are made by one.

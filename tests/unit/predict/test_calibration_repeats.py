@@ -57,7 +57,7 @@ def test_a_probe_that_was_disturbed_is_measured_again_after_the_others() -> None
             trained.append(targets)
             count = trained.count(128)
             slow = 3.0 + 2.0 * (count % 2)
-            result.seconds = {"propagate": slow if targets == 128 and count <= 4 else 1.0}
+            result.seconds = {"propagate": slow if targets == 128 and count <= 6 else 1.0}
             return result
 
     info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
@@ -70,12 +70,12 @@ def test_a_probe_that_was_disturbed_is_measured_again_after_the_others() -> None
 
 
 def runs_of(values: list[int]) -> list[int]:
-    """The values as measured in a row: four steps each, as two are warm and two of a second are enough."""
-    assert len(values) % 4 == 0
+    """The values as measured in a row: six steps each, as four are warm and two of a second are enough."""
+    assert len(values) % 6 == 0
 
     def each() -> Iterator[int]:
-        for at in range(0, len(values), 4):
-            (value,) = set(values[at : at + 4])
+        for at in range(0, len(values), 6):
+            (value,) = set(values[at : at + 6])
             yield value
 
     return list(each())
