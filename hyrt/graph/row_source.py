@@ -172,7 +172,7 @@ class DenseFeatures:
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         matrix = self.matrix
-        workers.run(lambda start, stop: gather_rows(matrix, ids, out, start, stop), len(ids), _GRAIN)
+        workers.run_rows(lambda start, stop: gather_rows(matrix, ids, out, start, stop), len(ids), _GRAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class SparseFeatures:
         np.cumsum(self.indptr[ids + 1] - self.indptr[ids], out=indptr[1:])
         columns = np.empty(indptr[-1], np.int32)
         values = np.empty(indptr[-1], np.float32)
-        workers.run(
+        workers.run_rows(
             lambda start, stop: gather_sparse_rows(
                 self.indptr, self.columns, self.values, ids, indptr, columns, values, start, stop
             ),
@@ -219,7 +219,7 @@ class SparseFeatures:
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         taken = self.take(ids, workers)
-        workers.run(
+        workers.run_rows(
             lambda start, stop: densify(taken.indptr, taken.columns, taken.values, out, start, stop),
             len(ids),
             _GRAIN,

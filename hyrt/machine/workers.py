@@ -174,14 +174,27 @@ class Workers:
         """
         if size <= 0:
             return
+        self._run(work, size, grain, grain)
+
+    def run_rows(self, work: Chunk, size: int, grain: int) -> None:
+        """As `run`, for work in which each row's result is its own, wherever ranges begin and end.
+
+        Where the caller does all of it, that is one call: each call less is one time less that the thread has
+        to get the interpreter lock back from another stage.
+        """
+        if size > 0:
+            self._run(work, size, grain, size)
+
+    def _run(self, work: Chunk, size: int, grain: int, alone: int) -> None:
+        """Share chunks of `grain`, or do chunks of `alone` without the others."""
         num_chunks = -(-size // grain)
         if num_chunks == 1 or not self._threads:
-            _work_alone(work, size, grain)
+            _work_alone(work, size, alone)
             return
         seen = self._seen_of(work, num_chunks)
         started = time.perf_counter()
         if is_alone := seen.alone_s < seen.shared_s:
-            _work_alone(work, size, grain)
+            _work_alone(work, size, alone)
         else:
             self._share(_Job(work, size, grain, None if self.watch is None else self.watch(work)))
         seen.learn(time.perf_counter() - started, is_alone=is_alone)

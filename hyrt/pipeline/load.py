@@ -59,6 +59,9 @@ class Loader:
         self._source = source
         self.fetched = source if isinstance(source, FetchedRows) else None
         """The source, where it brings the rows of a step at once."""
+        # Looked up once: asking whether an object follows a protocol takes longer than loading a few rows.
+        self._input_source = source if isinstance(source, InputSource) else None
+        self._narrow_source = source if isinstance(source, NarrowSource) else None
         self._pool = BufferPool()
         # The inputs of the whole graph, which stay the same from step to step.
         self._whole: tuple[WholeGraph, InputPlan, Any] | None = None
@@ -78,8 +81,8 @@ class Loader:
         block, source = batch.blocks[0], self._source
         if plan.form == "ids":
             return
-        if isinstance(source, InputSource):
-            batch.inputs = source.inputs(batch, workers)
+        if self._input_source is not None:
+            batch.inputs = self._input_source.inputs(batch, workers)
             return
         if batch.whole is not None:
             batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
@@ -138,8 +141,8 @@ class Loader:
         return out
 
     def _narrow(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NarrowRows:
-        source = self._source
-        assert isinstance(source, NarrowSource)
+        source = self._narrow_source
+        assert source is not None
         shape = (len(ids), source.width)
         rows = NarrowRows.room(source.row_format, shape, source.column_scales, partial(self._take, batch))
         source.narrow_rows(ids, rows, workers)
@@ -187,9 +190,9 @@ class Loader:
     def _aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        source = self._source
-        if isinstance(source, NarrowSource) and source.all_rows is not None:
-            aggregate_narrow_into(aggregation, block, source.all_rows, out, workers)
+        source, narrow = self._source, self._narrow_source
+        if narrow is not None and narrow.all_rows is not None:
+            aggregate_narrow_into(aggregation, block, narrow.all_rows, out, workers)
             return
         assert source.matrix is not None
         aggregate_into(aggregation, block, source.matrix, out, workers=workers)

@@ -55,7 +55,7 @@ def draw_hop(
     def count(start: int, stop: int) -> None:
         count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts)
 
-    workers.run(count, num, 4 * _GRAIN)
+    workers.run_rows(count, num, 4 * _GRAIN)
     offsets = arrays.take(num + 1, np.int32)
     edges = int(counts.sum(dtype=np.int64))
     if edges >= 2**31:
@@ -75,7 +75,7 @@ def draw_hop(
             of_rows = slice(offsets[start], offsets[stop])
             np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
 
-    workers.run(draw, num, _GRAIN)
+    workers.run_rows(draw, num, _GRAIN)
     if topology.has_edge_values:
         return Hop(degrees, offsets, neighbors, edge_types=drawn, edges=positions)
     pool.give(positions)

@@ -57,7 +57,7 @@ class NarrowRows:
 
     def gather(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
         """Copy the rows at `ids` [m] to `out`, which has m rows of the same format."""
-        workers.run(
+        workers.run_rows(
             lambda start, stop: gather_codes(
                 self.codes, self.row_scales, ids, out.codes, out.row_scales, start, stop
             ),
@@ -67,7 +67,7 @@ class NarrowRows:
 
     def widen(self, ids: NDArray[Any] | None, out: NDArray[np.float32], workers: Workers) -> None:
         """Write the rows at `ids` [m] (all of them, for None) to `out` [m, F] as numbers."""
-        workers.run(
+        workers.run_rows(
             lambda start, stop: widen_rows(
                 self.codes, self.row_scales, self.column_scales, ids, out, start, stop
             ),

@@ -150,7 +150,7 @@ def aggregate_into(
         def work(start: int, stop: int) -> None:
             kernels.aggregate(*edges, s.row, s.source, s.edge, s.own, out, *at, onto, start, stop)
 
-    (workers or current_workers()).run(work, block.num_dst, _GRAIN)
+    (workers or current_workers()).run_rows(work, block.num_dst, _GRAIN)
 
 
 def check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
@@ -223,7 +223,7 @@ class _Aggregate(torch.autograd.Function):
                 scale = (factors.row, factors.source, factors.edge, factors.own)
                 kernels.aggregate_backward(*edges, *scale, result, *at, start, stop)
 
-        current_workers().run(work, len(out), 2 * _GRAIN)
+        current_workers().run_rows(work, len(out), 2 * _GRAIN)
         return out, of_onto, None, None
 
 

@@ -37,7 +37,7 @@ def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torc
     out = empty_array(rows.shape, rows.dtype)
     threshold, scale = dropout_threshold(rate)
     factor = rows.dtype.type(scale)
-    current_workers().run(
+    current_workers().run_rows(
         lambda start, stop: kernels.drop(rows, vertices, key, threshold, factor, out, start, stop),
         len(rows),
         _GRAIN,
@@ -89,7 +89,7 @@ def dropout(
         return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
     threshold, scale = dropout_threshold(rate)
     values = np.empty_like(x.values)
-    current_workers().run(
+    current_workers().run_rows(
         lambda start, stop: kernels.drop_sparse(
             x.indptr, x.columns, x.values, vertices, key, threshold, np.float32(scale), values, start, stop
         ),

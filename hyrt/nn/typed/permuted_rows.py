@@ -22,7 +22,9 @@ def take_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
     source = x.detach().contiguous()
     out = empty((len(rows), *x.shape[1:]), source)
     flat, result = source.view(len(source), -1).numpy(), out.view(len(rows), -1).numpy()
-    current_workers().run(lambda start, stop: gather_rows(flat, rows, result, start, stop), len(rows), _GRAIN)
+    current_workers().run_rows(
+        lambda start, stop: gather_rows(flat, rows, result, start, stop), len(rows), _GRAIN
+    )
     return out
 
 

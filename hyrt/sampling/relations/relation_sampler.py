@@ -82,7 +82,7 @@ class RelationSampler:
         def count(start: int, stop: int) -> None:
             count_by_relation(topology.indptr, types, vertices, fanouts, start, stop, degrees, counts)
 
-        workers.run(count, num, 4 * _GRAIN)
+        workers.run_rows(count, num, 4 * _GRAIN)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(f"{num:,} vertices have {edges:,} sampled edges: lower sampler.fanout")
@@ -95,7 +95,7 @@ class RelationSampler:
         def draw(start: int, stop: int) -> None:
             draw_by_relation(*graph, start, stop, positions, neighbors, drawn, weights)
 
-        workers.run(draw, num, _GRAIN)
+        workers.run_rows(draw, num, _GRAIN)
         if topology.has_edge_values:
             return Hop(degrees, offsets, neighbors, edge_types=drawn, weights=weights, edges=positions)
         pool.give(positions)

@@ -147,6 +147,27 @@ def test_the_caller_does_short_work_alone(team: Workers) -> None:
     assert by_helpers(team, lambda: None, 200) < 60
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3000), st.integers(1, 400), st.integers(1, 3))
+def test_rows_are_covered_once_however_they_are_cut(size: int, grain: int, count: int) -> None:
+    team = Workers(count, "rows")
+    try:
+        for _ in range(3):  # Shared, then alone, then the faster way.
+            done = np.zeros(size, np.int64)
+            calls: list[int] = []
+
+            def work(start: int, stop: int, done: np.ndarray = done, calls: list[int] = calls) -> None:
+                done[start:stop] += 1
+                calls.append(stop - start)
+
+            team.run_rows(work, size, grain)
+            assert (done == 1).all()
+            assert len(calls) == (size > 0) or max(calls) <= grain
+        assert count > 1 or len(calls) == (size > 0)
+    finally:
+        team.close()
+
+
 def test_long_work_is_shared_each_time(team: Workers) -> None:
     assert by_helpers(team, lambda: time.sleep(0.002), 20) == 20
 

@@ -53,4 +53,4 @@ def aggregate_narrow_into(
         def work(start: int, stop: int) -> None:
             code_kernels.aggregate_codes(*edges, s.row, s.source, s.edge, s.own, out, *at, start, stop)
 
-    workers.run(work, block.num_dst, _GRAIN)
+    workers.run_rows(work, block.num_dst, _GRAIN)
