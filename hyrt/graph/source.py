@@ -135,9 +135,10 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if "://" in name:
         raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
     if name.startswith(SYNTHETIC):
-        from hyrt.graph.synthetic import generate, parse_spec
+        from hyrt.graph.synthetic import generate, generate_typed, parse_spec
 
-        return generate(parse_spec(name), scratch), True
+        spec = parse_spec(name)
+        return (generate_typed if spec.typed else generate)(spec, scratch), True
     path, shown = path_of(name), readable(name)
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts

@@ -14,15 +14,20 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
 from hyrt.graph.bundled import path_of
+from hyrt.graph.formats.npy import NpyHeader
 from hyrt.graph.formats.npz import NpzMember, member_sizes
-from hyrt.graph.formats.recorded_npy import map_npy
+from hyrt.graph.formats.recorded_npy import map_npy, map_with_header
 from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
 from hyrt.graph.labels.label_kind import num_outputs
 from hyrt.graph.narrow.coded_dataset import are_codes
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.source import KINDS, SYNTHETIC
+from hyrt.graph.synthetic.spec import parse_spec
+from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
 from hyrt.quantities import counted
+
+_TYPED = "the sizes of a graph with types of vertices are known once it is opened"
 
 
 class SizesUnknown(Exception):
@@ -44,6 +49,8 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
         nowhere.
     """
     if source.startswith(SYNTHETIC):
+        if parse_spec(source).typed:
+            raise SizesUnknown(f"{source}: {_TYPED}")
         return generated_sizes(source)
     path = path_of(source)
     if is_partition(path):
@@ -92,9 +99,15 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     item_bytes: dict[str, int] = {}
     for key in wanted_keys(source, names):
         # A mapping reads nothing, but finds out whether the file is whole.
-        stored = map_npy(path / f"{key}.npy") if is_folder else NpzMember(path, key, source).header
+        stored: NpyHeader
+        if is_folder:
+            _, stored = map_with_header(path / f"{key}.npy", f"{source}: key '{key}'", texts=key in TEXT_KEYS)
+        else:
+            stored = NpzMember(path, key, source).header
         check_header(source, key, stored.dtype, stored.shape)
         shapes[key], dtypes[key], item_bytes[key] = stored.shape, stored.dtype, stored.dtype.itemsize
+    if VERTEX_TYPES in shapes:
+        raise SizesUnknown(f"{path}: {_TYPED}")
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
         raise DataError(f"{source}: key 'indptr' has no vertices")

@@ -182,6 +182,8 @@ def memory_bound(source: str, *, reorder: bool = False) -> int | None:
         from hyrt.graph.synthetic import parse_spec
 
         spec = parse_spec(source)
+        if spec.typed:
+            return 80 * spec.vertices + 13 * min(2 * spec.edges, BUILD_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = path_of(source)
     if path.is_file():

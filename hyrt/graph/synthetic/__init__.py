@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from hyrt.graph.synthetic.planted import generate
 from hyrt.graph.synthetic.spec import PRESETS, SyntheticSpec, parse_spec
+from hyrt.graph.synthetic.typed_planted import generate_typed
 
-__all__ = ["PRESETS", "SyntheticSpec", "generate", "parse_spec"]
+__all__ = ["PRESETS", "SyntheticSpec", "generate", "generate_typed", "parse_spec"]

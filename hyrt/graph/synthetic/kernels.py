@@ -79,6 +79,38 @@ def draw_edges(  # type: ignore[no-untyped-def]
 
 
 @_compile
+def draw_pairs(  # type: ignore[no-untyped-def]
+    first, last, ratio, cumulative, order, class_at, cumulative_b, shift, guide, order_b, class_start, inside,
+    same, edge_key, place_key, sources, targets,
+):  # fmt: skip
+    """Draw edges from vertices of one kind to those of another; returns how many there are.
+
+    As `draw_edges`, with the second end from `cumulative_b` and so on: of the class `class_at` where `inside`
+    says so, from all elsewhere. Where both kinds are the same, loops are left out.
+    """
+    at = 0
+    total = np.float64(cumulative_b[len(cumulative_b) - 1])
+    for p in range(first, last):
+        c = class_at[p]
+        low = cumulative_b[class_start[c]]
+        width = np.float64(cumulative_b[class_start[c + 1]] - low)
+        for e in range(np.int64(cumulative[p] * ratio), np.int64(cumulative[p + 1] * ratio)):
+            r = np.float64(random_bits(edge_key, np.uint64(e)) >> _11) * UNIT
+            if np.float64(random_bits(place_key, np.uint64(e)) >> _11) * UNIT < inside:
+                value = low + np.int64(r * width)
+            else:
+                value = np.int64(r * total)
+            q = np.int64(guide[value >> shift])
+            while cumulative_b[q + 1] <= value:
+                q += 1
+            if not same or order[p] != order_b[q]:
+                sources[at] = order[p]
+                targets[at] = order_b[q]
+                at += 1
+    return at
+
+
+@_compile
 def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-def]
     """Rows of vertices first, first+1, ...: class mean plus noise (eight uniform bytes, deviation 1)."""
     width = rows.shape[1]

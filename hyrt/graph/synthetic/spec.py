@@ -39,13 +39,28 @@ class SyntheticSpec:
     """The dtype of the features: `float32` or `float16`."""
     seed: int = 0
     """The seed of all random choices."""
+    typed: bool = False
+    """There are papers, authors and fields (`hyrt.graph.synthetic.typed_planted`): `vertices` and `edges`
+    count those of all types and relations, `features` are those of papers, and the splits are of papers."""
+
+    @property
+    def type_counts(self) -> dict[str, int]:
+        """Vertices of each type of a typed graph: half are papers, a tenth are fields."""
+        papers, fields = self.vertices // 2, self.vertices // 10
+        return {"paper": papers, "author": self.vertices - papers - fields, "field": fields}
+
+    @property
+    def type_widths(self) -> dict[str, int]:
+        """The width of the rows of each type of a typed graph, 0 where it has none."""
+        return {"paper": self.features, "author": max(1, self.features // 2), "field": 0}
 
     def __post_init__(self) -> None:
         most = self.vertices * (self.vertices - 1) // 4
+        fewest = min(self.type_counts.values()) if self.typed else self.vertices
         for key, low, high, why in (
             ("vertices", 1, 2**31 - 1, ""),
             ("features", 1, 2**31 - 1, ""),
-            ("classes", 1, min(self.vertices, 32767), ", as each needs a vertex"),
+            ("classes", 1, min(fewest, 32767), f", as each needs a vertex{' of each type' * self.typed}"),
             ("edges", 0, 2 * most, ", as at most half of all pairs can be edges"),
             ("train", 0, self.vertices, ""),
             ("val", 0, self.vertices, ""),
@@ -61,8 +76,10 @@ class SyntheticSpec:
                 f"{self.name}: edges={self.edges} must be even, because each edge is stored in both "
                 "directions"
             )
-        if self.train + self.val + self.test > self.vertices:
-            raise DataError(f"{self.name}: train + val + test exceed the {self.vertices:,} vertices")
+        labelled = self.type_counts["paper"] if self.typed else self.vertices
+        if self.train + self.val + self.test > labelled:
+            what = "papers" if self.typed else "vertices"
+            raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {what}")
         if self.dtype not in ("float32", "float16"):
             raise DataError(f"{self.name}: dtype={self.dtype} must be float32 or float16")
 
@@ -84,11 +101,15 @@ PRESETS = {
         name="synthetic:papers-s", vertices=2_000_000, edges=30_000_000, features=128, classes=172,
         train=24_000, val=10_000, test=50_000, homophily=0.6, signal=0.15,
     ),
+    "typed": SyntheticSpec(
+        name="synthetic:typed", vertices=100_000, edges=2_000_000, features=64, classes=16,
+        train=25_000, val=5_000, test=20_000, homophily=0.5, signal=0.15, typed=True,
+    ),
 }  # fmt: skip
 
 _COUNTS = ("vertices", "edges", "features", "classes", "train", "val", "test", "seed")
 _REALS = ("homophily", "signal")
-KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name != "name")
+KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in ("name", "typed"))
 
 
 def parse_spec(text: str) -> SyntheticSpec:
@@ -136,8 +157,9 @@ def parse_spec(text: str) -> SyntheticSpec:
         if "edges" not in text:
             # A small graph cannot keep the mean degree of a large one.
             given["edges"] = min(int(given["edges"]), vertices * (vertices - 1) // 16 * 2)
-    if vertices < base.classes:
-        given.setdefault("classes", max(1, vertices))
+    smallest = vertices // 10 if base.typed else vertices
+    if smallest < base.classes:
+        given.setdefault("classes", max(1, smallest))
     return replace(base, name=text, **given)  # type: ignore[arg-type]
 
 

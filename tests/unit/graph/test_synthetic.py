@@ -12,7 +12,7 @@ from hyrt.errors import DataError
 from hyrt.graph import csr, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
-from hyrt.graph.synthetic import PRESETS, generate, parse_spec
+from hyrt.graph.synthetic import PRESETS, generate, parse_spec, population
 from hyrt.graph.synthetic import planted as planted_module
 
 TINY = ["842f3ff2d93a904a", "0a294fd2fc578d76", "0f6a0430f81b5f87", "a79860bdc86b4f3e"]
@@ -90,7 +90,7 @@ def test_degrees_follow_the_weights():
     spec = parse_spec("synthetic:community,vertices=20k,edges=400k,seed=5")
     model = planted_module._draw_model(spec)
     weights = np.empty(spec.vertices)
-    weights[model.order] = np.diff(model.cumulative)
+    weights[model.vertices.order] = np.diff(model.vertices.cumulative)
     graph = open_graph(spec.name)
     expected = weights / weights.sum() * graph.num_edges
     degrees = graph.topology.in_degrees
@@ -169,6 +169,7 @@ def test_same_seed_same_graph_for_any_number_of_threads(monkeypatch, graph):
     for cpus in (1, 3):
         monkeypatch.setattr(csr, "available_cores", lambda cpus=cpus: cpus)
         monkeypatch.setattr(planted_module, "available_cores", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(population, "available_cores", lambda cpus=cpus: cpus)
         assert _digest(open_graph(name)) == _digest(graph)
     assert _digest(open_graph("synthetic:tiny,seed=1")) != _digest(open_graph("synthetic:tiny"))
 
