@@ -182,13 +182,11 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        "synchronization of a step, its wait for threads, and share of the cores' time that sampling and "
-        "loading use beside the trainers: "
+        "synchronization of a step, its waits for threads and for the interpreter lock, and share of the "
+        "cores' time that sampling and loading use beside the trainers: "
         + ", ".join(
-            (
-                f"{1e3 * sharing.step_s:.2f} ms, {1e3 * sharing.wait_s:.2f} ms and "
-                f"{sharing.efficiency:.0%} with {kinds or 'no trainer on the host'}"
-            )
+            " ms, ".join(f"{1e3 * each:.2f}" for each in (sharing.step_s, sharing.wait_s, sharing.lock_s))
+            + f" ms and {sharing.efficiency:.0%} with {kinds or 'no trainer on the host'}"
             for kinds, sharing in host.sharing_of.items()
         )
     )

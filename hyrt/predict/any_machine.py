@@ -23,7 +23,7 @@ from hyrt.errors import ConfigError
 from hyrt.predict.choose_rows import AUTO, choose_rows
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
 from hyrt.predict.this_run import first_assignment
-from hyrt.predict.workload import assumptions_of, dense_rows, other_samplers, terms_of
+from hyrt.predict.workload import assumptions_of, dense_rows, other_samplers, other_ways, terms_of
 
 if TYPE_CHECKING:
     from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
@@ -137,7 +137,8 @@ def predict_on(
         given = first_assignment(config, on_it, steps) if as_run else _given(config, on_it, steps)
     now = predict(on_it, steps, assignment=given, terms=terms, paper=paper)
     others = [] if config is None or paper else other_samplers(config, steps)
-    advice = advise(on_it, steps, now, terms=terms, paper=paper, others=others)
+    ways = [] if config is None or paper else other_ways(config)
+    advice = advise(on_it, steps, now, terms=terms, paper=paper, others=others, ways=ways)
     scaling = []
     for count in counts if len(counts) > 1 else ():
         scaled, steps = prepared(with_accelerators(on_it, count), work, config)

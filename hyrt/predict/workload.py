@@ -374,3 +374,11 @@ def terms_of(config: Config) -> Terms:
     if not config.runtime.pipelined:
         return Terms(overlap="nothing")
     return Terms(overlap="trainers" if config.runtime.depth == 1 else "all")
+
+
+def other_ways(config: Config) -> list[tuple[str, Terms]]:
+    """Other ways to run the same steps, each in a few words: short ones may do better without threads."""
+    serial = config.model_copy(update={"runtime": config.runtime.model_copy(update={"pipelined": False})})
+    if terms_of(serial) == terms_of(config):
+        return []
+    return [("one stage after the other (runtime.pipelined=false)", terms_of(serial))]

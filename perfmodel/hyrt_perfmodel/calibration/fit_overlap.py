@@ -65,6 +65,7 @@ class Overlap:
             host,
             step_s=fmean(sharing.step_s for sharing in self.sharing_of.values()),
             wait_s=fmean(sharing.wait_s for sharing in self.sharing_of.values()),
+            lock_s=fmean(sharing.lock_s for sharing in self.sharing_of.values()),
             core_efficiency=fmean(sharing.efficiency for sharing in self.sharing_of.values()),
             weights_gb_s=self.weights_gb_s,
             sharing_of=self.sharing_of,
@@ -83,8 +84,8 @@ def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
     Synchronization is fitted to its measured times: a cost of a step for each set of trainers on the host,
     and one for each weight. A step's wait is at least what the steps of a set took besides propagation and
     synchronization: the lower quartile, for where a stage before the trainers is slow, they wait for it, too.
-    What propagation takes longer than alone is a time of its own in each step, which joins the wait, and work
-    over the efficiency. Both are fitted to the steps of each set: with the least sum of relative errors, that
+    What propagation takes longer than alone is a wait for the interpreter lock in each step, and work over
+    the efficiency. Both are fitted to the steps of each set: with the least sum of relative errors, that
     a run that something disturbed changes less than their total.
 
     Raises
@@ -135,5 +136,5 @@ def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) ->
     return replace(
         sharing,
         efficiency=float(_EFFICIENCY[::-1][place]),
-        wait_s=sharing.wait_s + float(_LOCK_S[lock]),
+        lock_s=float(_LOCK_S[lock]),
     )

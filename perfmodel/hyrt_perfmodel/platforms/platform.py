@@ -86,7 +86,10 @@ class Sharing:
     efficiency: Positive
     """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
     wait_s: NotNegative = 0.0
-    """What a step waits besides its stages: for threads that are woken, and for the interpreter lock."""
+    """What a step waits besides its stages: threads are woken that others keep from a core."""
+    lock_s: NotNegative = 0.0
+    """What trainers wait in a step for the interpreter lock, which sampling and loading take from them where
+    stages overlap."""
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
@@ -119,8 +122,9 @@ class Host:
     """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
     step_s: NotNegative = 0.0
     wait_s: NotNegative = 0.0
-    """`step_s` and `wait_s`: what synchronization costs whatever the weights, and what a step waits besides
-    its stages, as in `Sharing`."""
+    lock_s: NotNegative = 0.0
+    """`step_s`, `wait_s` and `lock_s`: what synchronization costs whatever the weights, and what a step waits
+    besides its stages, as in `Sharing`."""
     weights_gb_s: Unbounded = math.inf
     """1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
@@ -134,8 +138,8 @@ class Host:
     core_efficiency: Positive = 1.0
     """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
     sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
-    """`step_s`, `wait_s` and `core_efficiency` for the kinds of trainers that compute on the host together,
-    where they were measured: `cpu`, `cpu+opencl`."""
+    """`step_s`, `wait_s`, `lock_s` and `core_efficiency` for the kinds of trainers that compute on the host
+    together, where they were measured: `cpu`, `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
@@ -161,7 +165,9 @@ class Host:
         known = self.sharing_of.get(kinds)
         if known is not None:
             return known
-        return Sharing(step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s)
+        return Sharing(
+            step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s, lock_s=self.lock_s
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

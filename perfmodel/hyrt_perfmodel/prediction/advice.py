@@ -41,6 +41,7 @@ def advise(
     terms: Terms | None = None,
     paper: bool = False,
     others: Sequence[tuple[str, TrainingWorkload]] = (),
+    ways: Sequence[tuple[str, Terms]] = (),
     most: int = 3,
 ) -> list[Advice]:
     """The changes that save most, the best first; none where nothing does.
@@ -55,15 +56,21 @@ def advise(
         The options that the prediction was made with.
     others
         Further changes of the work, each in a few words with the work that it makes of this one.
+    ways
+        Other ways to run the same work, each in a few words with its terms.
     most
         How many to name.
     """
     found = []
     before = _moved_bytes(platform, training, now, terms)
-    further = ((change, platform, work) for change, work in others)
-    for change, other, work in (*_changes(platform, training), *further):
+    further = [
+        *((*change, terms) for change in _changes(platform, training)),
+        *((change, platform, work, terms) for change, work in others),
+        *((change, platform, training, way) for change, way in ways),
+    ]
+    for change, other, work, way in further:
         try:
-            then = predict(other, work, terms=terms, paper=paper)
+            then = predict(other, work, terms=way, paper=paper)
         except ValueError:
             continue  # It does not fit into the memories, so it is no advice.
         if then.epoch_s < now.epoch_s * (1 - _WORTH):

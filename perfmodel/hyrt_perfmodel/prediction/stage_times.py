@@ -44,6 +44,8 @@ class StageTimes:
     synchronization."""
     wait_s: float = 0.0
     """What a step waits besides its stages, for the threads that it wakes."""
+    lock_s: float = 0.0
+    """What the trainers wait for the interpreter lock where stages overlap."""
     busy_s: float = 0.0
     """The slowest of the trainers that compute on the host's cores, and synchronization."""
     core_s: float | None = None
@@ -101,7 +103,8 @@ def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> fl
     if terms.shared_cores and times.core_s is not None:
         efficiency = host.sharing(times.host_trainers).efficiency
         beyond_s = beyond_cores_s(times, host) / efficiency
-        return max(stages_s, times.busy_s + beyond_s + times.wait_s)
+        lock_s = times.lock_s if terms.overlap == "all" else 0.0
+        return max(stages_s, times.busy_s + beyond_s + times.wait_s + lock_s)
     return stages_s
 
 
@@ -170,7 +173,8 @@ class StepModel:
         # All replicas take the new weights, also those that had no targets.
         together = host_trainers([trainer for trainer, _ in busy])
         synchronize_s = self.synchronize_s(together)
-        wait_s = self.host.sharing(together).wait_s if self.terms.launch else 0.0
+        sharing = self.host.sharing(together)
+        wait_s, lock_s = (sharing.wait_s, sharing.lock_s) if self.terms.launch else (0.0, 0.0)
         held = [
             (self._cores_held(trainer, threads), seconds)
             for trainer, seconds in zip(self.trainers, propagates, strict=True)
@@ -191,6 +195,7 @@ class StepModel:
             trainer_transfer_s=transfers,
             trainer_propagate_s=propagates,
             wait_s=wait_s,
+            lock_s=lock_s if together else 0.0,
             busy_s=busy_s,
             core_s=core_s,
             host_trainers=together,

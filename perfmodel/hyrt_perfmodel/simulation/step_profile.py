@@ -88,7 +88,7 @@ def step_profile(
         load_s=times.trainer_load_s,
         transfer_s=transfer_s,
         propagate_s=propagate_s,
-        synchronize_s=times.synchronize_s + times.wait_s,
+        synchronize_s=times.synchronize_s + times.wait_s + times.lock_s,
         demands=use.demands(times.trainer_load_s, transfer_s, propagate_s),
         capacities=use.capacities,
     )

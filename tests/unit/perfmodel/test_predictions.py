@@ -14,8 +14,10 @@ from hyrt_perfmodel.platforms.host_tables import LoadCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform, platform_names
 from hyrt_perfmodel.prediction.advice import advise
-from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict, with_accelerators
+from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 GIB = 2**30
@@ -223,3 +225,25 @@ def test_every_built_in_platform_predicts(name: str) -> None:
     found = predict(load_platform(name), training(1024, 10**6))
     assert 0 < found.ideal_epoch_s < found.epoch_s
     assert all(memory.fits for memory in found.memory.values())
+
+
+def test_short_steps_do_better_without_threads() -> None:
+    """Where stages overlap, trainers wait for the lock; one after the other, a step takes the stages' sum."""
+    host = Host(
+        memory_gb_s=10.0, macs_per_s=1e11, cores=2, step_s=2e-4, wait_s=3e-4, lock_s=9e-4, launch_s=1e-3
+    )
+    serial = ("one after the other", Terms(overlap="nothing"))
+    for rows, is_named in ((300, True), (300_000, False)):
+        work = model_workload("gcn", (rows, rows, 100), (rows, rows), (64, 32, 4))
+        training = TrainingWorkload(
+            at=lambda units, work=work: work, targets_per_epoch=1000, batch_size=100, sample_s=1e-6 * rows
+        )
+        platform = Platform(name="two cores", host=host)
+        now = predict(platform, training)
+        found = {each.change: each for each in advise(platform, training, now, ways=[serial], most=20)}
+        assert (serial[0] in found) == is_named
+        if is_named:
+            times = stage_times(platform, training, now.assignment)
+            sum_s = times.sample_s + times.load_s + times.propagate_s + 3e-4
+            assert found[serial[0]].epoch_s == pytest.approx(10 * sum_s)
+            assert now.epoch_s == pytest.approx(10 * (times.propagate_s + 3e-4 + 9e-4), rel=0.1)
