@@ -21,7 +21,7 @@ def take_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
         return x.index_select(0, rows)
     source = x.detach().contiguous()
     out = empty((len(rows), *x.shape[1:]), source)
-    flat, result = source.view(len(source), -1).numpy(), out.view(len(rows), -1).numpy()
+    flat, result = source.flatten(1).numpy(), out.flatten(1).numpy()
     current_workers().run_rows(
         lambda start, stop: gather_rows(flat, rows, result, start, stop), len(rows), _GRAIN
     )

@@ -67,7 +67,8 @@ class TableOptimizer:
             )
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            optimizer.step()
+            with torch.sparse.check_sparse_tensor_invariants(False):
+                optimizer.step()
             values.grad = None
 
     def state_dict(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from typed_cases import dense_relations, shape_of_small, small_batch, small_typed, types_of
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
@@ -15,7 +16,6 @@ from hyrt.nn.typed.learned_rows import tables_of, take_row_gradients
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
-from tests.typed_cases import dense_relations, shape_of_small, small_batch, small_typed, types_of
 
 HIDDEN = 8
 Values = dict[str, torch.Tensor]

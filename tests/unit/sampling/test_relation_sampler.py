@@ -6,7 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from graphs import random_graph
 from numpy.typing import NDArray
+from typed_cases import RELATIONS, small_typed
 
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
@@ -16,8 +18,6 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.relations.relation_fanouts import relation_fanouts
 from hyrt.sampling.relations.relation_sampler import RelationSampler
-from tests.graphs import random_graph
-from tests.typed_cases import RELATIONS, small_typed
 
 Edge = tuple[int, int, int]
 
