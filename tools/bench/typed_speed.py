@@ -1,0 +1,255 @@
+"""Speed of R-GCN on a typed graph in hyrt and in PyG, in turn.
+
+The graph is drawn: papers, authors and institutions with 128, 64 and 32 features, and five relations of
+equally many edges whose sources are popular by a power law. Both train two layers, fan-out 10 and 5 along
+each relation, 1,024 targets a step, Adam, fp32, with one linear map a type before the first layer.
+
+PyG is at its best here. Its own loader needs pyg-lib or torch-sparse, which PyPI has no wheels of for this
+torch: it is handed mini-batches that hyrt's sampler drew before the clock starts, with bipartite layers that
+compute only what the next one reads. Its time is that of gathering rows, forward, backward and Adam;
+hyrt's is that of everything. Each run is a process of its own; the first epoch warms up, and the median of
+the others counts.
+
+    python tools/bench/typed_speed.py --edges 20_000_000 --pairs 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from timed_runs import BATCH, parser, prepared, settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from hyrt.graph.graph import Graph
+    from hyrt.observe.events import Event
+
+WIDTHS = {"paper": 128, "author": 64, "institution": 32}
+RELATIONS = (
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "written_by", "author"),
+    ("institution", "employs", "author"),
+    ("author", "works_at", "institution"),
+)
+CLASSES = 32
+FANOUT = [10, 5]
+
+
+def write_graph(folder: Path, edges: int, targets: int) -> None:
+    """Draw the graph, and write it where both read it."""
+    folder.mkdir()
+    from hyrt.graph.formats.folder import write_folder
+    from hyrt.graph.formats.schema import from_graph
+    from hyrt.graph.typed.typed_graph import typed_graph
+
+    draw = np.random.default_rng(0)
+    counts = {"paper": edges // 20, "author": edges // 25, "institution": max(100, edges // 400)}
+    tables = {
+        name: draw.standard_normal((count, WIDTHS[name]), dtype=np.float32) for name, count in counts.items()
+    }
+    each = edges // len(RELATIONS)
+    relations = {
+        names: (
+            (counts[names[0]] * draw.random(each) ** 3).astype(np.int32),
+            draw.integers(0, counts[names[2]], each, dtype=np.int32),
+        )
+        for names in RELATIONS
+    }
+    masks = {name: np.zeros(counts["paper"], np.bool_) for name in ("train", "val", "test")}
+    masks["train"][draw.choice(counts["paper"], targets, replace=False)] = True
+    labels = draw.integers(0, CLASSES, counts["paper"])
+    labels[:CLASSES] = np.arange(CLASSES)
+    write_folder(from_graph(typed_graph("drawn", tables, relations, labels, masks, "paper")), folder)
+
+
+def in_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
+    """Train in this process."""
+    prepared()
+    import hyrt
+    from hyrt.observe.events import EpochEnded, StepGroup
+
+    groups: list[StepGroup] = []
+    ended: list[EpochEnded] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            ended.append(event)
+        elif isinstance(event, StepGroup):
+            groups.append(event)
+
+    sections = settings("rgcn", epochs, hidden=hidden, sampler={"fanout": FANOUT})
+    hyrt.train(folder, sections.pop("model"), emit=hear, **sections)
+    steps = groups[-1].steps_per_epoch
+    times = [each.seconds / steps * 1e3 for each in ended]
+    return {
+        "ms": statistics.median(times[1:]),
+        "epochs": times,
+        "edges": statistics.mean(group.mteps * 1e6 * group.step_s for group in groups),
+        "loss": ended[-1].loss,
+        "stages": {name: 1e3 * seconds for name, seconds in groups[-1].stage_s.items()},
+    }
+
+
+def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any]:
+    """Train a loop of PyG's in this process, on mini-batches that are there already."""
+    import torch
+    from torch_geometric.nn import SAGEConv
+
+    from hyrt.graph import open_graph
+    from hyrt.machine.workers import Workers
+    from hyrt.sampling.relations.relation_sampler import RelationSampler
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    graph = open_graph(folder)
+    assert graph.types is not None
+    keys = [(each.source, each.name, each.destination) for each in graph.types.relations]
+
+    class Net(torch.nn.Module):
+        """A map a type, and two layers of a mean a relation and the own row."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.maps = torch.nn.ModuleDict(
+                {name: torch.nn.Linear(width, hidden) for name, width in WIDTHS.items()}
+            )
+            # What HeteroConv(aggr="sum") adds up; it takes no layers whose ends differ from their sources.
+            self.layers = torch.nn.ModuleList(
+                torch.nn.ModuleList(
+                    SAGEConv((hidden, hidden), out, root_weight=False, bias=False) for _ in keys
+                )
+                for out in (hidden, CLASSES)
+            )
+            self.own = torch.nn.ModuleList(torch.nn.Linear(hidden, out) for out in (hidden, CLASSES))
+
+        def forward(self, x: dict[str, Any], layers: list[dict[str, Any]]) -> torch.Tensor:
+            x = {name: self.maps[name](rows) for name, rows in x.items()}
+            for number, (layer, own, of_layer) in enumerate(zip(self.layers, self.own, layers, strict=True)):
+                ends = {name: rows[: of_layer["ends"][name]] for name, rows in x.items()}
+                total = {name: own(rows) for name, rows in ends.items() if len(rows)}
+                for key, convolution in zip(keys, layer, strict=True):
+                    source, _, end = key
+                    if end in total:
+                        part = convolution((x[source], ends[end]), of_layer["edges"][key])
+                        total[end] = total[end] + part
+                x = total
+                x = {name: rows.relu() for name, rows in x.items()} if number == 0 else x
+            return x["paper"]
+
+    sampler = RelationSampler(
+        graph, graph.split("train"), [[fanout] * len(keys) for fanout in FANOUT], BATCH, 0
+    )
+    with Workers(1, "sample") as workers:
+        steps = [
+            _as_pyg(graph, sampler.sample(step, sampler.units(step), workers, in_place=False))
+            for step in range(sampler.steps_per_epoch())
+        ]
+    tables = {name: torch.from_numpy(np.ascontiguousarray(_rows(graph, name))) for name in WIDTHS}
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3, fused=True)
+    times = []
+    for _ in range(epochs):
+        started = time.perf_counter()
+        for ids, layers, labels in steps:
+            x = {name: tables[name][rows] for name, rows in ids.items()}
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(x, layers), labels)
+            loss.backward()
+            optimizer.step()
+        times.append((time.perf_counter() - started) / len(steps) * 1e3)
+    edges = statistics.mean(
+        sum(index.shape[1] for of_layer in layers for index in of_layer["edges"].values())
+        for _, layers, _ in steps
+    )
+    return {"ms": statistics.median(times[1:]), "epochs": times, "edges": edges, "loss": float(loss)}
+
+
+def _rows(graph: Graph, name: str) -> Any:
+    table = graph.features.table(name)  # type: ignore[attr-defined]
+    return table.values
+
+
+def _as_pyg(graph: Graph, batch: Any) -> tuple[dict[str, Any], list[dict[str, Any]], torch.Tensor]:
+    """Rows of tables by type, edges by relation and layer, and the labels of a mini-batch."""
+    import torch
+
+    types = graph.types
+    assert types is not None
+    ids, layers = {}, []
+    for number, block in enumerate(batch.blocks):
+        kinds = types.types_of(block.sources)
+        places = np.empty(len(kinds), np.int64)
+        for t, name in enumerate(types.vertex_types):
+            at = np.flatnonzero(kinds == t)
+            places[at] = np.arange(len(at))
+            if number == 0:
+                ids[name] = torch.from_numpy(block.sources[at].astype(np.int64) - types.starts[t])
+        rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+        edges = {}
+        for r, each in enumerate(types.relations):
+            at = np.flatnonzero(block.edge_types == r)
+            ends = np.stack([places[block.columns[at]], places[rows[at]]])
+            edges[each.source, each.name, each.destination] = torch.from_numpy(ends)
+        sizes = np.bincount(kinds[: block.num_dst], minlength=len(types.vertex_types)).tolist()
+        layers.append({"edges": edges, "ends": dict(zip(types.vertex_types, sizes, strict=True))})
+    return ids, layers, torch.from_numpy(np.array(batch.labels))
+
+
+def child(command: list[str]) -> dict[str, Any]:
+    """What a process prints on its last line."""
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Print every pair of runs, and the median of their ratios."""
+    asked = parser(__doc__)
+    asked.add_argument("--edges", type=int, default=20_000_000)
+    asked.add_argument("--steps", type=int, default=24, help="steps of an epoch")
+    asked.add_argument("--epochs", type=int, default=4)
+    asked.add_argument("--hidden", type=int, default=64)
+    asked.add_argument("--pairs", type=int, default=3)
+    asked.add_argument("--threads", type=int, default=2)
+    asked.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
+    asked.add_argument("--folder", help=argparse.SUPPRESS)
+    given = asked.parse_args()
+    if given.child:
+        work = (given.folder, given.epochs, given.hidden)
+        print(json.dumps(in_hyrt(*work) if given.child == "hyrt" else in_pyg(*work, given.threads)))
+        return
+    with tempfile.TemporaryDirectory(prefix="hyrt-typed-") as name:
+        folder = Path(name) / "graph"
+        write_graph(folder, given.edges, given.steps * BATCH)
+        own = [sys.executable, __file__, "--folder", str(folder), "--epochs", str(given.epochs)]
+        own += ["--hidden", str(given.hidden), "--threads", str(given.threads)]
+        ratios = []
+        for number in range(1, given.pairs + 1):
+            mine, other = child([*own, "--child", "hyrt"]), child([*own, "--child", "pyg"])
+            ratios.append(other["ms"] / mine["ms"])
+            stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in mine["stages"].items())
+            print(
+                f"pair {number}: hyrt {mine['ms']:.1f} ms ({mine['edges']:,.0f} edges, loss "
+                f"{mine['loss']:.3f}; {stages}), PyG {other['ms']:.1f} ms ({other['edges']:,.0f} edges, "
+                f"loss {other['loss']:.3f}), {ratios[-1]:.2f} times",
+                flush=True,
+            )
+    print(f"median of {given.pairs} pairs: {statistics.median(ratios):.2f} times")
+
+
+if __name__ == "__main__":
+    main()
