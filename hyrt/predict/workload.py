@@ -270,6 +270,11 @@ def check_predictable(config: Config) -> None:
         raise ConfigError("train.objective=links cannot be predicted: its mini-batches have other sizes")
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
+    if find_model(model.kind).typed:
+        raise ConfigError(
+            f"model.kind={model.kind} cannot be predicted: the performance model knows vertices of one type "
+            "and one relation"
+        )
     if not find_model(model.kind).costs_like:
         raise ConfigError(
             f"model.kind={model.kind} cannot be predicted: it does not say what it costs. Ask for one of "

@@ -49,10 +49,13 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         f"{' (samples its own)' if trainer.hops is not None else ''}"
         for trainer, n in zip(stages.trainers, assignment.split, strict=True)
     )
+    types, rows = "", f" · {counted(graph.num_features, 'feature')}"
+    if graph.types is not None:
+        types = f" of {counted(len(graph.types.vertex_types), 'type')}"
+        rows = f" of {counted(len(graph.types.relations), 'relation')}"
     return RunStarted(
-        data=f"{graph.name}  {counted(graph.num_vertices, 'vertex', 'vertices')} · "
-        f"{_edges(graph.num_edges)} · {counted(graph.num_features, 'feature')} · "
-        f"{known}",
+        data=f"{graph.name}  {counted(graph.num_vertices, 'vertex', 'vertices')}{types} · "
+        f"{_edges(graph.num_edges)}{rows} · {known}",
         model=f"{model}{objective} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",

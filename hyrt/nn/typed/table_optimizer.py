@@ -67,7 +67,7 @@ class TableOptimizer:
             )
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            with torch.sparse.check_sparse_tensor_invariants(False):
+            with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
                 optimizer.step()
             values.grad = None
 

@@ -36,8 +36,9 @@ def why_short(
 ) -> str:
     """What to tell a user whose run needs more host memory than there is; empty where it fits.
 
-    Weights count with their gradients and Adam's moments; of rows, those that the CPU keeps for the backward
-    pass of a step. The bytes are those of `hyrt_perfmodel.prediction.memory`.
+    Weights count with their gradients and Adam's moments, learned rows with the moments alone; of rows,
+    those that the CPU keeps for the backward pass of a step. The bytes are those of
+    `hyrt_perfmodel.prediction.memory`.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def why_short(
     on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.trained_on)
     layers = config.model.layers
     most = _work(model, [graph.num_vertices] * (layers + 1))
-    weights = 2 * weights_bytes(most) + (weights_bytes(most) if on_cpu else 0.0)
+    weights = 2 * weights_bytes(most) + (weights_bytes(most) if on_cpu else 0.0) + _table_bytes(model)
     rows = 0.0
     if on_cpu and config.sampler.whole_graph:
         # Who limits them has the rest in a file. The widest and its gradient are there at the same time.
@@ -75,6 +76,13 @@ def why_short(
         f"{size(weights)}, rows of a step {size(rows)}), and {size(have_bytes)} are free: the system may end "
         f"it without a word. Lower {remedy}"
     )
+
+
+def _table_bytes(model: Architecture) -> float:
+    """Learned rows with the moments of Adam; replicas share them, and a step's gradient has few of them."""
+    shape = model.shape
+    rows = 0 if shape is None else sum(shape.counts[number] for number in shape.learned)
+    return 3.0 * _FLOAT_BYTES * rows * model.in_features
 
 
 def _work(model: Architecture, vertices: list[int]) -> Workload:

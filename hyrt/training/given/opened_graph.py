@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.config import Config
+from hyrt.errors import ConfigError
 from hyrt.graph import Graph, open_graph
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.machine.cores import available_cores
@@ -27,6 +28,8 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
 
     Raises
     ------
+    ConfigError
+        If rows of a typed graph are to be rounded.
     DataError
         As for `open_graph`, and if the features cannot be rounded, or the links split so.
     """
@@ -37,5 +40,9 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
     # What auto stands for is chosen with the graph at hand.
     if data.rows in ("stored", "auto"):
         return graph
+    if graph.types is not None:
+        raise ConfigError(
+            f"data.rows={data.rows}: the rows of a typed graph are read as they are stored: omit it"
+        )
     with Workers(available_cores(), "rounding") as workers, working(workers):
         return narrowed(graph, data.rows, config.seed if data.rounding == "stochastic" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from typed_cases import small_typed
+from typed_cases import shape_of_small, small_typed
 
 import hyrt
 from hyrt.config import build_config
@@ -21,8 +22,12 @@ from hyrt.nn.typed.learned_rows import tables_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.observe.events import StepGroup
 from hyrt.pipeline.trainer import InputPlan
+from hyrt.sampling.relations.relation_sampler import RelationSampler
 from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
+from hyrt.training.given.host_shortage import why_short
+from hyrt.training.given.opened_graph import opened_graph
+from hyrt.training.setup import architecture
 from hyrt.training.train import Training
 
 GRAPH = small_typed()
@@ -180,10 +185,24 @@ def test_what_does_not_go_together_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             run(graph, kind, **sections)
+    rounded = build_config({"data": {"source": "synthetic:typed,vertices=400,edges=2000", "rows": "float16"}})
+    with pytest.raises(ConfigError, match=r"data\.rows=float16: the rows of a typed graph are read as they"):
+        opened_graph(rounded)
     with pytest.raises(UnsupportedModel, match="null:0 takes rows of one type of vertices, and small has 3"):
         run(devices=["null:0"])
     with pytest.raises(ConfigError, match="has types of vertices: give a kind such as"):
         hyrt.train(GRAPH, torch.nn.Linear(3, 2), sampler={"fanout": [2]})
+
+
+def test_memory_for_learned_rows_is_counted() -> None:
+    config = build_config(settings())
+    without = architecture(config, small_typed(learned=False))
+    sampler = RelationSampler(GRAPH, GRAPH.split("train"), [[2] * 5] * 2, 8, 0)
+    for num in (10**6, 10):
+        shape = replace(shape_of_small(GRAPH), counts=(120, 70, num))
+        # 8 columns of 4 bytes, with two moments.
+        short = why_short(config, GRAPH, replace(without, shape=shape), lambda: sampler, 50 * 10**6)
+        assert bool(short) == (96 * num > 50 * 10**6)
 
 
 def test_without_learned_rows_there_is_no_table() -> None:
