@@ -44,7 +44,7 @@ from hyrt.machine.this_process.process_end import ends_whole
 _OTHER_NAMES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
     **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
-    **{word: f"data {word}" for word in ("convert", "generate", "info")},
+    **{word: f"data {word}" for word in ("convert", "generate", "import", "info")},
     "inference": "infer",
     "save": "export",
     "benchmark": "calibrate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from hyrt_perfmodel.nearest_name import nearest_name
 from pydantic import BaseModel, ValidationError
@@ -52,24 +52,38 @@ def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
             if isinstance(marker, ByKind):
                 for _, section in marker.sections():
                     keys.extend(_known_keys(section, f"{path}."))
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys.extend(_known_keys(field.annotation, f"{path}."))
+        # A section that may be left out is a union with None.
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                keys.extend(_known_keys(part, f"{path}."))
     return keys
 
 
-def _message(error: ValidationError) -> str:
-    """The first problem, as a sentence that names the key."""
+def explained(error: ValidationError, root: type[BaseModel], listing: str) -> str:
+    """The first problem, as a sentence that names the key.
+
+    Parameters
+    ----------
+    error
+        What pydantic refused.
+    root
+        The class of all settings.
+    listing
+        The command that lists them.
+    """
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
     kind, given = first["type"], first["input"]
     if kind == "extra_forbidden":
-        return _unknown_key(path)
+        return _unknown_key(path, root, listing)
     if kind == "invalid_key":
         return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
-    inside = [key for key in _known_keys(Config) if key.startswith(f"{path}.")] if kind in _SECTION else []
+    inside = [key for key in _known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION else []
     if inside:
         like = f"{inside[0]}={given if isinstance(given, str) else '...'}"
         return f"setting {path}={given!r}: {path} is a section: write the settings in it, such as {like}"
+    if kind == "missing":
+        return f"setting {path} is missing: give it"
     text = wanted(first)
     return f"setting {path}={given!r}: {text}" if path else text
 
@@ -82,9 +96,9 @@ def wanted(problem: Mapping[str, Any]) -> str:
     return str(problem["msg"]).removeprefix("Value error, ")
 
 
-def _unknown_key(path: str) -> str:
+def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
     """Say that a setting is unknown, with the nearest name there is."""
-    known = _known_keys(Config)
+    known = _known_keys(root)
     *sections, last = path.split(".")
     if path in known and sections:
         # One key with a point in it, which only arguments may have.
@@ -99,7 +113,7 @@ def _unknown_key(path: str) -> str:
         near = None if name is None else f"{section}.{name}"
     elif near is None:
         near = nearest_name(path, known, 0.5)
-    hint = f": did you mean {near!r}?" if near else ": `hyrt run --print-config` lists all settings"
+    hint = f": did you mean {near!r}?" if near else f": `{listing}` lists all settings"
     return f"unknown setting {path!r}{hint}"
 
 
@@ -151,4 +165,4 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False, own_mode
         context = LENIENT if lenient else OWN_MODEL if own_model else None
         return Config.model_validate(settings, context=context)
     except ValidationError as error:
-        raise ConfigError(_message(error)) from None
+        raise ConfigError(explained(error, Config, "hyrt run --print-config")) from None

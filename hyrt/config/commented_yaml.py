@@ -43,6 +43,27 @@ def commented_yaml(config: Config, shown: Collection[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
+    """The lines of a section and of those in it, with meanings; what is not given is commented out.
+
+    Parameters
+    ----------
+    section
+        The section; what it was made with counts as given.
+    indent
+        What stands before each line.
+    """
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if not isinstance(value, BaseModel):
+            yield from _settings(section, [name], "", indent, section.model_fields_set, _plain(section))
+            continue
+        body = list(commented_section(value, f"{indent}  "))
+        is_empty = all(line.lstrip().startswith("#") or not line for line in body)
+        yield from ("", f"{indent}{'# ' * is_empty}{name}:")
+        yield from body
+
+
 def _plain(section: BaseModel) -> dict[str, Any]:
     """The declared defaults of a section."""
     return {name: field.default for name, field in type(section).model_fields.items()}

@@ -31,6 +31,7 @@ ATTENTION = 6
 LAYER = 7
 ROUNDING = 8
 LINKS = 9
+SPLIT = 10
 
 _MASK = (1 << 64) - 1
 
@@ -98,8 +99,8 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER`, `ROUNDING` or
-        `LINKS`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER`, `ROUNDING`,
+        `LINKS` or `SPLIT`.
     step
         Step of the run, counted from 0.
     layer

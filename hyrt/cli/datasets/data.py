@@ -1,4 +1,4 @@
-"""`hyrt data`: inspect, convert and generate datasets."""
+"""`hyrt data`: inspect, import, convert and generate datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 from hyrt.cli.options import AsJson, Command, Force, Group
 
-data_app = typer.Typer(cls=Group, help="Inspect, convert and generate datasets.", no_args_is_help=True)
+data_app = typer.Typer(
+    cls=Group, help="Inspect, import, convert and generate datasets.", no_args_is_help=True
+)
 
 _SOURCE_HELP = (
     "The dataset: a .npz file, a folder of .npy files or of parts, synthetic:PRESET[,key=value,...], "
@@ -137,6 +139,71 @@ def convert(
         reverse=reverse,
         order=order,
     )
+
+
+@data_app.command("import", cls=Command)
+def import_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="CSV or Parquet files (also .csv.gz) of edges and of vertices, or folders of them.",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DESTINATION", help=_DEST_HELP)
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Which columns are what, as YAML; guessed from their names by default."
+        ),
+    ] = None,
+    print_schema: Annotated[
+        bool, typer.Option("--print-schema", help="Print the schema that is guessed, to edit, and exit.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Make a dataset of edge lists and tables of vertices.
+
+    Columns are guessed by their names, and the guess is printed: src, source or from; dst, target or to;
+    weight; id; label or y; split, or train, val and test. Other columns of numbers of a table of vertices are
+    features. The data is streamed; an upper bound on memory is printed first. Rows that are wrong are all
+    counted, and the first ones named; then nothing is written.
+
+    \b
+    Examples:
+      hyrt data import edges.csv nodes.parquet -o mine
+      hyrt data import --print-schema edges.csv nodes.csv > schema.yaml
+      hyrt data import edges.csv nodes.csv --schema schema.yaml -o mine.npz
+    """  # noqa: D301
+    from hyrt.errors import ConfigError
+    from hyrt.graph.tables.need_pyarrow import need_pyarrow
+
+    need_pyarrow()
+    from hyrt.graph.tables.guess_schema import guess_schema
+    from hyrt.graph.tables.import_tables import Import, import_tables
+    from hyrt.report.terminal.printed_lines import shell_word
+
+    if print_schema:
+        if schema is not None:
+            raise ConfigError("--print-schema prints what is guessed: omit --schema")
+        from hyrt.config.schema_file import schema_text
+
+        typer.echo(schema_text(guess_schema(files).schema), nl=False)
+        return
+    if output is None:
+        raise ConfigError("give the dataset to write: -o DESTINATION")
+    if schema is not None:
+        from hyrt.config.schema_file import read_schema
+
+        tables = read_schema(schema)
+    else:
+        guess = guess_schema(files)
+        typer.echo("\n".join(guess.lines))
+        tables = guess.schema
+    import_tables(Import(files, output, tables, force), typer.echo)
+    typer.echo(f"wrote {shell_word(output)}")
 
 
 @data_app.command(cls=Command)

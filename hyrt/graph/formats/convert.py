@@ -93,7 +93,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         raise DataError("--seed is for --rounding stochastic: give both, or omit it")
     if job.normalize not in NORMALIZERS:
         raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
-    _check_destination(destination, job.force)
+    check_destination(destination, job.force)
     if job.order is not None:
         check_order(job.order)
     bound = memory_bound(job.source, reorder=job.sort or job.unique)
@@ -139,7 +139,14 @@ def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
     return None if kept is None else kept.format
 
 
-def _check_destination(destination: Path, force: bool) -> None:
+def check_destination(destination: Path, force: bool) -> None:
+    """See that a dataset may be written to an absolute path; with `force` also in place of another one.
+
+    Raises
+    ------
+    DataError
+        If not, with what to do.
+    """
     # Not a number, as in a folder's name like products-v1.2.
     if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
         raise DataError(

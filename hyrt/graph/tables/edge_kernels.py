@@ -1,0 +1,118 @@
+"""Compiled loops that put listed edges into the rows of their targets."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def count_rows(sources, targets, undirected, drop_loops, counts):  # type: ignore[no-untyped-def]
+    """Add each target's edges to counts [V]; an edge of a vertex below 0 is none. Returns the self loops."""
+    loops = 0
+    for i in range(len(sources)):
+        u, v = sources[i], targets[i]
+        if u < 0 or v < 0:
+            continue
+        if u == v:
+            loops += 1
+            if drop_loops:
+                continue
+        counts[v] += 1
+        if undirected and u != v:
+            counts[u] += 1
+    return loops
+
+
+@_compile
+def scatter(sources, targets, undirected, drop_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
+    """Put the edges into vertices low..high-1 at their row's cursor [high-low], which moves on."""
+    for i in range(len(sources)):
+        u, v = sources[i], targets[i]
+        if u < 0 or v < 0 or (u == v and drop_loops):
+            continue
+        if low <= v < high:
+            entries[cursor[v - low]] = u
+            cursor[v - low] += 1
+        if undirected and u != v and low <= u < high:
+            entries[cursor[u - low]] = v
+            cursor[u - low] += 1
+
+
+@_compile
+def scatter_numbered(  # type: ignore[no-untyped-def]
+    sources, targets, undirected, drop_loops, low, high, cursor, entries, first, numbers
+):
+    """As `scatter`, and the edge's number, from first on, beside each entry."""
+    for i in range(len(sources)):
+        u, v = sources[i], targets[i]
+        if u < 0 or v < 0 or (u == v and drop_loops):
+            continue
+        if low <= v < high:
+            at = cursor[v - low]
+            entries[at], numbers[at] = u, first + i
+            cursor[v - low] = at + 1
+        if undirected and u != v and low <= u < high:
+            at = cursor[u - low]
+            entries[at], numbers[at] = v, first + i
+            cursor[u - low] = at + 1
+
+
+@_compile
+def sort_numbered(starts, first, last, entries, numbers):  # type: ignore[no-untyped-def]
+    """Sort rows first..last-1 by source; equal ones stay in the order of their numbers."""
+    for r in range(first, last):
+        a, b = starts[r], starts[r + 1]
+        if b - a <= 24:
+            for i in range(a + 1, b):
+                x, n = entries[i], numbers[i]
+                j = i - 1
+                while j >= a and entries[j] > x:
+                    entries[j + 1], numbers[j + 1] = entries[j], numbers[j]
+                    j -= 1
+                entries[j + 1], numbers[j + 1] = x, n
+        else:
+            order = np.argsort(entries[a:b], kind="mergesort")
+            entries[a:b] = entries[a:b][order]
+            numbers[a:b] = numbers[a:b][order]
+
+
+@_compile
+def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
+    """Move the first of equal edges together, and where asked the sums of their weights.
+
+    counts [rows] gets what is left of each row. Returns how many are left.
+    """
+    at = 0
+    for r in range(len(counts)):
+        before = at
+        i = starts[r]
+        while i < starts[r + 1]:
+            j = i + 1
+            total = np.float64(weights[i]) if len(weights) else 0.0
+            while j < starts[r + 1] and entries[j] == entries[i]:
+                if add_up:
+                    total += weights[j]
+                j += 1
+            entries[at], numbers[at] = entries[i], numbers[i]
+            if len(weights):
+                weights[at] = total
+            at += 1
+            i = j
+        counts[r] = at - before
+    return at
+
+
+@_compile
+def find_repeated(starts, entries, out):  # type: ignore[no-untyped-def]
+    """The first positions of entries that repeat the one before, as many as fit; returns their number."""
+    found = 0
+    for r in range(len(starts) - 1):
+        for i in range(starts[r] + 1, starts[r + 1]):
+            if entries[i] == entries[i - 1]:
+                if found < len(out):
+                    out[found] = i
+                found += 1
+    return found

@@ -1,0 +1,294 @@
+"""A schema from what the columns of files are called and have in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from pathlib import Path
+from typing import Any, Literal
+
+from hyrt.errors import DataError
+from hyrt.graph.tables.columns import matching
+from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows
+from hyrt.graph.tables.read_vertices import SPLIT_WORDS
+from hyrt.graph.tables.reading.table_files import TableFiles, files_of
+from hyrt.graph.tables.reading.table_sample import TableSample, sample_of
+from hyrt.graph.tables.reading.text_form import TextForm
+from hyrt.graph.tables.reading.values import whole_numbers
+
+_ENDS = (
+    ("source", "target"),
+    ("src", "dst"),
+    ("src", "dest"),
+    ("from", "to"),
+    ("source", "destination"),
+    ("sourceid", "targetid"),
+    ("srcid", "dstid"),
+    ("fromid", "toid"),
+    ("fromnodeid", "tonodeid"),
+    ("fromnode", "tonode"),
+    ("u", "v"),
+    ("head", "tail"),
+    ("start", "end"),
+    ("startid", "endid"),
+    ("node1", "node2"),
+    ("id1", "id2"),
+    ("von", "nach"),
+    ("quelle", "ziel"),
+)
+"""What the ends of edges are called, without letters that are none."""
+_IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")
+_LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
+_WEIGHTS = ("weight", "w", "weights", "edgeweight", "gewicht")
+_TYPES = ("type", "edgetype", "etype", "relation", "rel", "typ")
+_SPLITS = ("split", "part", "subset", "set")
+_MASKS = (
+    ("train", "trainmask", "istrain"),
+    ("val", "valmask", "valid", "validmask", "validation"),
+    ("test", "testmask"),
+)
+_MANY = 8
+_ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` begins"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A schema, and what it says in words."""
+
+    schema: ImportSchema
+    lines: list[str]
+
+
+def guess_schema(given: Sequence[Path]) -> Guess:
+    """Guess which columns of files are what.
+
+    Parameters
+    ----------
+    given
+        CSV or Parquet files, or folders of them.
+
+    Raises
+    ------
+    DataError
+        If no file looks like edges, or files of one kind have different columns: names them and the remedy.
+    """
+    samples = [sample_of(path) for path in given]
+    ends = [_ends(sample) for sample in samples]
+    if not any(ends):
+        ends = [_first_two(sample, alone=len(samples) == 1) for sample in samples]
+    edges = [sample for sample, found in zip(samples, ends, strict=True) if found]
+    others = [sample for sample, found in zip(samples, ends, strict=True) if not found]
+    if not edges:
+        listed = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
+        raise DataError(
+            f"no file has columns that are called like the two ends of an edge ({listed}): {_ITSELF}"
+        )
+    for some, what in ((edges, "edges"), (others, "vertices")):
+        for sample in some[1:]:
+            if list(sample.columns) != list(some[0].columns):
+                raise DataError(
+                    f"{some[0].name} and {sample.name} look like tables of {what}, but have other columns: "
+                    f"{_ITSELF}"
+                )
+    source, target = next(found for found in ends if found)
+    edge_table, lines = _edge_table(edges, source, target)
+    vertex_rows = None
+    named = "text" in (edges[0].columns[source], edges[0].columns[target])
+    first = 0
+    if others:
+        vertex_rows, more = _vertex_rows(others, edges[0], source)
+        lines += more
+        if vertex_rows.id is not None:
+            found = None if named else _first_id(others, vertex_rows)
+            named, first = found is None, found or 0
+    settings: dict[str, Any] = {"ids": "names" if named else "positions"}
+    if first:
+        settings["first_id"] = first
+    if named and vertex_rows is not None and vertex_rows.id is None:
+        raise DataError(
+            f"{others[0].name}: no column looks like the ids that edges name vertices by: {_ITSELF}"
+        )
+    if vertex_rows is not None:
+        settings["vertices"] = vertex_rows
+    schema = ImportSchema(edges=edge_table, **settings)
+    lines.append(_ids_in_words(schema))
+    return Guess(schema, lines)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _known(columns: Collection[str], names: Sequence[str]) -> str | None:
+    """The column that is called like one of some names, in the order of these."""
+    by_plain = {_plain(column): column for column in reversed(list(columns))}
+    return next((by_plain[name] for name in names if name in by_plain), None)
+
+
+def _ends(sample: TableSample) -> tuple[str, str] | None:
+    for source, target in _ENDS:
+        found = _known(sample.columns, [source]), _known(sample.columns, [target])
+        if found[0] is not None and found[1] is not None:
+            return found[0], found[1]
+    return None
+
+
+def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:
+    """The first two columns of a file that has few, or is the only one."""
+    kinds = list(sample.columns.items())
+    if len(kinds) < 2 or (len(kinds) > 3 and not alone) or kinds[0][1] != kinds[1][1]:
+        return None
+    if kinds[0][1] not in ("whole", "text") or _known(sample.columns, _LABELS) is not None:
+        return None
+    return kinds[0][0], kinds[1][0]
+
+
+def _only_given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value not in (None, [])}
+
+
+def _text_settings(sample: TableSample) -> dict[str, Any]:
+    return {} if sample.form in (None, TextForm()) else {"text": sample.form}
+
+
+def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[EdgeTable, list[str]]:
+    sample = samples[0]
+    rest = [column for column in sample.columns if column not in (source, target)]
+    weight = _known(rest, _WEIGHTS)
+    if weight is None and len(rest) == 1 and sample.form is not None and not sample.form.header:
+        weight = rest[0] if sample.columns[rest[0]] in ("whole", "number") else None
+    if weight is not None and sample.columns[weight] not in ("whole", "number"):
+        weight = None
+    kind = _known([column for column in rest if column != weight], _TYPES)
+    if kind is not None and sample.columns[kind] not in ("whole", "text"):
+        kind = None
+    given = {"weight": weight, "type": kind, **_text_settings(sample)}
+    table = EdgeTable(
+        files=[each.given for each in samples], source=source, target=target, **_only_given(given)
+    )
+    line = f"{_names(samples)}: edges from {source!r} to {target!r}, in this direction only"
+    if weight is not None:
+        line += f"; weights {weight!r}"
+    if kind is not None:
+        line += f"; types {kind!r}"
+    unread = [column for column in rest if column not in (weight, kind)]
+    return table, [line + _unread(unread)]
+
+
+def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) -> tuple[VertexRows, list[str]]:
+    sample = samples[0]
+    columns = dict(sample.columns)
+    key = _known([name for name, kind in columns.items() if kind in ("whole", "text")], _IDS)
+    if key is None:
+        key = _like_ids(sample, edges, source)
+    columns.pop(key or "", None)
+    masks = [_known(columns, names) for names in _MASKS]
+    found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
+    split = None if found_masks else _known([name for name in columns if _is_split(sample, name)], _SPLITS)
+    for column in (*found_masks, split or ""):
+        columns.pop(column, None)
+    label = _known([name for name, kind in columns.items() if kind in ("whole", "number", "text")], _LABELS)
+    label_kind: Literal["classes", "names", "numbers"] = "classes"
+    if label is not None:
+        kind = columns.pop(label)
+        if kind == "number":
+            label_kind = "numbers"
+        elif kind == "text" or sample.least(label) not in (-1, 0):
+            label_kind = "names"
+    features = [name for name, kind in columns.items() if kind in ("whole", "number", "list")]
+    unread = [name for name in columns if name not in features]
+    given = {
+        "id": key,
+        "label": [] if label is None else [label],
+        "label_kind": None if label is None else label_kind,
+        "features": _patterns(features, list(sample.columns)),
+        "split": split,
+        "masks": found_masks,
+        **_text_settings(sample),
+    }
+    table = VertexRows(files=[each.given for each in samples], **_only_given(given))
+    line = f"{_names(samples)}: vertices, "
+    line += "row by row, as no column looks like ids" if key is None else f"ids {key!r}"
+    if label is not None:
+        words = {"classes": "class numbers", "names": "names of classes", "numbers": "numbers to predict"}
+        line += f"; labels {label!r} ({words[label_kind]})"
+    else:
+        line += "; no labels"
+    if split or found_masks:
+        line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
+    elif label is not None:
+        line += "; a random split of 60, 20 and 20 %"
+    line += f"; features {_shown(features)}" if features else "; the degree as the only feature"
+    return table, [line + _unread(unread)]
+
+
+def _is_split(sample: TableSample, column: str) -> bool:
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= SPLIT_WORDS.keys()
+
+
+def _like_ids(sample: TableSample, edges: TableSample, source: str) -> str | None:
+    """The column of different values that the edges name most of; None where there is none."""
+    named = set(map(str, edges.values(source)))
+    best, most = None, 0
+    for column, kind in sample.columns.items():
+        if kind not in ("whole", "text"):
+            continue
+        values = list(map(str, sample.values(column)))
+        if len(set(values)) < len(values):
+            continue
+        common = len(named.intersection(values))
+        # Numbers that are no ids have a few in common with these, too.
+        if common > most and 2 * common >= min(len(named), len(values)):
+            best, most = column, common
+    return best
+
+
+def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
+    """The first of ids that count up without a gap; None where they do not."""
+    assert table.id is not None
+    files = TableFiles([path for sample in samples for path in files_of(sample.path)], table.text)
+    least, largest, count = 2**62, -(2**62), 0
+    for piece in files.pieces({table.id: "whole"}):
+        values, missing, bad = whole_numbers(piece.columns[table.id], table.text.decimal)
+        if piece.bad or missing.any() or bad.any():
+            # Told by the import itself, with all other rows that are wrong.
+            good = values[~(missing | bad)]
+            return int(good.min()) if len(good) and int(good.min()) in (0, 1) else 0
+        if len(values):
+            least, largest = min(least, int(values.min())), max(largest, int(values.max()))
+            count += len(values)
+    if not count:
+        return 0
+    return least if largest - least + 1 == count else None
+
+
+def _patterns(features: list[str], columns: list[str]) -> list[str]:
+    """Many columns as one pattern, where it means just them."""
+    prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
+    if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
+        if matching([f"{prefix}*"], columns, "") == features:
+            return [f"{prefix}*"]
+    return features
+
+
+def _shown(names: list[str]) -> str:
+    if len(names) <= _MANY:
+        return ", ".join(map(repr, names))
+    return f"{names[0]!r} to {names[-1]!r} ({len(names)} columns)"
+
+
+def _unread(names: list[str]) -> str:
+    return f"; not read: {_shown(names)}" if names else ""
+
+
+def _names(samples: list[TableSample]) -> str:
+    return samples[0].name if len(samples) == 1 else f"{samples[0].name} and {len(samples) - 1} more"
+
+
+def _ids_in_words(schema: ImportSchema) -> str:
+    if schema.ids == "names":
+        order = "as edges name them first" if schema.vertices is None else "in the order of their table"
+        return f"ids: names, numbered {order}"
+    return f"ids: whole numbers that count from {schema.first_id}"

@@ -1,0 +1,124 @@
+"""What an import is told: which columns of which files are what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from hyrt.graph.tables.reading.text_form import TextForm
+from hyrt.section import Index, NoTruth, Section
+
+
+def _column(value: Any) -> Any:
+    """The name of a column, which may look like a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _columns(value: Any) -> Any:
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        value = [value]
+    return [_column(each) for each in value] if isinstance(value, list) else value
+
+
+Column = Annotated[str, BeforeValidator(_column)]
+Columns = Annotated[list[str], BeforeValidator(_columns)]
+Share = Annotated[float, Field(ge=0.0, le=1.0), NoTruth]
+
+
+class EdgeTable(Section):
+    """The table of edges."""
+
+    files: Columns
+    """Which of the files that are given have edges: names, or patterns such as `edges-*.csv`. A folder counts
+    as one name, and all tables in it belong together."""
+    source: Column
+    """The column of the vertex that an edge comes from."""
+    target: Column
+    """The column of the vertex that it goes to."""
+    weight: Column | None = None
+    """The column of its weight, a number above 0; `null` for none."""
+    type: Column | None = None
+    """The column of its type: whole numbers from 0 on, or texts, which are numbered."""
+    features: Columns = Field(default=[])
+    """The columns of its features: names, or patterns such as `f*`."""
+    undirected: bool = False
+    """Whether each row is an edge in both directions. A file that has both directions already is not."""
+    duplicates: Literal["merge", "first", "refuse"] = "merge"
+    """What is done with several edges from one vertex to another: `merge` keeps one, whose weight is the sum,
+    `first` keeps the one that comes first, and `refuse` takes them for errors."""
+    self_loops: Literal["keep", "drop", "refuse"] = "keep"
+    """What is done with edges from a vertex to itself."""
+    unknown: Literal["refuse", "drop"] = "refuse"
+    """What is done with edges of vertices that the table of vertices does not have."""
+    text: TextForm = TextForm()
+    """How CSV files are written."""
+
+
+class VertexRows(Section):
+    """The table of vertices."""
+
+    files: Columns
+    """Which of the files that are given have vertices."""
+    id: Column | None = None
+    """The column of the id that the edges name a vertex by; `null` where the first row is the vertex
+    `first_id`, and so on."""
+    label: Columns = Field(default=[])
+    """The column of the label; several columns are several labels of 0 and 1, or several numbers."""
+    label_kind: Literal["classes", "names", "flags", "numbers"] = "classes"
+    """What labels are: `classes` are whole numbers from 0 on, `names` are names of classes, which are put in
+    order and numbered, `flags` are labels of 0 and 1, one a column, and `numbers` are to be predicted as they
+    are. Vertices without a label have -1 or nothing."""
+    features: Columns = Field(default=[])
+    """The columns of the features: names, or patterns such as `f*`. A column of a Parquet file may have lists
+    of one length. Without any, the feature of a vertex is the logarithm of its degree."""
+    fill: float | None = None
+    """The number that stands in the place of a missing feature; without one, it is an error."""
+    split: Column | None = None
+    """The column that says `train`, `val` or `test`."""
+    masks: Columns = Field(default=[])
+    """In place of `split`: three columns of 0 and 1 (or true and false) for training, validation and test."""
+    text: TextForm = TextForm()
+    """How CSV files are written."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> VertexRows:
+        if self.masks and len(self.masks) != 3:
+            raise ValueError(f"give three columns, for training, validation and test, not {len(self.masks)}")
+        if self.masks and self.split is not None:
+            raise ValueError("give split or masks, not both")
+        if len(self.label) > 1 and self.label_kind in ("classes", "names"):
+            raise ValueError("several columns of labels are flags or numbers: give label_kind")
+        return self
+
+
+class RandomSplit(Section):
+    """The split of the vertices that have a label, where no column says it."""
+
+    train: Share = 0.6
+    """Which part of them is trained on."""
+    val: Share = 0.2
+    """Which part chooses the best epoch."""
+    test: Share = 0.2
+    """Which part is tested on."""
+    seed: Index = 0
+    """The seed of the draw."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RandomSplit:
+        if self.train + self.val + self.test > 1 + 1e-9:
+            raise ValueError("train, val and test are more than 1 together")
+        return self
+
+
+class ImportSchema(Section):
+    """The tables of a graph."""
+
+    ids: Literal["positions", "names"] = "positions"
+    """What ids of vertices are: `positions` are whole numbers that count from `first_id`, `names` are texts
+    or any numbers, and are numbered: in the order of the table of vertices, or as edges name them first."""
+    first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
+    """The first id, often 0 or 1; with `ids: positions`."""
+    edges: EdgeTable
+    vertices: VertexRows | None = None
+    split: RandomSplit = RandomSplit()

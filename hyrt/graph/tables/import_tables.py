@@ -1,0 +1,296 @@
+"""Making a dataset of tables: all or nothing, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, readable
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats.convert import check_destination
+from hyrt.graph.formats.folder import write_folder
+from hyrt.graph.formats.npy import CHUNK_BYTES
+from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
+from hyrt.graph.labels.label_kind import is_labelled
+from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit
+from hyrt.graph.tables.listed_edges import (
+    RANGE_BYTES,
+    BuiltRows,
+    ListedEdges,
+    RepeatedEdges,
+    RowRules,
+    build_rows,
+)
+from hyrt.graph.tables.read_edges import read_edges
+from hyrt.graph.tables.read_vertices import ReadVertices, read_vertices
+from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
+from hyrt.graph.tables.reading.table_files import TableFiles, files_of
+from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES
+from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
+from hyrt.graph.tables.vertex_names import NAME_BYTES, VertexNames
+from hyrt.graph.vertex_table import SPLITS
+from hyrt.machine.cores import available_cores
+from hyrt.machine.generator import SPLIT, stream_key, vertex_streams
+from hyrt.quantities import counted, size
+
+Array = NDArray[Any]
+Say = Callable[[str], None]
+
+_VERTEX_BYTES = 80
+"""Of ids, order, labels, split, counts, row pointers and cursors."""
+_SPARSE = 8
+"""Vertices for each edge from which on ids do not look like numbers that count up."""
+_LARGE_INPUT = 16 << 30
+"""Less text than this cannot name 2^31 vertices that are not mostly without edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What to make of which files."""
+
+    files: Sequence[Path]
+    """CSV or Parquet files, or folders of them."""
+    destination: Path
+    """A `.npz` file, or a folder where it does not end so."""
+    schema: ImportSchema
+    force: bool = False
+    """Replace what is at the destination."""
+
+
+def import_tables(job: Import, say: Say = lambda line: None) -> None:
+    """Write a dataset from tables; it appears complete or not at all, also on Ctrl-C.
+
+    Parameters
+    ----------
+    job
+        The import to make.
+    say
+        Takes lines: a bound on the memory before the work starts, and what was done.
+
+    Raises
+    ------
+    DataError
+        Naming the rows that are wrong, or why the destination cannot be written.
+    """
+    destination = job.destination.absolute()
+    check_destination(destination, job.force)
+    schema = job.schema
+    edge_files, vertex_files = assigned(job.files, schema)
+    say(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
+    with all_or_nothing(destination, "dataset") as (result, scratch):
+        bad = BadRows()
+        vertices = None
+        if schema.vertices is not None and vertex_files is not None:
+            vertices = read_vertices(
+                schema.vertices,
+                vertex_files,
+                named=schema.ids == "names",
+                first_id=schema.first_id,
+                bad=bad,
+                scratch=scratch,
+            )
+        ids = _ids_of_edges(schema, vertices)
+        dtype = np.dtype(np.int64 if _may_be_large(vertices, edge_files) else np.int32)
+        edges, types = read_edges(schema.edges, edge_files, ids, ids, bad, scratch, dtype)
+        bad.check()
+        count = _num_vertices(ids, edges, edge_files)
+        built = _built(edges, count, schema.edges, edge_files, scratch)
+        data = _dataset(str(destination), schema, vertices, count, built)
+        check_dataset(data, features=False)
+        if destination.suffix == ".npz":
+            write_npz(data, result)
+        else:
+            result.mkdir()
+            write_folder(data, result)
+    for line in _told(schema, edges, built, count, types, vertices):
+        say(line)
+
+
+def assigned(given: Sequence[Path], schema: ImportSchema) -> tuple[TableFiles, TableFiles | None]:
+    """The files of the edges and those of the vertices.
+
+    Raises
+    ------
+    DataError
+        If a file is of no table or of two, or a table has none.
+    """
+    tables = {"edges": schema.edges}
+    patterns = {name: table.files for name, table in tables.items()}
+    if schema.vertices is not None:
+        patterns["vertices"] = schema.vertices.files
+    found: dict[str, list[Path]] = {name: [] for name in patterns}
+    for path in given:
+        owners = [name for name, some in patterns.items() if _is_one_of(path, some)]
+        shown = readable(str(path))
+        if not owners:
+            listed = "; ".join(f"{name}.files: {', '.join(some)}" for name, some in patterns.items())
+            raise DataError(f"{shown}: is in no table of the schema ({listed}): name it there, or omit it")
+        if len(owners) > 1:
+            raise DataError(f"{shown}: is in both tables of the schema: name it in one of them")
+        found[owners[0]] += files_of(path)
+    for name, paths in found.items():
+        if not paths:
+            raise DataError(f"no file is given for {name}: the schema names {', '.join(patterns[name])}")
+    vertices = schema.vertices
+    return (
+        TableFiles(found["edges"], schema.edges.text),
+        None if vertices is None else TableFiles(found["vertices"], vertices.text),
+    )
+
+
+def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:
+    name = path.name or path.resolve().name
+    return any(each in (name, str(path)) or fnmatchcase(name, each) for each in patterns)
+
+
+def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
+    """The memory that is needed, in words."""
+    # A block, its values as Arrow and numpy have them, for those that wait and those in work.
+    blocks = (2 * available_cores() + 2) * 8 * BLOCK_BYTES
+    # Of the shortest row, two digits, the letter between them and the line's end; packed files may hold more.
+    is_plain = all(path.suffix.lower() in (".csv", ".tsv", ".txt") for path in edge_files.paths)
+    entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if is_plain else RANGE_BYTES
+    each = f"{_VERTEX_BYTES} bytes for each vertex"
+    if schema.ids == "names":
+        each = f"{_VERTEX_BYTES + NAME_BYTES} bytes and twice its id's letters for each vertex"
+    return f"{size(blocks + entries + 6 * CHUNK_BYTES)} and {each}"
+
+
+def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> VertexIds:
+    if vertices is None:
+        if schema.ids == "names":
+            return Named(VertexNames(), grows=True)
+        return Positions(schema.first_id, None, schema.edges.text.decimal, 2**31)
+    if isinstance(vertices.ids, Positions):
+        return Positions(schema.first_id, vertices.count, schema.edges.text.decimal, vertices.count)
+    return vertices.ids
+
+
+def _may_be_large(vertices: ReadVertices | None, files: TableFiles) -> bool:
+    return files.num_bytes >= _LARGE_INPUT if vertices is None else vertices.count >= 2**31
+
+
+def _num_vertices(ids: VertexIds, edges: ListedEdges, files: TableFiles) -> int:
+    count = ids.num_vertices
+    if not edges.num or not count:
+        raise DataError(f"{files.names[0]}: the table of edges has no rows")
+    if isinstance(ids, Positions) and ids.count is None and count > 1000 + _SPARSE * 2 * edges.num:
+        raise DataError(
+            f"{files.names[0]}: has {counted(edges.num, 'edge')}, but ids go up to {ids.first + count - 1:,}"
+            ": where ids do not count up, give ids: names in the schema, else add a table of vertices"
+        )
+    return count
+
+
+def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, scratch: Path) -> BuiltRows:
+    bad = BadRows()
+    try:
+        built = build_rows(
+            edges, count, RowRules(table.undirected, table.duplicates, table.self_loops), scratch
+        )
+    except RepeatedEdges as repeated:
+        shown = np.array(repeated.numbers[:MOST_SHOWN], np.int64)
+        remedy = "Have each edge once, or give edges.duplicates: first in the schema"
+        remedy += ", or merge" if table.duplicates == "refuse" else ""
+        for place in files.places(shown):
+            bad.add_line(f"{place}: repeats an earlier edge", remedy)
+        bad.total = repeated.total
+        bad.check()
+        raise
+    if table.self_loops == "refuse" and built.self_loops:
+        at, lines = 0, []
+        for sources, targets in edges.pieces():
+            lines += (at + np.flatnonzero((sources == targets) & (sources >= 0))).tolist()
+            at += len(sources)
+            if len(lines) >= MOST_SHOWN:
+                break
+        remedy = "Leave these edges out, or give edges.self_loops: keep or drop in the schema"
+        for place in files.places(np.array(lines[:MOST_SHOWN], np.int64)):
+            bad.add_line(f"{place}: goes from a vertex to itself", remedy)
+        bad.total = built.self_loops
+        bad.check()
+    return built
+
+
+def _dataset(
+    name: str, schema: ImportSchema, vertices: ReadVertices | None, count: int, built: BuiltRows
+) -> Dataset:
+    labels = np.full(count, -1, np.int8) if vertices is None else vertices.labels
+    masks = None if vertices is None else vertices.masks
+    if masks is None:
+        masks = drawn_split(schema.split, labels)
+    arrays = {"indptr": built.arrays["indptr"], "indices": built.arrays["indices"], "labels": labels}
+    arrays |= {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)}
+    arrays |= {key: array for key, array in built.arrays.items() if key not in arrays}
+    rows = None if vertices is None else vertices.rows
+    if rows is None:
+        rows = _degree_rows(built.arrays["indptr"])
+    return Dataset(name, arrays, rows, True if schema.edges.undirected else None)
+
+
+def _degree_rows(indptr: Array) -> FeatureRows:
+    """The logarithm of 1 and the number of incoming edges, one column."""
+    count = len(indptr) - 1
+    step = 1 << 20
+
+    def blocks() -> Iterator[Array]:
+        for start in range(0, count, step):
+            degrees = np.diff(indptr[start : min(start + step, count) + 1])
+            yield np.log1p(degrees).astype(np.float32)[:, None]
+
+    return FeatureRows.streamed((count, 1), np.dtype(np.float32), blocks)
+
+
+def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]:
+    """Masks of the parts of all labelled vertices, drawn by the seed and the number of each vertex."""
+    labelled = np.flatnonzero(is_labelled(labels))
+    streams = vertex_streams(stream_key(split.seed, SPLIT, 0, 0), labelled)
+    labelled = labelled[np.argsort(streams, kind="stable")]
+    bounds = np.rint(np.cumsum([split.train, split.val, split.test]) * len(labelled)).astype(np.int64)
+    masks = []
+    for first, last in zip(np.append(0, bounds[:-1]), bounds, strict=True):
+        mask = np.zeros(len(labels), np.bool_)
+        mask[labelled[first:last]] = True
+        masks.append(mask)
+    return masks[0], masks[1], masks[2]
+
+
+def _told(
+    schema: ImportSchema,
+    edges: ListedEdges,
+    built: BuiltRows,
+    count: int,
+    types: list[str],
+    vertices: ReadVertices | None,
+) -> Iterator[str]:
+    """What was made, in lines."""
+    more = []
+    rules = schema.edges
+    if built.merged:
+        more.append(
+            f"{built.merged:,} repeated ones {'merged' if schema.edges.duplicates == 'merge' else 'left out'}"
+        )
+    if built.self_loops:
+        what = "kept" if rules.self_loops == "keep" else "left out"
+        more.append(f"{counted(built.self_loops, 'self loop')} {what}")
+    if schema.edges.undirected:
+        more.append("reverse edges added")
+    tail = f" ({', '.join(more)})" if more else ""
+    yield f"{counted(edges.num, 'row')} of edges: {counted(int(built.arrays['indptr'][-1]), 'edge')}{tail}"
+    yield f"{counted(count, 'vertex', 'vertices')}"
+    if types:
+        yield f"types of edges: {_numbered(types)}"
+    if vertices is not None and vertices.classes:
+        yield f"classes: {_numbered(vertices.classes)}"
+
+
+def _numbered(names: list[str]) -> str:
+    shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:12]))
+    return shown + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")

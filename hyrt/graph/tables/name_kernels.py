@@ -1,0 +1,78 @@
+"""Compiled loops over names of vertices: a table that finds the number of a name by its bytes."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from hyrt.machine.generator import GOLDEN, mix64
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def hash_of(data, first, last):  # type: ignore[no-untyped-def]
+    """64 bits of the bytes first..last-1."""
+    found = np.uint64(last - first) * GOLDEN
+    for i in range(first, last):
+        found = (found ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    return mix64(found)
+
+
+@_compile
+def slot_of(data, first, last, slots, kept, ends):  # type: ignore[no-untyped-def]
+    """The slot that has the number of a name, or the empty one where it would be; slots [power of two]."""
+    mask = len(slots) - 1
+    at = np.int64(hash_of(data, first, last) & np.uint64(mask))
+    while slots[at] >= 0:
+        begin = ends[slots[at]]
+        if ends[slots[at] + 1] - begin == last - first:
+            same = True
+            for i in range(last - first):
+                if kept[begin + i] != data[first + i]:
+                    same = False
+                    break
+            if same:
+                return at
+        at = (at + 1) & mask
+    return at
+
+
+@_compile
+def find_names(data, offsets, missing, slots, kept, ends, out):  # type: ignore[no-untyped-def]
+    """The number of each name, -1 where it is not known or missing."""
+    for i in range(len(out)):
+        out[i] = -1
+        if not missing[i]:
+            out[i] = slots[slot_of(data, offsets[i], offsets[i + 1], slots, kept, ends)]
+
+
+@_compile
+def add_names(data, offsets, missing, slots, kept, ends, num, out):  # type: ignore[no-untyped-def]
+    """The number of each name, those that are new numbered from num on; returns how many there are then."""
+    for i in range(len(out)):
+        out[i] = -1
+        if missing[i]:
+            continue
+        first, last = offsets[i], offsets[i + 1]
+        at = slot_of(data, first, last, slots, kept, ends)
+        if slots[at] < 0:
+            slots[at] = num
+            begin = ends[num]
+            for j in range(last - first):
+                kept[begin + j] = data[first + j]
+            ends[num + 1] = begin + last - first
+            num += 1
+        out[i] = slots[at]
+    return num
+
+
+@_compile
+def fill_slots(kept, ends, num, slots):  # type: ignore[no-untyped-def]
+    """Put the numbers of all names into empty slots."""
+    mask = len(slots) - 1
+    for number in range(num):
+        at = np.int64(hash_of(kept, ends[number], ends[number + 1]) & np.uint64(mask))
+        while slots[at] >= 0:
+            at = (at + 1) & mask
+        slots[at] = number

@@ -1,0 +1,19 @@
+"""The package that reads tables."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from hyrt.errors import DataError
+
+
+def need_pyarrow() -> None:
+    """See that pyarrow is installed.
+
+    Raises
+    ------
+    DataError
+        If not, with the command that installs it.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise DataError('hyrt data import needs pyarrow: pip install "hyrt[import]"')

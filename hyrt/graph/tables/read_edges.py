@@ -1,0 +1,124 @@
+"""Reading a table of edges into a list of edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.check import MOST_TYPES
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT
+from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
+from hyrt.graph.tables.import_schema import EdgeTable
+from hyrt.graph.tables.listed_edges import ListedEdges
+from hyrt.graph.tables.reading.bad_rows import BadRows
+from hyrt.graph.tables.reading.table_files import TableFiles
+from hyrt.graph.tables.reading.table_piece import TablePiece
+from hyrt.graph.tables.reading.values import real_numbers, texts
+from hyrt.graph.tables.vertex_ids import VertexIds
+from hyrt.graph.tables.vertex_names import VertexNames
+
+Array = NDArray[Any]
+
+
+def read_edges(
+    table: EdgeTable,
+    files: TableFiles,
+    source_ids: VertexIds,
+    target_ids: VertexIds,
+    bad: BadRows,
+    scratch: Path,
+    dtype: np.dtype[Any],
+) -> tuple[ListedEdges, list[str]]:
+    """Read all edges.
+
+    Parameters
+    ----------
+    table
+        What its columns are.
+    files
+        The files of the table.
+    source_ids, target_ids
+        Find the vertices at both ends; may be one object.
+    bad
+        Takes what is wrong.
+    scratch
+        A folder for the list.
+    dtype
+        int32 or int64, of the vertices.
+
+    Returns
+    -------
+    The list, and the names of the types where these are no numbers.
+    """
+    features = matching(table.features, files.columns(), files.names[0])
+    kinds: dict[str, str] = {table.source: source_ids.kind, table.target: target_ids.kind}
+    kinds |= dict.fromkeys(features, "number")
+    if table.weight is not None:
+        kinds[table.weight] = "number"
+    if table.type is not None:
+        kinds[table.type] = "text"
+    rows = FeatureColumns(features, table.text.decimal, None, "")
+    types = VertexNames()
+    edges: ListedEdges | None = None
+    try:
+        for piece in files.pieces(kinds):
+            bad.add_unreadable(piece)
+            sources = source_ids.numbers(piece, table.source, table.unknown, bad)
+            targets = target_ids.numbers(piece, table.target, table.unknown, bad)
+            left_out = (sources < 0) | (targets < 0)
+            if left_out.any():
+                sources[left_out] = targets[left_out] = -1
+            extras: dict[str, Array] = {}
+            if table.weight is not None:
+                extras[EDGE_WEIGHT] = _weights(piece, table.weight, table.text.decimal, bad)
+            if table.type is not None:
+                extras[EDGE_TYPE] = _types(piece, table.type, types, bad)
+            if features:
+                extras[EDGE_FEATURES] = rows.rows(piece, bad)
+            if edges is None:
+                edges = ListedEdges(scratch, dtype, {key: part.shape[1:] for key, part in extras.items()})
+            edges.append(sources, targets, extras)
+        if edges is None:
+            edges = ListedEdges(scratch, dtype, {})
+    finally:
+        if edges is not None:
+            edges.close()
+    return edges, _named_types(types, edges)
+
+
+def _weights(piece: TablePiece, column: str, decimal: str, bad: BadRows) -> Array:
+    values, missing, wrong = real_numbers(piece.columns[column], decimal)
+    with np.errstate(invalid="ignore", over="ignore"):
+        weights = values.astype(np.float32)
+        wrong = missing | wrong | ~(weights > 0) | (values > LARGEST)
+    bad.add(piece, column, wrong, "is no weight", "Give each edge a weight, a finite number above 0")
+    return weights
+
+
+def _types(piece: TablePiece, column: str, types: VertexNames, bad: BadRows) -> Array:
+    names, missing = texts(piece.columns[column])
+    bad.add(piece, column, missing, "is no type", "Give each edge a type, a whole number or a text")
+    numbers = types.add(names, missing)
+    bad.add(
+        piece,
+        column,
+        numbers >= MOST_TYPES,
+        "is one type too many",
+        f"Have at most {MOST_TYPES:,} types of edges",
+    )
+    return numbers.astype(np.int32)
+
+
+def _named_types(types: VertexNames, edges: ListedEdges) -> list[str]:
+    """Give types their final numbers: their own where they are numbers, else in the order of their names."""
+    if not types.num or not edges.num:
+        return []
+    found = [name for block in types.blocks() for name in block]
+    are_numbers = all(name.isascii() and name.isdigit() and int(name) < MOST_TYPES for name in found)
+    names, places = ordered_names(types)
+    final = np.array([int(name) for name in found] if are_numbers else places, np.int32)
+    edges.renumber(EDGE_TYPE, final)
+    return [] if are_numbers else names

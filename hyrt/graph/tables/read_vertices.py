@@ -1,0 +1,336 @@
+"""Reading a table of vertices: ids, labels, splits and features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
+from hyrt.graph.formats.recorded_npy import map_npy
+from hyrt.graph.formats.schema import FeatureRows
+from hyrt.graph.labels.label_kind import is_labelled
+from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
+from hyrt.graph.tables.import_schema import VertexRows
+from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
+from hyrt.graph.tables.reading.table_files import TableFiles
+from hyrt.graph.tables.reading.table_piece import TablePiece
+from hyrt.graph.tables.reading.values import real_numbers, texts, whole_numbers
+from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
+from hyrt.graph.tables.vertex_names import VertexNames
+
+Array = NDArray[Any]
+
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+    **dict.fromkeys(("none", "unused", "-", ""), -1),
+}
+MOST_CLASSES = 1 << 20
+_LABELS = (
+    "Labels are whole numbers from 0 on, or -1 for none; for other numbers and texts give label_kind: names"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadVertices:
+    """What a table of vertices has."""
+
+    count: int
+    labels: Array
+    masks: tuple[Array, Array, Array] | None
+    """Of training, validation and test; None where the table says nothing of a split."""
+    rows: FeatureRows | None
+    """Features; None where the table has none."""
+    ids: VertexIds
+    classes: list[str]
+    """The names of the classes; empty where these are numbers."""
+
+
+def read_vertices(
+    table: VertexRows,
+    files: TableFiles,
+    *,
+    named: bool,
+    first_id: int,
+    bad: BadRows,
+    scratch: Path,
+) -> ReadVertices:
+    """Read all vertices.
+
+    Parameters
+    ----------
+    table
+        What its columns are.
+    files
+        The files of the table.
+    named
+        Whether ids are names.
+    first_id
+        The first id, where they are no names.
+    bad
+        Takes what is wrong.
+    scratch
+        A folder for the features.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, or bad rows were found.
+    """
+    reader = _Reader(table, files, named, first_id, bad, scratch)
+    reader.read()
+    bad.check()
+    return reader.finish()
+
+
+class _Reader:
+    def __init__(
+        self, table: VertexRows, files: TableFiles, named: bool, first_id: int, bad: BadRows, scratch: Path
+    ) -> None:
+        if named and table.id is None:
+            raise DataError(
+                f"{files.names[0]}: ids: names needs the column of the ids: give vertices.id in the schema"
+            )
+        self._table, self._files, self._bad = table, files, bad
+        self._first = first_id
+        self._named = named
+        self._names = VertexNames()
+        self._class_names = VertexNames()
+        self._count = 0
+        columns = files.columns()
+        self._features = matching(table.features, columns, files.names[0])
+        self._label = matching(table.label, columns, files.names[0])
+        self._rows = FeatureColumns(self._features, table.text.decimal, table.fill, "vertices.fill")
+        self._file = scratch / "read-features.npy"
+        self._writer: NpyWriter | None = None
+        self._ids: list[Array] = []
+        self._labels: list[Array] = []
+        self._splits: list[Array] = []
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        table = self._table
+        kinds = dict.fromkeys(self._features, "number")
+        of_labels = {"classes": "whole", "names": "text", "flags": "whole", "numbers": "number"}
+        kinds |= dict.fromkeys(self._label, of_labels[table.label_kind])
+        kinds |= dict.fromkeys(table.masks, "text")
+        if table.split is not None:
+            kinds[table.split] = "text"
+        if table.id is not None:
+            kinds[table.id] = "text" if self._named else "whole"
+        return kinds
+
+    def read(self) -> None:
+        kinds = self._kinds
+        if not kinds:
+            # The rows are counted, by a column that has nothing else to say.
+            kinds = {self._files.columns()[0]: "text"}
+        try:
+            for piece in self._files.pieces(kinds):
+                self._bad.add_unreadable(piece)
+                self._read_ids(piece)
+                labels = self._read_labels(piece)
+                self._labels.append(labels)
+                self._read_split(piece, labels)
+                if self._features:
+                    rows = self._rows.rows(piece, self._bad)
+                    if self._writer is None:
+                        self._writer = NpyWriter(self._file, np.dtype(np.float32), rows.shape[1:])
+                    if rows.shape[1:] == self._writer.row_shape:
+                        self._writer.append(rows)
+                self._count += piece.num_rows
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+        if not self._count and not self._bad.total:
+            raise DataError(f"{self._files.names[0]}: the table of vertices has no rows")
+
+    def _read_ids(self, piece: TablePiece) -> None:
+        column, bad = self._table.id, self._bad
+        if column is None:
+            return
+        missing_remedy = (
+            "Give every vertex an id; what counts as missing is named by text.nulls of the schema"
+        )
+        if self._named:
+            ids, missing = texts(piece.columns[column])
+            before = self._names.num
+            numbers = self._names.add(ids, missing)
+            newest = np.maximum.accumulate(np.append(before - 1, numbers))[:-1]
+            bad.add(piece, column, missing, "is no id", missing_remedy)
+            again = ~missing & (numbers <= newest)
+            bad.add(piece, column, again, "is the id of an earlier row", "Have each vertex once")
+            return
+        values, missing, wrong = whole_numbers(piece.columns[column], self._table.text.decimal)
+        bad.add(piece, column, missing, "is no id", missing_remedy)
+        bad.add(piece, column, wrong, "is no whole number", "If ids are texts, give ids: names in the schema")
+        self._ids.append(values)
+
+    def _read_labels(self, piece: TablePiece) -> Array:
+        kind, bad, decimal = self._table.label_kind, self._bad, self._table.text.decimal
+        if not self._label:
+            return np.full(piece.num_rows, -1, np.int8)
+        if kind == "names":
+            names, missing = texts(piece.columns[self._label[0]])
+            numbers = self._class_names.add(names, missing)
+            if self._class_names.num > MOST_CLASSES:
+                raise DataError(
+                    f"{piece.name}: column {self._label[0]!r} has more than {MOST_CLASSES:,} different "
+                    "labels: give label_kind: numbers, or another column"
+                )
+            return numbers.astype(np.int32)
+        if kind == "numbers":
+            columns = []
+            for column in self._label:
+                real, _, wrong = real_numbers(piece.columns[column], decimal)
+                wrong = wrong | (np.abs(real) > LARGEST)
+                bad.add(piece, column, wrong, "is no number that float32 holds", "Give numbers, or nothing")
+                columns.append(real.astype(np.float32))
+            return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        columns = []
+        for column in self._label:
+            values, missing, wrong = whole_numbers(piece.columns[column], decimal)
+            values = np.where(missing, -1, values)
+            if kind == "flags":
+                wrong = wrong | (values < -1) | (values > 1)
+                bad.add(
+                    piece,
+                    column,
+                    wrong,
+                    "is no label of 0 and 1",
+                    "Give 0, 1, or nothing where it is not known",
+                )
+                columns.append(values.clip(-1, 1).astype(np.int8))
+            else:
+                wrong = wrong | (values < -1) | (values >= MOST_CLASSES)
+                bad.add(piece, column, wrong, "is no class", _LABELS)
+                columns.append(values.clip(-1, MOST_CLASSES).astype(np.int32))
+        return columns[0] if kind == "classes" else np.stack(columns, axis=1)
+
+    def _read_split(self, piece: TablePiece, labels: Array) -> None:
+        table, bad = self._table, self._bad
+        if table.split is not None:
+            names, _ = texts(piece.columns[table.split])
+            words = [SPLIT_WORDS.get((word or "").strip().lower(), -2) for word in names.to_pylist()]
+            found = np.array(words, np.int8)
+            bad.add(
+                piece,
+                table.split,
+                found == -2,
+                "is no part of a split",
+                "Parts of a split are train, val and test; of vertices of none, leave the value out",
+            )
+            column = table.split
+        elif table.masks:
+            found = np.full(piece.num_rows, -1, np.int8)
+            for part, column in enumerate(table.masks):
+                flags = _flags(piece, column, bad)
+                twice = flags & (found >= 0)
+                bad.add(
+                    piece,
+                    column,
+                    twice,
+                    "puts it in a second part",
+                    "Have each vertex in one part of the split",
+                )
+                found[flags] = part
+        else:
+            return
+        without = (found >= 0) & ~is_labelled(labels) if self._label else np.zeros(len(found), np.bool_)
+        bad.add(
+            piece,
+            column,
+            without,
+            "is the part of a vertex without a label",
+            "Give the vertex a label, or leave it out of the split",
+        )
+        self._splits.append(found)
+
+    def finish(self) -> ReadVertices:
+        order = self._order()
+        labels = np.concatenate(self._labels)
+        self._labels.clear()
+        classes: list[str] = []
+        if self._table.label_kind == "names" and self._label:
+            classes, places = ordered_names(self._class_names)
+            labels = np.where(labels < 0, -1, places[labels] if len(places) else -1)
+        if self._table.label_kind in ("classes", "names") and labels.ndim == 1 and labels.dtype.kind == "i":
+            labels = labels.astype(np.int16 if labels.max(initial=0) < 2**15 else np.int32)
+        split = np.concatenate(self._splits) if self._splits else None
+        if order is not None:
+            labels, split = labels[order], None if split is None else split[order]
+        masks = None if split is None else (split == 0, split == 1, split == 2)
+        ids: VertexIds
+        if self._named:
+            ids = Named(self._names, grows=False)
+        else:
+            ids = Positions(self._first, self._count, ".", self._count)
+        return ReadVertices(self._count, labels, masks, self._feature_rows(order), ids, classes)
+
+    def _order(self) -> Array | None:
+        """The rows in the order of their ids; None where that is the order of the file."""
+        if self._named or not self._ids:
+            return None
+        ids = np.concatenate(self._ids)
+        self._ids.clear()
+        numbers = ids - self._first
+        outside = (ids < self._first) | (numbers >= self._count)
+        order = np.full(self._count, -1, np.int64)
+        inside = np.flatnonzero(~outside)
+        # The last row of an id stays, so that earlier ones are found as repeated.
+        order[numbers[inside]] = inside
+        again = inside[order[numbers[inside]] != inside]
+        last = self._first + self._count - 1
+        self._say(
+            np.flatnonzero(outside),
+            ids,
+            f"is not from {self._first:,} to {last:,}, as the ids of {self._count:,} vertices are",
+            "Give first_id in the schema where ids count from another number, or ids: names where they do "
+            "not count up",
+        )
+        self._say(again, ids, "is the id of a later row, too", "Have each vertex once")
+        self._bad.check()
+        return None if np.array_equal(order, np.arange(self._count)) else order
+
+    def _say(self, rows: Array, ids: Array, problem: str, remedy: str) -> None:
+        shown = rows[:MOST_SHOWN]
+        for row, place in zip(shown, self._files.places(shown), strict=True):
+            self._bad.add_line(f"{place}, column {self._table.id!r}: {ids[row]} {problem}", remedy)
+        self._bad.total += len(rows) - len(shown)
+
+    def _feature_rows(self, order: Array | None) -> FeatureRows | None:
+        if self._writer is None:
+            return None
+        values = map_npy(self._file)
+        if order is None:
+            return FeatureRows.of(values, mapped=True)
+        step = rows_per_chunk(values.shape[1:], values.dtype)
+
+        def blocks() -> Iterator[Array]:
+            for start in range(0, len(order), step):
+                yield values[order[start : start + step]]
+
+        return FeatureRows.streamed((len(values), int(values.shape[1])), values.dtype, blocks)
+
+
+_TRUE, _FALSE = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0", "", None)
+
+
+def _flags(piece: TablePiece, column: str, bad: BadRows) -> Array:
+    names, _ = texts(piece.columns[column])
+    words: Sequence[str | None] = [
+        None if word is None else word.strip().lower() for word in names.to_pylist()
+    ]
+    flags = np.array([word in _TRUE for word in words], np.bool_)
+    wrong = ~flags & np.array([word not in _FALSE for word in words], np.bool_)
+    bad.add(
+        piece, column, wrong, "is neither 0 nor 1", "Give 1 for the vertices of this part, and 0 for others"
+    )
+    return flags

@@ -1,0 +1,135 @@
+"""Pieces of a CSV file, parsed by several threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from hyrt.errors import DataError
+from hyrt.graph.csr import in_order
+from hyrt.graph.tables.reading.table_piece import BadRow, TablePiece
+from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES, TextBlock, TextFile
+from hyrt.machine.cores import available_cores
+
+_SHOWN_LETTERS = 60
+
+
+def csv_pieces(
+    file: TextFile,
+    kinds: Mapping[str, str],
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    most_blocks: int | None = None,
+) -> Iterator[TablePiece]:
+    """The rows of a file, piece by piece.
+
+    Parameters
+    ----------
+    file
+        The file.
+    kinds
+        For each wanted column `whole`, `number` or `text`: what is expected in it. A piece in which something
+        else is found has texts.
+    block_bytes
+        About how much of the file is a piece.
+    most_blocks
+        How many pieces are read; None for all.
+
+    Raises
+    ------
+    DataError
+        If a column is not in the file or is there twice, or the file cannot be read.
+    """
+    names = file.columns()
+    for name in kinds:
+        if names.count(name) > 1:
+            raise DataError(
+                f"{file.name}: has {names.count(name)} columns {name!r}: give them different names"
+            )
+    threads = available_cores()
+    with ThreadPoolExecutor(threads) as pool:
+        blocks = itertools.islice(file.blocks(block_bytes), most_blocks)
+        yield from in_order(pool, lambda block: _parsed(file, block, names, kinds), blocks, threads)
+
+
+def _parsed(file: TextFile, block: TextBlock, names: list[str], kinds: Mapping[str, str]) -> TablePiece:
+    import pyarrow as pa
+
+    types = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string()}
+    wanted = {name: types[kind] for name, kind in kinds.items()}
+    lines = lambda: block.lines  # noqa: E731
+    try:
+        table = _read(file, block.data, names, wanted, None)
+        return TablePiece(file.name, table.num_rows, _flat(table), "line", lines)
+    except pa.ArrowInvalid:
+        return _read_as_text(file, block, names, dict.fromkeys(wanted, pa.string()))
+
+
+def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: dict[str, Any]) -> TablePiece:
+    """The rows as texts, without those that have other numbers of values than the table has columns."""
+    found = block.lines
+    invalid: list[Any] = []
+    bad: list[BadRow] = []
+
+    def skip(row: Any) -> str:
+        invalid.append(row)
+        return "skip"
+
+    data = block.data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        # Each line is told; what cannot be read is replaced, so that the rest of the block can be.
+        for number, line in enumerate(data.split(b"\n"), block.first_line):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                shown = line.decode(errors="replace")[:_SHOWN_LETTERS].rstrip("\r")
+                bad.append(BadRow(number, f"{shown!r} is not UTF-8 text: give encoding: cp1252"))
+        data = data.decode(errors="replace").encode()
+    table = _read(file, data, names, wanted, skip)
+    left = np.ones(len(found), np.bool_)
+    for row in invalid:
+        left[row.number - 1] = False
+        bad.append(
+            BadRow(
+                int(found[row.number - 1]),
+                f"has {row.actual_columns} value{'s' * (row.actual_columns != 1)} for {row.expected_columns} "
+                f"columns ({row.text[:_SHOWN_LETTERS]!r}): give one for each, in quotes where it has the "
+                f"delimiter {file.form.delimiter!r} in it",
+            )
+        )
+    places = found[left]
+    return TablePiece(file.name, table.num_rows, _flat(table), "line", lambda: places, bad)
+
+
+def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any], skip: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    form = file.form
+    return csv.read_csv(
+        pa.BufferReader(data),
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=max(1, len(data)) + 1),
+        parse_options=csv.ParseOptions(
+            delimiter=form.delimiter,
+            quote_char=form.quote or False,
+            newlines_in_values=bool(form.quote) and form.quote.encode() in data,
+            invalid_row_handler=skip,
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=wanted,
+            include_columns=list(wanted),
+            null_values=form.nulls,
+            strings_can_be_null=True,
+            decimal_point=form.decimal,
+        ),
+    )
+
+
+def _flat(table: Any) -> dict[str, Any]:
+    return {name: table.column(name).combine_chunks() for name in table.column_names}

@@ -1,0 +1,68 @@
+"""How a file of text is written, from its first lines."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from typing import Any
+
+from hyrt.graph.tables.reading.text_form import TextForm
+
+_DELIMITERS = (",", ";", "\t", "|", " ")
+_LINES = 100
+_COMMENTS = ("#", "%")
+_NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
+_COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
+
+
+def guess_form(start: bytes) -> TextForm:
+    """Guess the form of a file.
+
+    Parameters
+    ----------
+    start
+        Its first bytes, unpacked, some lines or all of it.
+
+    Returns
+    -------
+    The delimiter that cuts most lines into equal numbers of values; a header where the first line has no
+    number; a decimal comma where numbers have one.
+    """
+    given: dict[str, Any] = {}
+    whole = start[: start.rfind(b"\n") + 1] or start
+    try:
+        text = whole.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = whole.decode("cp1252", errors="replace")
+        given["encoding"] = "cp1252"
+    lines = [line for line in text.splitlines() if line.strip()]
+    while lines and lines[0].startswith(_COMMENTS):
+        lines.pop(0)
+    lines = lines[:_LINES]
+    delimiter = max(_DELIMITERS, key=lambda each: _regularity(lines, each))
+    if not any(_regularity(lines, each) > (0, 0) for each in _DELIMITERS):
+        delimiter = ","
+    given["delimiter"] = delimiter
+    rows = _rows(lines, delimiter)
+    given["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
+    if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
+        given["decimal"] = ","
+    defaults = TextForm()
+    return TextForm(**{key: value for key, value in given.items() if value != getattr(defaults, key)})
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:
+        return [line.split(delimiter) for line in lines]
+
+
+def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:
+    """Which part of the lines has the most frequent number of values, above 1, and this number."""
+    counts = Counter(map(len, _rows(lines, delimiter)))
+    if not counts:
+        return 0.0, 0
+    width, often = counts.most_common(1)[0]
+    return (often / len(lines), width) if width > 1 else (0.0, 0)

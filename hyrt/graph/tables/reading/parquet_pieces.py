@@ -1,0 +1,63 @@
+"""Pieces of a Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyrt.errors import DataError
+from hyrt.graph.tables.reading.table_piece import TablePiece
+
+_ROWS = 1 << 18
+_CELLS = 1 << 22
+
+
+@contextmanager
+def opened_parquet(path: Path, name: str) -> Iterator[Any]:
+    """A Parquet file.
+
+    Raises
+    ------
+    DataError
+        If it is none, or is damaged, also while it is read.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            yield file
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        what = str(error).partition("\n")[0]
+        raise DataError(f"{name}: no Parquet file, or damaged ({what}): copy or write it again") from error
+    except OSError as error:
+        what = error.strerror or str(error).partition("\n")[0]
+        raise DataError(f"{name} cannot be read ({what})") from error
+
+
+def parquet_columns(path: Path, name: str) -> list[str]:
+    """The names of the columns, in order."""
+    with opened_parquet(path, name) as file:
+        return list(file.schema_arrow.names)
+
+
+def parquet_pieces(path: Path, name: str, columns: Mapping[str, str]) -> Iterator[TablePiece]:
+    """The rows of a file, piece by piece; see `csv_pieces`."""
+    at = 0
+    with opened_parquet(path, name) as file:
+        step = max(1, min(_ROWS, _CELLS // max(1, len(columns))))
+        for batch in file.iter_batches(step, columns=list(columns), use_threads=True):
+            arrays = {key: batch.column(batch.schema.get_field_index(key)) for key in columns}
+            first = at + 1
+            at += batch.num_rows
+            yield TablePiece(
+                name,
+                batch.num_rows,
+                arrays,
+                "row",
+                lambda a=first, b=at: np.arange(a, b + 1),  # type: ignore[misc]
+            )

@@ -1,0 +1,203 @@
+"""A text file as blocks of whole records, each with the number of its first line."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, readable
+from hyrt.graph.tables.reading.text_form import TextForm
+
+BLOCK_BYTES = 8 << 20
+MOST_RECORD_BYTES = 32 << 20
+"""A longer record is taken for a quote that is not closed."""
+_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_UTF8_BOM = b"\xef\xbb\xbf"
+_COMMENTS = (b"#", b"%")
+_NEWLINE, _RETURN = 10, 13
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Some whole records."""
+
+    data: bytes
+    """UTF-8, whatever the file's encoding is."""
+    first_line: int
+    """The number of the line that it begins with, from 1."""
+    form: TextForm = field(repr=False)
+
+    @property
+    def lines(self) -> NDArray[np.int64]:
+        """The number of the line in which each record begins; a line without letters is no record."""
+        raw = np.frombuffer(self.data, np.uint8)
+        ends = np.flatnonzero(raw == _NEWLINE)
+        if not len(raw):
+            return np.empty(0, np.int64)
+        if ends.size == 0 or ends[-1] != len(raw) - 1:
+            ends = np.append(ends, len(raw))
+        starts = np.append(0, ends[:-1] + 1)
+        lines = self.first_line + np.arange(len(ends))
+        quote = self.form.quote
+        quotes = np.cumsum(raw == ord(quote)) if quote else np.zeros(len(raw), np.int64)
+        # A line begins a record where all quotes before it are closed.
+        opened = np.append(0, quotes)[starts] % 2
+        lengths = ends - starts
+        blank = (lengths == 0) | ((lengths == 1) & (raw[np.minimum(starts, len(raw) - 1)] == _RETURN))
+        found: NDArray[np.int64] = lines[(opened == 0) & ~blank].astype(np.int64)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file of text with a table."""
+
+    path: Path
+    name: str
+    """Its name for messages."""
+    form: TextForm
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """The file, unpacked."""
+        try:
+            with _OPENERS.get(self.path.suffix.lower(), open)(self.path, "rb") as stream:
+                yield stream
+        except _DAMAGE as error:
+            raise DataError(
+                f"{self.name}: damaged or truncated ({error}): copy or download it again"
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"{self.name} cannot be read ({readable(str(error.strerror or error))})"
+            ) from error
+
+    def start(self, num_bytes: int) -> bytes:
+        """Its first bytes, unpacked."""
+        with self._opened() as stream:
+            return stream.read(num_bytes)
+
+    def columns(self) -> list[str]:
+        """The names of the columns, in order.
+
+        Raises
+        ------
+        DataError
+            If the file is empty, is no text, or cannot be read.
+        """
+        with self._opened() as stream:
+            head = _Head(self, stream)
+            line = head.line if self.form.header else head.first_record()
+        values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
+        if not self.form.header:
+            return [str(number) for number in range(1, len(values) + 1)]
+        return [value.strip() for value in values]
+
+    @property
+    def _dialect(self) -> dict[str, Any]:
+        """What the csv module calls it."""
+        quote = self.form.quote
+        quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+        return {"delimiter": self.form.delimiter, "quotechar": quote or None, "quoting": quoting}
+
+    def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+        """All records, in blocks of about so many bytes.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read, or has a record that does not end.
+        """
+        quote = self.form.quote.encode()
+        with self._opened() as stream:
+            head = _Head(self, stream)
+            line, rest = head.next_line, head.rest
+            ended = False
+            while not ended:
+                data = stream.read(block_bytes)
+                ended = not data
+                data = rest + data
+                cut = len(data) if ended else _last_end(data, quote)
+                if not cut and len(data) > MOST_RECORD_BYTES:
+                    raise DataError(
+                        f"{self.name}, line {line}: a record of more than {MOST_RECORD_BYTES >> 20} MiB "
+                        f"begins here: close its quote ({self.form.quote}), or give another letter as quote"
+                    )
+                rest = data[cut:]
+                if cut:
+                    block = data[:cut]
+                    yield TextBlock(self._as_utf8(block), line, self.form)
+                    line += block.count(b"\n")
+
+    def _as_utf8(self, data: bytes) -> bytes:
+        if self.form.encoding == "utf-8":
+            return data
+        return data.decode(self.form.encoding, errors="replace").encode()
+
+
+class _Head:
+    """What comes before the records of a file: a mark, comments, and the line of names."""
+
+    def __init__(self, file: TextFile, stream: IO[bytes]) -> None:
+        data = stream.read(1 << 16)
+        for mark, encoding in _BOMS.items():
+            if data.startswith(mark):
+                raise DataError(f"{file.name}: written in {encoding}: save it as UTF-8")
+        if b"\0" in data:
+            raise DataError(f"{file.name}: not text: give CSV files, or Parquet files that end in .parquet")
+        data = data.removeprefix(_UTF8_BOM)
+        self.line, self.next_line = b"", 1
+        while True:
+            first, newline, rest = data.partition(b"\n")
+            if not newline and (more := stream.read(1 << 20)):
+                data += more
+                continue
+            is_skipped = not first.strip() or first.startswith(_COMMENTS)
+            if is_skipped and newline:
+                data, self.next_line = rest, self.next_line + 1
+                continue
+            if is_skipped:
+                raise DataError(f"{file.name}: has no rows")
+            break
+        if file.form.header:
+            self.line, data, self.next_line = first, rest, self.next_line + 1
+        self.rest = data
+
+    def first_record(self) -> bytes:
+        return self.rest.partition(b"\n")[0]
+
+
+def _decoded(file: TextFile, line: bytes) -> str:
+    try:
+        return line.decode(file.form.encoding).rstrip("\r")
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{file.name}: the names of the columns are not UTF-8 text: give encoding: cp1252"
+        ) from None
+
+
+def _last_end(data: bytes, quote: bytes) -> int:
+    """Where the last record ends that ends in these bytes, which begin with a record; 0 where none does."""
+    end = len(data)
+    if not quote:
+        return data.rfind(b"\n") + 1
+    quotes = data.count(quote)
+    while (at := data.rfind(b"\n", 0, end)) >= 0:
+        quotes -= data.count(quote, at + 1, end)
+        if quotes % 2 == 0:
+            return at + 1
+        end = at
+    return 0

@@ -1,0 +1,31 @@
+"""How a table is written as text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hyrt.section import Section
+
+
+def _as_tab(value: object) -> object:
+    return "\t" if value in ("tab", "\\t") else value
+
+
+class TextForm(Section):
+    """How a CSV file is written; Parquet files need none of it."""
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1), BeforeValidator(_as_tab)] = ","
+    """The letter between two values, such as `;`; `tab` for a tab."""
+    header: bool = True
+    """Whether the first line has the names of the columns. Without names, columns are called by their
+    numbers: 1, 2 and so on."""
+    quote: Annotated[str, Field(max_length=1)] = '"'
+    """The letter around values that have the delimiter in them; empty where there is none."""
+    decimal: Literal[".", ","] = "."
+    """What stands between a number and its decimal places."""
+    nulls: list[str] = Field(default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"])
+    """What stands for a missing value."""
+    encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"
+    """The encoding of the letters: `cp1252` is what programs for Windows write that do not write UTF-8."""

@@ -1,0 +1,498 @@
+"""Tables in, and the graph that a few loops over their rows make."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from end_to_end.terminal import environment
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from in_process import refused, run_here
+
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.graph import Graph
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+from hyrt.config.schema_file import read_schema, schema_text  # noqa: E402
+from hyrt.graph.tables import listed_edges  # noqa: E402
+from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
+from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit, VertexRows  # noqa: E402
+from hyrt.graph.tables.import_tables import Import, drawn_split, import_tables  # noqa: E402
+from hyrt.graph.tables.reading import text_blocks  # noqa: E402
+from hyrt.graph.tables.reading.csv_pieces import csv_pieces  # noqa: E402
+from hyrt.graph.tables.reading.text_blocks import TextFile  # noqa: E402
+from hyrt.graph.tables.reading.text_form import TextForm  # noqa: E402
+from hyrt.graph.tables.vertex_names import VertexNames  # noqa: E402
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def imported(*files: Path, into: Path, schema: ImportSchema | None = None) -> tuple[Graph, list[str]]:
+    """The graph of some files, and what was said."""
+    said: list[str] = []
+    import_tables(Import(files, into, schema or guess_schema(files).schema, force=True), said.append)
+    return open_graph(into, check=True), said
+
+
+def wrong(*files: Path, schema: ImportSchema | None = None) -> list[str]:
+    """The lines of the error, after which nothing is written."""
+    into = files[0].parent / "never"
+    with pytest.raises(DataError) as caught:
+        imported(*files, into=into, schema=schema)
+    assert not into.exists()
+    assert not list(files[0].parent.glob(".never*"))
+    return str(caught.value).replace(f"{files[0].parent}/", "").splitlines()
+
+
+def edges_of(graph: Graph) -> dict[tuple[int, int], float]:
+    """The weight of each edge by source and target; 1 where there are none."""
+    indptr, indices = graph.topology.indptr, graph.topology.indices
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(indptr))
+    weights = graph.topology.edge_weights
+    values = np.ones(len(indices)) if weights is None else weights
+    return {(int(u), int(v)): float(w) for u, v, w in zip(indices, targets, values, strict=True)}
+
+
+def rebuilt(
+    rows: list[tuple[int, int, float]], *, undirected: bool, duplicates: str, loops: str, weighted: bool
+) -> dict[tuple[int, int], float]:
+    """What becomes of rows, one by one."""
+    found: dict[tuple[int, int], float] = {}
+    for u, v, w in rows:
+        if u == v and loops == "drop":
+            continue
+        for pair in [(u, v), (v, u)] if undirected and u != v else [(u, v)]:
+            if pair not in found:
+                found[pair] = w
+            elif duplicates == "merge":
+                found[pair] += w
+    return found if weighted else dict.fromkeys(found, 1.0)
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> dict[str, Any]:
+    count = draw(st.integers(1, 9))
+    named = draw(st.booleans())
+    letters = st.text("abé ;,\"'x0", min_size=1, max_size=4).map(str.strip).filter(bool)
+    first = 0 if named else draw(st.sampled_from([0, 1, -3]))
+    ids = (
+        draw(st.lists(letters, min_size=count, max_size=count, unique=True))
+        if named
+        else [*range(first, first + count)]
+    )
+    vertex = st.integers(0, count - 1)
+    weight = st.integers(1, 40).map(lambda n: n / 8)
+    return {
+        "ids": ids,
+        "named": named,
+        "first": first,
+        "rows": draw(st.lists(st.tuples(vertex, vertex, weight), min_size=1, max_size=30)),
+        "order": draw(st.permutations(range(count))),
+        "labels": draw(st.lists(st.sampled_from(["", "cat", "dog"]), min_size=count, max_size=count)),
+        "features": draw(st.lists(st.integers(-99, 99).map(lambda n: n / 4), min_size=count, max_size=count)),
+        "delimiter": draw(st.sampled_from([",", ";", "\t", "|"])),
+        "decimal": draw(st.sampled_from([".", ","])),
+        "end": draw(st.sampled_from(["\n", "\r\n"])),
+        "blank": draw(st.booleans()),
+        "parquet": draw(st.booleans()),
+        "weighted": draw(st.booleans()),
+        "undirected": draw(st.booleans()),
+        "duplicates": draw(st.sampled_from(["merge", "first"])),
+        "loops": draw(st.sampled_from(["keep", "drop"])),
+        "range_bytes": draw(st.sampled_from([64, 1 << 20])),
+    }
+
+
+def _csv(rows: list[list[Any]], given: dict[str, Any]) -> str:
+    delimiter, decimal = given["delimiter"], given["decimal"]
+
+    def word(value: Any) -> str:
+        text = str(value).replace(".", decimal) if isinstance(value, float) else str(value)
+        if any(letter in text for letter in (delimiter, '"', "\n")) or text != text.strip():
+            return '"' + text.replace('"', '""') + '"'
+        return text
+
+    lines = [delimiter.join(map(word, row)) for row in rows]
+    if given["blank"]:
+        lines.insert(len(lines) // 2 + 1, "")
+    return given["end"].join(lines) + given["end"] * given["blank"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given=_tables())
+def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
+    ids, order = given["ids"], given["order"]
+    text = {"delimiter": given["delimiter"], "decimal": given["decimal"]}
+    edges = [[ids[u], ids[v], w] for u, v, w in given["rows"]]
+    write(tmp_path / "edges.csv", _csv([["from", "to", "how much"], *edges], given))
+    nodes = [[ids[i], given["labels"][i], given["features"][i]] for i in order]
+    names = ["who", "what", "x"]
+    if given["parquet"]:
+        path = tmp_path / "nodes.parquet"
+        columns = [list(column) for column in zip(*nodes, strict=True)]
+        columns[1] = [value or None for value in columns[1]]
+        parquet.write_table(pa.table(dict(zip(names, columns, strict=True))), path, row_group_size=2)
+    else:
+        path = write(tmp_path / "nodes.csv", _csv([names, *nodes], given))
+    schema = ImportSchema(
+        ids="names" if given["named"] else "positions",
+        first_id=given["first"],
+        edges=EdgeTable(
+            files=["edges.csv"],
+            source="from",
+            target="to",
+            weight="how much" if given["weighted"] else None,
+            undirected=given["undirected"],
+            duplicates=given["duplicates"],
+            self_loops=given["loops"],
+            text=TextForm(**text),
+        ),
+        vertices=VertexRows(
+            files=[path.name],
+            id="who",
+            label=["what"],
+            label_kind="names",
+            features=["x"],
+            text=TextForm(**text),
+        ),
+    )
+    with mock.patch.object(listed_edges, "RANGE_BYTES", given["range_bytes"]):
+        graph, _ = imported(tmp_path / "edges.csv", path, into=tmp_path / "graph", schema=schema)
+    place = {i: at for at, i in enumerate(order)} if given["named"] else {i: i for i in order}
+    rows = [(place[u], place[v], w) for u, v, w in given["rows"]]
+    how = {key: given[key] for key in ("undirected", "duplicates", "loops", "weighted")}
+    assert edges_of(graph) == rebuilt(rows, **how)
+    classes = sorted(set(given["labels"]) - {""})
+    for i, at in place.items():
+        label = given["labels"][i]
+        assert graph.labels[at] == (classes.index(label) if label else -1)
+        assert graph.features.values[at, 0] == given["features"][i]
+
+
+def test_without_a_schema(tmp_path: Path) -> None:
+    """The obvious columns, several files, a packed one, text ids, a split and a column that is not read."""
+    edges = write(tmp_path / "e1.csv", "src,dst,weight,time\nann,bob,0.5,1\nbob,cid,2,2\n")
+    (tmp_path / "e2.csv.gz").write_bytes(gzip.compress(b"src,dst,weight,time\ncid,ann,1.5,3\n"))
+    nodes = write(tmp_path / "nodes.csv", "id,y,split,f0,f1\ncid,7,train,1,2\nann,9,val,3,4\nbob,,,5,6\n")
+    files = (edges, tmp_path / "e2.csv.gz", nodes)
+    assert "; weights 'weight'; not read: 'time'" in guess_schema(files).lines[0]
+    graph, said = imported(*files, into=tmp_path / "mine.npz")
+    assert edges_of(graph) == {(1, 2): 0.5, (2, 0): 2.0, (0, 1): 1.5}
+    assert graph.labels.tolist() == [0, 1, -1]
+    assert graph.features.values.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert [np.flatnonzero(graph.masks[part]).tolist() for part in ("train", "val", "test")] == [[0], [1], []]
+    assert said[0].startswith("memory: at most")
+    assert said[1:] == ["3 rows of edges: 3 edges", "3 vertices", "classes: 0 7, 1 9"]
+
+
+def test_a_list_of_edges_alone(tmp_path: Path) -> None:
+    """As SNAP writes them: comments, tabs, no names, whole numbers; the feature is the degree."""
+    edges = write(tmp_path / "web.txt", "# Nodes: 4 Edges: 3\n# From To\n0\t3\n3\t1\n3\t0\n0\t0\n")
+    graph, said = imported(edges, into=tmp_path / "web")
+    assert edges_of(graph) == dict.fromkeys([(0, 3), (3, 1), (3, 0), (0, 0)], 1.0)
+    assert graph.features.values[:, 0] == pytest.approx(np.log1p([2, 1, 0, 1]))
+    assert not graph.masks["train"].any()
+    assert said[1] == "4 rows of edges: 4 edges (1 self loop kept)"
+
+
+def test_folders_of_parquet_and_what_columns_hold(tmp_path: Path) -> None:
+    """Pieces in a folder; lists as features; several labels of 0 and 1; types and features of edges."""
+    (tmp_path / "links").mkdir()
+    for name, rows in (("b", [(2, 0, "cites", 1.0)]), ("a", [(0, 1, "likes", 2.0), (1, 2, "cites", 3.0)])):
+        table = dict(zip(("source", "target", "type", "x"), zip(*rows, strict=True), strict=True))
+        parquet.write_table(
+            pa.table({key: list(part) for key, part in table.items()}), tmp_path / "links" / f"{name}.parquet"
+        )
+    vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2))
+    flags = {"a": [True, False, None], "b": pa.array([0, 1, 1], pa.uint64())}
+    parquet.write_table(pa.table({"vector": vectors, **flags}), tmp_path / "nodes.parquet")
+    schema = ImportSchema(
+        edges=EdgeTable(files=["links"], source="source", target="target", type="type", features=["x"]),
+        vertices=VertexRows(files=["*.parquet"], label=["a", "b"], label_kind="flags", features=["vec*"]),
+        split=RandomSplit(train=1, val=0, test=0),
+    )
+    graph, said = imported(tmp_path / "links", tmp_path / "nodes.parquet", into=tmp_path / "g", schema=schema)
+    assert edges_of(graph) == dict.fromkeys([(0, 1), (1, 2), (2, 0)], 1.0)
+    assert graph.topology.edge_types is not None
+    assert graph.topology.edge_types.tolist() == [0, 1, 0]
+    assert graph.topology.edge_features is not None
+    assert graph.topology.edge_features.tolist() == [[1], [2], [3]]
+    assert graph.labels.tolist() == [[1, 0], [0, 1], [-1, 1]]
+    assert graph.features.values.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert "types of edges: 0 cites, 1 likes" in said
+
+
+def test_a_table_as_a_program_of_offices_writes_it(tmp_path: Path) -> None:
+    """Semicolons, decimal commas, line ends and letters of Windows, quotes, empty lines, ids from 1."""
+    edges = write(tmp_path / "kanten.csv", "\ufeffvon;nach;gewicht\r\n1,0;2,0;0,5\r\n\r\n2,0;3,0;1,25\r\n")
+    nodes = write(
+        tmp_path / "knoten.csv",
+        'Nummer;Klasse;Größe\r\n1;"groß; rot";1,5\r\n2;klein;2,5\r\n3;klein;0\r\n',
+        "cp1252",
+    )
+    guess = guess_schema([edges, nodes])
+    assert (guess.schema.ids, guess.schema.first_id) == ("positions", 1)
+    graph, said = imported(edges, nodes, into=tmp_path / "graph")
+    assert edges_of(graph) == {(0, 1): 0.5, (1, 2): 1.25}
+    assert graph.labels.tolist() == [0, 1, 1]
+    assert graph.features.values[:, 0].tolist() == [1.5, 2.5, 0]
+    assert said[-1] == "classes: 0 groß; rot, 1 klein"
+
+
+def test_every_bad_row_is_named(tmp_path: Path) -> None:
+    nodes = write(tmp_path / "nodes.csv", "id,label,x\n0,a,1\n1,b,2\n2,a,\n3,a,4\n4,b,inf\n5,b,6\n")
+    rows = "0,1,1\n\n0,two,2\n1,7,3\n,1,1\n2,1,0\n1,0\n2,0,1\n0,2,1\n1,2,1\n"
+    edges = write(tmp_path / "edges.csv", f"src,dst,weight\n{rows}")
+    assert wrong(edges, nodes) == [
+        "2 values or rows are wrong; nothing is written",
+        "  nodes.csv, line 6, column 'x': inf is no number that float32 holds",
+        "  nodes.csv, line 4, column 'x': a missing value is no feature",
+        "Give a number in each of these rows, or leave the column out of the features",
+        "Give a number in each of these rows, or leave the column out of the features, or what stands for a "
+        "missing one: vertices.fill in the schema",
+    ]
+    write(nodes, "id,label,x\n0,a,1\n1,b,2\n2,a,3\n")
+    assert wrong(edges, nodes) == [
+        "5 values or rows are wrong; nothing is written",
+        "  edges.csv, line 8: has 2 values for 3 columns ('1,0'): give one for each, in quotes where it has "
+        "the delimiter ',' in it",
+        "  edges.csv, line 6, column 'src': a missing value is no id",
+        "  edges.csv, line 4, column 'dst': 'two' is no whole number",
+        "  edges.csv, line 5, column 'dst': '7' is no vertex: the table of vertices has 0 to 2",
+        "  edges.csv, line 7, column 'weight': '0' is no weight",
+        "Give every edge two ids; what counts as missing is named by text.nulls of the schema",
+        "If ids are texts, give ids: names in the schema",
+        "Add these vertices to their table, or give edges.unknown: drop in the schema to leave their edges "
+        "out; if ids count from 1, give first_id: 1",
+        "Give each edge a weight, a finite number above 0",
+    ]
+
+
+def test_ids_that_are_wrong(tmp_path: Path) -> None:
+    edges = write(tmp_path / "edges.csv", "src,dst\n0,1\n")
+    nodes = write(tmp_path / "nodes.csv", "id,x\n0,1\n1,2\n1,3\n5,4\n")
+    table = VertexRows(files=["nodes.csv"], id="id", features=["x"])
+    counted = ImportSchema(edges=EdgeTable(files=["edges.csv"], source="src", target="dst"), vertices=table)
+    assert wrong(edges, nodes, schema=counted)[:3] == [
+        "2 values or rows are wrong; nothing is written",
+        "  nodes.csv, line 5, column 'id': 5 is not from 0 to 3, as the ids of 4 vertices are",
+        "  nodes.csv, line 3, column 'id': 1 is the id of a later row, too",
+    ]
+    named = ImportSchema(ids="names", edges=counted.edges, vertices=table)
+    assert wrong(edges, nodes, schema=named)[1] == (
+        "  nodes.csv, line 4, column 'id': '1' is the id of an earlier row"
+    )
+    sparse = write(tmp_path / "sparse.csv", "src,dst\n0,123456789\n")
+    assert "sparse.csv: has 1 edge, but ids go up to 123,456,789: where" in wrong(sparse)[0]
+    huge = write(tmp_path / "huge.csv", "src,dst\n0,12345678901234\n-1,3\n")
+    assert wrong(huge)[1:3] == [
+        "  huge.csv, line 3, column 'src': -1 is below the first id, 0",
+        "  huge.csv, line 2, column 'dst': 12345678901234 is too large to count vertices",
+    ]
+
+
+def test_edges_that_are_refused(tmp_path: Path) -> None:
+    edges = write(tmp_path / "edges.csv", "src,dst\n0,1\n1,1\n0,1\n1,0\n")
+
+    def lines(**how: str) -> list[str]:
+        table = EdgeTable(files=["edges.csv"], source="src", target="dst", **how)  # type: ignore[arg-type]
+        return wrong(edges, schema=ImportSchema(edges=table))
+
+    assert lines(duplicates="refuse") == [
+        "1 value or row is wrong; nothing is written",
+        "  edges.csv, line 4: repeats an earlier edge",
+        "Have each edge once, or give edges.duplicates: first in the schema, or merge",
+    ]
+    assert lines(self_loops="refuse")[1] == "  edges.csv, line 3: goes from a vertex to itself"
+    assert lines(features="dst")[1:] == [
+        "  edges.csv, line 4: repeats an earlier edge",
+        "Have each edge once, or give edges.duplicates: first in the schema",
+    ]
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
+    edges = write(tmp_path / "edges.csv", "src,dst\n" + "0,1\n0,x\n" * 1000)
+    schema = ImportSchema(edges=EdgeTable(files=["*"], source="src", target="dst"))
+    lines = wrong(edges, schema=schema)
+    assert lines[0] == "1,000 values or rows are wrong; nothing is written"
+    assert lines[20] == "  edges.csv, line 41, column 'dst': 'x' is no whole number"
+    assert lines[21] == "  and 980 more"
+
+
+RECORDS = [
+    b"1,2\n",
+    b"1,2\r\n",
+    b'"a\nb",2\n',
+    b'"a ""b"" c",d\r\n',
+    b"\n",
+    b"\r\n",
+    b'"\n\n",","\n',
+    b"last,one",
+]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    chosen=st.lists(st.sampled_from(RECORDS[:-1]), max_size=12), last=st.booleans(), size=st.integers(1, 40)
+)
+def test_blocks_are_whole_records_with_their_lines(
+    chosen: list[bytes], last: bool, size: int, tmp_path: Path
+) -> None:
+    records = [*chosen, *([RECORDS[-1]] if last else [])]
+    (tmp_path / "a.csv").write_bytes(b"x,y\n" + b"".join(records))
+    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm())
+    wanted, line = [], 2
+    for record in records:
+        if record.strip():
+            wanted.append(line)
+        line += record.count(b"\n")
+    found = [int(number) for block in file.blocks(size) for number in block.lines]
+    assert found == wanted
+    pieces = list(csv_pieces(file, {"x": "text", "y": "text"}, block_bytes=size))
+    assert [place for piece in pieces for place in piece.places()] == wanted
+    assert sum(piece.num_rows for piece in pieces) == len(wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=8), max_size=6))
+def test_names_are_numbered_as_they_come(pieces: list[list[str | None]]) -> None:
+    names, wanted = VertexNames(), dict[str, int]()
+    for piece in pieces:
+        for name in piece:
+            if name is not None:
+                wanted.setdefault(name, len(wanted))
+        column = pa.array([None, *piece], pa.string()).slice(1)
+        missing = np.array([name is None for name in piece], np.bool_)
+        numbers = [-1 if name is None else wanted[name] for name in piece]
+        assert names.add(column, missing).tolist() == numbers
+        assert names.find(column, missing).tolist() == numbers
+    assert [name for block in names.blocks(3) for name in block] == list(wanted)
+
+
+def test_many_names() -> None:
+    names, count = VertexNames(), 30_000
+    column = pa.array([f"vertex {i}" for i in range(count)])
+    missing = np.zeros(count, np.bool_)
+    assert (names.add(column, missing) == np.arange(count)).all()
+    assert (names.find(column, missing) == np.arange(count)).all()
+    assert names.find(pa.array(["vertex 30000", ""]), missing[:2]).tolist() == [-1, -1]
+
+
+def test_a_split_is_drawn_by_seed_of_vertices_with_labels() -> None:
+    labels = np.arange(1000) % 5 - 1
+    split = RandomSplit(train=0.5, val=0.25, test=0.1, seed=3)
+    masks = drawn_split(split, labels)
+    assert [int(mask.sum()) for mask in masks] == [400, 200, 80]
+    assert not (sum(mask.astype(int) for mask in masks) > 1).any()
+    assert not any(mask[labels < 0].any() for mask in masks)
+    assert all(np.array_equal(*pair) for pair in zip(masks, drawn_split(split, labels), strict=True))
+    other = drawn_split(split.model_copy(update={"seed": 4}), labels)
+    assert not np.array_equal(masks[0], other[0])
+
+
+def test_the_printed_schema_is_the_guessed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "e.csv", "src;dst;gewicht\na;b;1,5\n")
+    write(tmp_path / "n.csv", "id,y,f0,f1\na,1,2,3\nb,2,3,4\n")
+    run_here("data", "import", "e.csv", "n.csv", "--print-schema", cwd=tmp_path)
+    text = capsys.readouterr().out
+    write(tmp_path / "schema.yaml", text)
+    guessed = guess_schema([tmp_path / "e.csv", tmp_path / "n.csv"]).schema
+    assert read_schema(tmp_path / "schema.yaml") == guessed
+    assert "# The column of the label; several columns" in text
+    assert guessed.edges.text.decimal == ","
+    run_here("data", "import", "e.csv", "n.csv", "--schema", "schema.yaml", "-o", "out", cwd=tmp_path)
+    assert edges_of(open_graph(tmp_path / "out")) == {(0, 1): 1.5}
+    assert schema_text(guessed) == text
+
+
+def test_what_users_get_wrong(tmp_path: Path) -> None:
+    write(tmp_path / "e.csv", "src,dst\n0,1\n")
+    write(tmp_path / "n.csv", "id,x\n0,1\n1,2\n")
+    write(tmp_path / "empty.csv", "\n\n")
+    write(tmp_path / "wide.csv", "a,b,c,d\n1,x,2,3\n")
+    (tmp_path / "utf16.csv").write_bytes("src,dst\n0,1\n".encode("utf-16"))
+    (tmp_path / "bad.csv.gz").write_bytes(gzip.compress(b"src,dst\n0,1\n" * 99)[:-12])
+    write(tmp_path / "bad.parquet", "no")
+    (tmp_path / "folder").mkdir()
+    schema = "edges: {files: [e.csv], source: src, target: dst"
+    write(tmp_path / "s.yaml", schema + "}")
+    write(tmp_path / "unknown.yaml", schema + ", wieght: w}")
+    write(tmp_path / "missing.yaml", "edges: {files: [e.csv], source: src}")
+    write(tmp_path / "column.yaml", "edges: {files: [e.csv], source: src, target: dts}")
+    for words, message in (
+        (["e.csv"], "give the dataset to write: -o DESTINATION"),
+        (["none.csv", "-o", "x"], "none.csv: no such file or folder"),
+        (["empty.csv", "-o", "x"], "empty.csv: has no rows"),
+        (["folder", "-o", "x"], "folder: no CSV or Parquet files in this folder"),
+        (
+            ["wide.csv", "-o", "x"],
+            "no file has columns that are called like the two ends of an edge (wide.csv has",
+        ),
+        (["utf16.csv", "-o", "x"], "utf16.csv: written in UTF-16: save it as UTF-8"),
+        (["bad.csv.gz", "-o", "x"], "bad.csv.gz: damaged or truncated"),
+        (["bad.parquet", "-o", "x"], "bad.parquet: no Parquet file, or damaged"),
+        (["e.csv", "-o", "x.csv"], "hyrt writes a .npz file or a folder"),
+        (["e.csv", "-o", "folder"], "folder: already exists; --force replaces it"),
+        (
+            ["n.csv", "-o", "x", "--schema", "s.yaml"],
+            "n.csv: is in no table of the schema (edges.files: e.csv)",
+        ),
+        (["e.csv", "-o", "x", "--schema", "unknown.yaml"], "'edges.wieght': did you mean 'edges.weight'?"),
+        (["e.csv", "-o", "x", "--schema", "missing.yaml"], "setting edges.target is missing: give it"),
+        (["e.csv", "-o", "x", "--schema", "column.yaml"], "has no column 'dts': did you mean 'dst'?"),
+    ):
+        assert message in refused("data", "import", *words, cwd=tmp_path)
+    with mock.patch("importlib.util.find_spec", return_value=None):
+        assert 'pip install "hyrt[import]"' in refused("data", "import", "e.csv", "-o", "x", cwd=tmp_path)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it."""
+    write(tmp_path / "e.csv", "src,dst\n" + "".join(f"{i},{i * 7 % 9000}\n" for i in range(9000)))
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "from hyrt.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "data", "import", "e.csv", "-o", "out"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert (done.returncode, sorted(path.name for path in tmp_path.iterdir())) == (1, ["e.csv"]), done.stderr
+    assert "out cannot be written (File too large)" in done.stderr
+
+
+def test_memory_stays_below_the_bound(tmp_path: Path) -> None:
+    """Of what is read and made block by block; a bound above all of it would prove nothing."""
+    rng = np.random.default_rng(0)
+    count = 400_000
+    ends = rng.integers(0, 1000, (count, 2))
+    text = "\n".join(f"{u},{v}" for u, v in ends.tolist())
+    edges = write(tmp_path / "e.csv", f"src,dst\n{text}\n")
+    with (
+        mock.patch.object(text_blocks, "BLOCK_BYTES", 1 << 16),
+        mock.patch.object(listed_edges, "RANGE_BYTES", 1 << 18),
+    ):
+        tracemalloc.start()
+        imported(edges, into=tmp_path / "g")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 64 << 20

@@ -1,0 +1,83 @@
+"""How long `hyrt data import` takes for a list of edges, and how much memory.
+
+    python tools/bench/import_speed.py 10M --check
+
+Writes a CSV file with two columns of whole numbers, imports it in a process of its own, and prints seconds,
+peak memory and the processor. With --check, the result is compared with a sort of all edges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from hyrt.machine.cores import available_cores, processor_name
+from hyrt.quantities import duration, size
+
+_PIECE = 1 << 22
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def count_of(text: str) -> int:
+    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
+
+
+def write_edges(path: Path, num_edges: int, num_vertices: int) -> None:
+    """Edges that some vertices have many more of than others."""
+    rng = np.random.default_rng(0)
+    schema = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
+    places = rng.permutation(num_vertices)
+    with csv.CSVWriter(path, schema) as writer:
+        for start in range(0, num_edges, _PIECE):
+            ends = rng.random((2, min(_PIECE, num_edges - start))) ** 2 * num_vertices
+            writer.write(pa.table([places[end.astype(np.int64)] for end in ends], schema=schema))
+
+
+def check(source: Path, folder: Path) -> None:
+    table = csv.read_csv(source)
+    src, dst = (table.column(name).to_numpy() for name in ("src", "dst"))
+    indptr, indices = (np.load(folder / f"{key}.npy", mmap_mode="r") for key in ("indptr", "indices"))
+    count = len(indptr) - 1
+    wanted = np.unique(dst * count + src)
+    found = np.repeat(np.arange(count), np.diff(indptr)) * count + indices
+    print("the edges are those of the file:", bool(np.array_equal(wanted, found)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("edges", type=count_of, help="such as 10M")
+    parser.add_argument("--vertices", type=count_of, help="a twentieth of the edges by default")
+    parser.add_argument("--folder", type=Path, default=Path("build/import-speed"))
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    source = options.folder / f"edges-{options.edges}.csv"
+    if not source.exists():
+        write_edges(source, options.edges, options.vertices or options.edges // 20)
+    destination = options.folder / "imported"
+    print(f"{source.name}: {options.edges:,} edges, {size(source.stat().st_size)}")
+    print(f"{processor_name()}, {available_cores()} cores, load before {os.getloadavg()[0]:.1f}")
+    words = ["data", "import", str(source), "-o", str(destination), "--force"]
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "hyrt", *words], check=True)
+    seconds = time.perf_counter() - begun
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{duration(seconds)} ({duration(used.ru_utime + used.ru_stime)} of CPU time), peak memory "
+        f"{size(used.ru_maxrss * 1024)}, load after {os.getloadavg()[0]:.1f}"
+    )
+    if options.check:
+        check(source, destination)
+
+
+if __name__ == "__main__":
+    main()
