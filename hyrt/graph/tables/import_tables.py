@@ -103,7 +103,7 @@ def import_tables(job: Import, say: Say = lambda line: None) -> None:
         count = _num_vertices(ids, edges, edge_files)
         built = _built(edges, count, schema.edges, edge_files, scratch)
         data = _dataset(str(destination), schema, vertices, count, built)
-        check_dataset(data, features=False)
+        check_dataset(data, features="none")
         if destination.suffix == ".npz":
             write_npz(data, result)
         else:
