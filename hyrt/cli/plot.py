@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hyrt.cli.options import Force
+from hyrt.cli.trained.plot_learned import Learned, plot_learned
 
 
 def plot(
@@ -38,13 +39,21 @@ def plot(
             help="Plot which classes of the test vertices one run takes for which.",
         ),
     ] = False,
+    roc: Annotated[
+        bool,
+        typer.Option(
+            "--roc",
+            help="Plot how well one run's scores of the test vertices tell each class or label from the "
+            "rest: ROC curves, with the area below each.",
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Plot charts of a run, or of several runs in one chart each.
 
     They are those of the report, as wide as a column of a paper, and their text stays text. All points are
-    drawn. With --embeddings or --confusion, the weights of the best evaluation are applied to the dataset of
-    the run. Needs matplotlib: pip install "hyrt[plot]".
+    drawn. With --embeddings, --confusion or --roc, the weights of the best evaluation are applied to the
+    dataset of the run. Needs matplotlib: pip install "hyrt[plot]".
 
     \b
     Examples:
@@ -52,6 +61,7 @@ def plot(
       hyrt plot runs/gcn runs/gat -o compared.svg --charts metrics,step
       hyrt plot runs/mine -o embeddings.pdf --embeddings
       hyrt plot runs/mine -o confusion.pdf --confusion
+      hyrt plot runs/mine -o roc.pdf --roc
     """  # noqa: D301
     from hyrt.errors import ConfigError
     from hyrt.machine.output_file import output_file
@@ -63,20 +73,16 @@ def plot(
     from hyrt.report.terminal.printed_lines import shell_word
 
     check_plot(output, "--output")
-    asked = [
-        name
-        for name, given in (("charts", charts), ("embeddings", embeddings), ("confusion", confusion))
-        if given
-    ]
+    learned: dict[Learned, bool] = {"embeddings": embeddings, "confusion": confusion, "roc": roc}
+    wanted = [name for name, given in learned.items() if given]
+    asked = [*(["charts"] if charts else []), *wanted]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} and --{asked[1]} exclude each other: plot them to two files")
-    if (embeddings or confusion) and len(runs) > 1:
+    if wanted and len(runs) > 1:
         raise ConfigError(f"--{asked[0]} is a plot of one run: give one")
     file = output_file(output, replace=force)
-    if embeddings or confusion:
-        from hyrt.cli.trained.plot_learned import plot_learned
-
-        said = plot_learned(runs[0], "embeddings" if embeddings else "confusion", file)
+    if wanted:
+        said = plot_learned(runs[0], wanted[0], file)
         typer.echo(f"plot {shell_word(output)}: {said}")
         return
     # The same folder twice is one run.

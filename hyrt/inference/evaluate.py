@@ -21,9 +21,13 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 from hyrt.objective import Objective
+from hyrt.objective.metrics import confusion_matrix
 from hyrt.objective.registry import OBJECTIVES, check_metric
 from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
+
+# More classes make a table that nobody reads.
+_MOST_CLASSES = 20
 
 
 class StopRequested(Exception):
@@ -64,6 +68,7 @@ class Evaluator:
         self._graph = graph
         self._scratch = scratch
         self._shared = shared
+        self._confusion: NDArray[np.int64] | None = None
         self.objective = objective or config.build_objective(graph.labels)
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
@@ -123,8 +128,24 @@ class Evaluator:
             scores = self._scores(model, vertices, workers, check)
         return self._metrics(scores)
 
+    @property
+    def confusion(self) -> NDArray[np.int64] | None:
+        """[C, C] of the newest evaluation: how many test vertices of class i have their highest score at j.
+
+        None before the first one, in a process that has no scores, where there are no test vertices or too
+        many classes to read, and for an objective that does not want one score for each class.
+        """
+        return self._confusion
+
     def _metrics(self, scores: NDArray[np.float32]) -> dict[str, dict[str, float]]:
         """The metrics of each split, from the scores of all vertices that count."""
+        num_classes = self._graph.num_outputs
+        if (
+            self.objective.labels == "classes"
+            and "test" in self._judged.labels
+            and num_classes == self.objective.num_scores(num_classes) == scores.shape[1] <= _MOST_CLASSES
+        ):
+            self._confusion = confusion_matrix(scores[self._judged.rows["test"]], self._judged.labels["test"])
         metrics = {}
         for name, labels in self._judged.labels.items():
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):

@@ -1,4 +1,4 @@
-"""What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy; class weights.
+"""What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy, confusions; class weights.
 
 Scores are [n, C] floats before softmax and labels [n] integers in 0..C-1; the metrics of no rows are nan.
 """
@@ -36,6 +36,40 @@ def macro_f1(scores: Array, labels: Array) -> float:
     counted = np.bincount(labels, minlength=num_classes) + np.bincount(predicted, minlength=num_classes)
     present = counted > 0
     return float(np.mean(2 * hits[present] / counted[present])) if present.any() else float("nan")
+
+
+def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
+    """[C, C] counts: of the rows with label i, how many have their highest score at j.
+
+    Parameters
+    ----------
+    scores
+        [n, C]; of equal ones the first counts.
+    labels
+        [n] integers in 0..C-1; -1 is not known, and not counted.
+    """
+    classes = scores.shape[1]
+    known = labels >= 0
+    pairs = labels[known].astype(np.int64) * classes + scores[known].argmax(1)
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+
+def log_odds(scores: Array) -> NDArray[np.float64]:
+    """[n, C] logarithm of how likely each class is against all others together.
+
+    It orders rows as the softmax does, without its rounding near 0 and 1. Of two classes, those of the second
+    are the differences of the scores. Of a score that is not finite it may be nan.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = scores.astype(np.float64)
+        below -= below.max(1, keepdims=True)
+        parts = np.exp(below)
+        highest = parts.argmax(1)[:, None]
+        others = parts.sum(1, keepdims=True) - parts
+        # There the difference would be of two nearly equal numbers.
+        np.put_along_axis(parts, highest, 0, axis=1)
+        np.put_along_axis(others, highest, parts.sum(1, keepdims=True), axis=1)
+        return np.asarray(below - np.log(others), np.float64)
 
 
 def roc_auc(scores: Array, labels: Array) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,9 @@ class Evaluated:
     """Name of the metric that chooses the best epoch."""
     is_best: bool
     seconds: float
+    confusion: Sequence[Sequence[int]] | None = None
+    """[C][C] of the best evaluation so far: how many test vertices of class i are taken for class j. None of
+    others, and where there are no few classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,7 @@ class EpochEnd:
             state.best = Best(value, epoch, metrics, copy.deepcopy(model.state_dict()))
         else:
             state.best.evaluations_since += 1
+        counts = evaluator.confusion if is_best else None
         parts.emit(
             Evaluated(
                 epoch=epoch,
@@ -97,6 +98,7 @@ class EpochEnd:
                 chosen_by=evaluator.metric,
                 is_best=is_best,
                 seconds=time.perf_counter() - started,
+                confusion=None if counts is None else counts.tolist(),
             )
         )
 

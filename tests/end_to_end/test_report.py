@@ -259,6 +259,16 @@ def test_what_was_learned_is_plotted(run: Path, tmp_path: Path) -> None:
     run_here("plot", run, "-o", "rows.svg", "--embeddings", cwd=tmp_path)
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "rows.svg").read_text())
     assert {f"class {number}" for number in range(4)} <= set(texts)
+    run_here("plot", run, "-o", "curves.svg", "--roc", cwd=tmp_path)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "curves.svg").read_text())
+    areas = [float(found[1]) for text in texts if (found := re.fullmatch(r"class \d, area ([\d.]+)", text))]
+    assert len(areas) == 4
+    [mean] = [float(found[1]) for text in texts if (found := re.match(r"test: mean area ([\d.]+)", text))]
+    assert mean == pytest.approx(sum(areas) / 4, abs=0.001)
+    # The page of the run has the same numbers as the plot.
+    counts = [row for row in rows((run / "report.html").read_text()) if len(row) == 6 and "%" in row[-1]]
+    diagonal = [int(row[1 + each].replace(",", "")) for each, row in enumerate(counts)]
+    assert (len(counts), sum(diagonal)) == (4, right)
     told = refused("plot", run, "-o", "x.svg", "--embeddings", "--confusion", cwd=tmp_path)
     assert "--embeddings and --confusion exclude each other" in told
     assert "--confusion is a plot of one run" in refused(

@@ -9,16 +9,18 @@ from typing import Literal, cast
 
 import typer
 
+Learned = Literal["embeddings", "confusion", "roc"]
 
-def plot_learned(run: Path, what: Literal["embeddings", "confusion"], file: Path) -> str:
-    """Plot embeddings of all vertices, or which classes are taken for which; says what was plotted.
 
-    Confusions are those of the test vertices, or of the validation vertices where there are none.
+def plot_learned(run: Path, what: Learned, file: Path) -> str:
+    """Plot embeddings of all vertices, classes taken for others, or ROC curves; says what was plotted.
+
+    Confusions and curves are those of the test vertices, or of the validation vertices where there are none.
 
     Raises
     ------
     ConfigError
-        If the run has no embeddings or no classes.
+        If the run has no embeddings or no classes, or no class or label that can be told from the rest.
     """
     from hyrt.machine.this_process.process_settings import prepare_process
 
@@ -29,21 +31,28 @@ def plot_learned(run: Path, what: Literal["embeddings", "confusion"], file: Path
     from hyrt.inference.write_rows import chosen_vertices, write_rows
     from hyrt.nn.links.link_gnn import LinkGNN
     from hyrt.nn.model import GNN
-    from hyrt.report.plots.learned_plot import confusion_matrix, plot_confusion, plot_embeddings
+    from hyrt.objective.metrics import confusion_matrix
+    from hyrt.report.plots.learned_plot import plot_confusion, plot_embeddings
+    from hyrt.report.plots.planes import by_principal_components
+    from hyrt.report.plots.roc_plot import plot_roc, roc_curves
     from hyrt.report.records.trained_run import open_trained
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained(run, [], "best", lambda text: typer.echo(f"warning: {text}", err=True))
     graph, config, model = trained.graph, trained.config, cast(GNN, trained.model)
-    has_classes = graph.vertices.label_kind == "classes"
-    if what == "confusion" and (not has_classes or graph.links is not None):
+    of_split, labelled = what != "embeddings", graph.vertices.label_kind
+    if what == "confusion" and (labelled != "classes" or graph.links is not None):
         raise ConfigError("--confusion: the run does not predict classes, so none are taken for others")
+    if what == "roc" and (labelled == "numbers" or graph.links is not None):
+        raise ConfigError(
+            "--roc: the run predicts neither classes nor labels of 0 and 1, so none can be told apart"
+        )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
-    if what == "confusion" and not splits:
-        raise ConfigError("--confusion: the dataset has neither test nor validation vertices")
-    split = splits[0] if what == "confusion" else "all"
+    if of_split and not splits:
+        raise ConfigError(f"--{what}: the dataset has neither test nor validation vertices")
+    split = splits[0] if of_split else "all"
     vertices = chosen_vertices(graph, split, config.data.split)
-    whole = graph.links is not None or what == "confusion"
+    whole = graph.links is not None or of_split
     model = model.embedding_model() if isinstance(model, LinkGNN) else model
     with (
         closing(evaluation_workers(assign_threads(config))) as workers,
@@ -54,9 +63,18 @@ def plot_learned(run: Path, what: Literal["embeddings", "confusion"], file: Path
         memory_bytes = int(config.evaluate.memory_gib * 2**30)
         write_rows(rows_file, model, graph, vertices, kind, workers, memory_bytes=memory_bytes)
         rows = np.load(rows_file)
-    labels = graph.labels[vertices] if has_classes else None
-    if what == "embeddings" or labels is None:
-        plot_embeddings(rows, labels, file)
+    if what == "embeddings":
+        labels = graph.labels[vertices] if labelled == "classes" else None
+        plot_embeddings(by_principal_components(rows), labels, file)
         return f"embeddings of {len(rows):,} vertices"
-    plot_confusion(confusion_matrix(rows, labels), {"test": "test", "val": "validation"}[split], file)
-    return f"classes of {len(rows):,} vertices"
+    labels, name = graph.vertices.labels_of(vertices), {"test": "test", "val": "validation"}[split]
+    if what == "confusion":
+        plot_confusion(confusion_matrix(rows, labels), name, file)
+        return f"classes of {len(rows):,} vertices"
+    curves = roc_curves(rows, labels)
+    if not curves:
+        raise ConfigError(
+            f"--roc: no class or label is one that some {name} vertices have and others have not"
+        )
+    plot_roc(curves, name, file)
+    return f"ROC curves of {len(rows):,} vertices"

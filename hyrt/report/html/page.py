@@ -14,6 +14,7 @@ from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_tex
 from hyrt.quantities import duration, size
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
+from hyrt.report.html.confusion_of_run import confusion_rows
 from hyrt.report.html.ranks_of_run import purpose_rows, rank_rows, ranks_text
 from hyrt.report.html.render import pairs, render
 from hyrt.report.records.run_record import Line, RunRecord, median
@@ -58,6 +59,7 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
         notices=notices,
         notices_left_out=notices_left_out,
         charts=charts_of(run),
+        confusion=confusion_rows(run),
         traces=[(trace.name, _link(trace, folder or run.path)) for trace in run.traces],
         environment=environment_rows(run.environment),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.report.plots.planes import Plane
 from hyrt.report.plots.plot_file import save_plot
 
 Array = NDArray[Any]
@@ -19,53 +20,13 @@ _FONT_POINTS = 8
 _MOST_NAMED, _MOST_NUMBERS = 20, 12
 
 
-def principal_plane(rows: Array) -> tuple[Array, tuple[float, float]]:
-    """Rows on the plane along which they differ most: principal component analysis (Pearson, 1901).
+def plot_embeddings(plane: Plane, labels: Array | None, path: Path) -> None:
+    """Plot rows on a plane, in the colours of their classes.
 
     Parameters
     ----------
-    rows
-        [n, width] numbers.
-
-    Returns
-    -------
-    [n, 2] float64 places, of which the component of an axis with the largest weight is positive, and the
-    parts of the variance along both axes. Of a single column the second is zero.
-    """
-    centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
-    variances, axes = np.linalg.eigh(centred.T @ centred)
-    first = axes[:, ::-1][:, :2]
-    first = first * np.sign(first[np.abs(first).argmax(0), np.arange(first.shape[1])])
-    places = np.zeros((len(rows), 2))
-    places[:, : first.shape[1]] = centred @ first
-    total = variances.sum()
-    parts = [*(variances[::-1] / total if total > 0 else np.zeros_like(variances)), 0.0]
-    return places, (float(parts[0]), float(parts[1]))
-
-
-def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
-    """[C, C] counts: of the rows with label i, how many have their highest score at j.
-
-    Parameters
-    ----------
-    scores
-        [n, C]; of equal ones the first counts.
-    labels
-        [n] integers in 0..C-1; -1 is not known, and not counted.
-    """
-    classes = scores.shape[1]
-    known = labels >= 0
-    pairs = labels[known].astype(np.int64) * classes + scores[known].argmax(1)
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-
-
-def plot_embeddings(rows: Array, labels: Array | None, path: Path) -> None:
-    """Plot rows on their principal plane, in the colours of their classes.
-
-    Parameters
-    ----------
-    rows
-        [n, width] embeddings.
+    plane
+        Where the n rows are.
     labels
         [n] classes, -1 where one is not known; None where there are none.
     path
@@ -79,7 +40,7 @@ def plot_embeddings(rows: Array, labels: Array | None, path: Path) -> None:
     from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
-    places, parts = principal_plane(rows)
+    places = plane.places
     found = [None] if labels is None else np.unique(labels).tolist()
     named = len(found) <= _MOST_NAMED
     colours = colormaps["tab10" if len(found) <= 10 else "tab20"]
@@ -100,8 +61,8 @@ def plot_embeddings(rows: Array, labels: Array | None, path: Path) -> None:
                 rasterized=True,
                 zorder=1 if is_unknown else 2,
             )
-        axes.set_xlabel(f"component 1, {parts[0]:.0%} of the variance")
-        axes.set_ylabel(f"component 2, {parts[1]:.0%} of the variance")
+        axes.set_xlabel(plane.axes[0])
+        axes.set_ylabel(plane.axes[1])
         axes.set_title("Embeddings")
         if named and labels is not None:
             axes.legend(frameon=False, markerscale=3, fontsize=_FONT_POINTS - 2)

@@ -302,6 +302,8 @@ class RunFolder:
             if event.num_ranks == 1:
                 del record["num_ranks"], record["slowest_rank"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}
+        if isinstance(event, Evaluated) and event.confusion is None:
+            del record["confusion"]
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)
         line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n"

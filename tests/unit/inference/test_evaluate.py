@@ -58,6 +58,11 @@ def test_each_split_is_scored_by_its_own_rows(monkeypatch: pytest.MonkeyPatch, m
     evaluator = Evaluator(build_config({"evaluate": {"mode": mode}}), graph, None)
     metrics = evaluator.evaluate(GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t"))
     assert metrics["val"]["accuracy"] == 1.0
+    taken = np.argmax(right[test], 1)
+    counts = [
+        [np.count_nonzero((graph.labels[test] == i) & (taken == j)) for j in range(3)] for i in range(3)
+    ]
+    np.testing.assert_array_equal(evaluator.confusion, counts)
     assert metrics["test"]["accuracy"] == pytest.approx(1 / len(test))
 
 

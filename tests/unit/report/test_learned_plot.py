@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from hyrt.report.plots.learned_plot import confusion_matrix, principal_plane
+from hyrt.objective.metrics import confusion_matrix
+from hyrt.report.plots.planes import principal_plane
+from hyrt.report.plots.roc_plot import RocCurve, plot_roc, roc_curves
 
 RANDOM = np.random.default_rng(5)
 
@@ -37,3 +42,60 @@ def test_confusions_are_those_of_scikit_learn() -> None:
     known = labels >= 0
     expected = metrics.confusion_matrix(labels[known], scores[known].argmax(1), labels=range(5))
     np.testing.assert_array_equal(confusion_matrix(scores, labels), expected)
+
+
+def check_curves(found: list[RocCurve], expected: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """`expected` has by name scores and labels of 0 and 1."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    assert [curve.name for curve in found] == list(expected)
+    for curve, (scores, labels) in zip(found, expected.values(), strict=True):
+        wrong, right, _ = metrics.roc_curve(labels, scores, drop_intermediate=False)
+        np.testing.assert_allclose(curve.wrong, wrong, atol=1e-12)
+        np.testing.assert_allclose(curve.right, right, atol=1e-12)
+        assert curve.area == pytest.approx(metrics.roc_auc_score(labels, scores), abs=1e-12)
+        assert curve.num_positive == np.count_nonzero(labels)
+
+
+def test_curves_of_two_classes_are_those_of_scikit_learn() -> None:
+    # Rounded, so that scores are equal.
+    scores, labels = RANDOM.normal(size=(300, 2)).round(1), RANDOM.integers(-1, 2, 300)
+    known = labels >= 0
+    margins = (scores[:, 1] - scores[:, 0])[known]
+    check_curves(roc_curves(scores, labels), {"class 1": (margins, labels[known])})
+
+
+def test_curves_of_several_classes_are_each_against_the_rest() -> None:
+    """Also of scores so far apart that the softmax rounds them all to 0 and 1."""
+    scores, labels = RANDOM.normal(size=(200, 5)), RANDOM.integers(0, 4, 200)
+    parts = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    # No row has class 4.
+    check_curves(
+        roc_curves(scores.astype(np.float32), labels),
+        {f"class {each}": (parts[:, each], labels == each) for each in range(4)},
+    )
+    apart = np.array([[300.0, 0, 0], [200, 0, 0], [100, 0, 0], [0, 50, 0], [0, 0, 40]], np.float32)
+    labels = np.array([0, 0, 1, 1, 2])
+    # Class 1: margins 50 and -100 against -300, -200 and -40, five of the six pairs in order.
+    assert [curve.area for curve in roc_curves(apart, labels)] == pytest.approx([1, 5 / 6, 1])
+
+
+def test_curves_of_labels_leave_out_what_is_not_known() -> None:
+    scores, labels = RANDOM.normal(size=(150, 3)), RANDOM.integers(-1, 2, (150, 3)).astype(np.int8)
+    labels[:, 1] = 1
+    expected = {f"label {each}": (scores[:, each], labels[:, each]) for each in (0, 2)}
+    check_curves(
+        roc_curves(scores, labels), {name: (z[y >= 0], y[y >= 0]) for name, (z, y) in expected.items()}
+    )
+
+
+def test_of_many_curves_those_of_most_rows_are_drawn_with_few_points(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    labels = np.repeat(np.arange(12), np.arange(1, 13) * 400)
+    curves = roc_curves(RANDOM.normal(size=(len(labels), 12)), labels)
+    plot_roc(curves, "test", tmp_path / "roc.svg")
+    text = (tmp_path / "roc.svg").read_text()
+    named = re.findall(r">class (\d+), area ([\d.]+)<", text)
+    assert named == [(str(each), f"{curves[each].area:.3f}") for each in range(2, 12)]
+    mean = np.mean([curve.area for curve in curves])
+    assert f"test: mean area {mean:.3f} of 12 curves" in text
+    assert len(text) < 500_000

@@ -257,6 +257,21 @@ def test_stages_beside_each_other() -> None:
         assert re.findall(r"<td>([^<]*)</td>", found[1]) == cells
 
 
+def test_which_classes_are_taken_for_which() -> None:
+    def evaluation(counts: list[list[int]] | None, *, best: bool) -> dict[str, Any]:
+        told = {"event": "evaluated", "step": 1, "metrics": {}, "is_best": best}
+        return told if counts is None else told | {"confusion": counts}
+
+    lines = [evaluation([[1, 0], [0, 1]], best=True), evaluation([[3000, 1000], [0, 0]], best=True)]
+    page = page_of(record([*lines, evaluation(None, best=False)]))
+    cells = re.search(r'<table class="confusion">(.*?)</table>', page, re.DOTALL)
+    assert cells is not None
+    rows = [re.sub(r"<[^>]*>", " ", row).split() for row in cells[1].split("</tr>")]
+    assert rows[1:3] == [["0", "3,000", "1,000", "75%"], ["1", "0", "0"]]
+    assert re.findall(r"--p:(\d+)", cells[1]) == ["75", "25"]
+    assert "Classes taken for others" not in page_of(record([evaluation(None, best=True)]))
+
+
 def test_environment_as_people_read_it() -> None:
     page = page_of(record([line(1)]))
     assert "hyrt run &#39;a b&#39;" in page
@@ -291,6 +306,8 @@ def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
                 "reason": f"moved, the {group // 2}th time, because " + "x" * 80,
             }
             lines.append(decided)
+    counts = [[10_000 + row + column for column in range(20)] for row in range(20)]
+    lines.append({"event": "evaluated", "step": 1, "metrics": {}, "is_best": True, "confusion": counts})
     page = page_of(record(lines))
     assert len(page.encode()) < 400_000
     assert "1,800 between the first and the last are omitted here" in page
