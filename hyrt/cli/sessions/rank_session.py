@@ -30,13 +30,17 @@ from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
 from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
+from hyrt.distributed.sharing.share_typed import share_typed
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed
+from hyrt.graph.graph import Graph
 from hyrt.graph.partition.manifest import is_partition, read_manifest
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.this_process.stop_signals import StopSignals
+from hyrt.nn.models.model_kind import find_model, takes_edge_types
+from hyrt.nn.typed.learned_rows import tables_of
 from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
@@ -47,6 +51,7 @@ from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, load_checkpoint
 from hyrt.training.compose import compose_run
 from hyrt.training.given.link_graph import link_graph
+from hyrt.training.given.opened_graph import opened_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -102,6 +107,9 @@ class RankSession:
 
     def _train(self, ranks: JoinedRanks) -> int:
         config = self.config
+        typed = self._typed_graph()
+        if typed is not None:
+            return self._train_typed(ranks, typed)
         part = self._part()
         ranks.agree("partition", {"the id of the partition": part.manifest.id})
         own = OwnRows(part.rows, part.homes, part.places)
@@ -137,6 +145,29 @@ class RankSession:
             measured=self.measured,
         )
         return self._lead(ranks, prepared, mine, stop, hooks, seen)
+
+    def _typed_graph(self) -> Graph | None:
+        """The graph, where it is a typed one: no rank has a part of it."""
+        config, kind = self.config, self.config.model.kind
+        if is_partition(Path(config.data.source)):
+            return None
+        if not find_model(kind).typed and not takes_edge_types(kind):
+            return None
+        graph = opened_graph(config)
+        return None if graph.types is None else graph
+
+    def _train_typed(self, ranks: JoinedRanks, graph: Graph) -> int:
+        """Train on a graph of which every rank has all."""
+        ranks.agree("dataset", {"labels and training vertices": graph.checksum})
+        prepared = PreparedRun(self.config, graph)
+        mine = share_typed(self.config, graph, ranks, prepared, lambda: self.signals.first)
+        stop = AgreedStop(self.signals, mine.reduction)
+        compared = [*prepared.model.parameters(), *(table.values for table in tables_of(prepared.model))]
+        told = RanksHook(ranks, compared, "model-centric")
+        mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
+        if ranks.rank:
+            return self._follow(ranks, prepared, mine, stop, [told])
+        return self._lead(ranks, prepared, mine, stop, [told], None)
 
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
@@ -220,7 +251,7 @@ class RankSession:
         mine: RankPart,
         stop: AgreedStop,
         hooks: Sequence[Hook],
-        seen: RankRun,
+        seen: RankRun | None,
     ) -> int:
         with ExitStack() as stack:
             found, is_new = self.folder(ranks.restarts)
@@ -243,7 +274,7 @@ class RankSession:
                 tensorboard=self.tensorboard,
                 prepared=prepared,
                 shared=mine.shared,
-                predict=lambda config, graph, sampler, say: seen.predict(say),
+                predict=None if seen is None else lambda config, graph, sampler, say: seen.predict(say),
                 hooks=hooks,
             )
             return session.run(checkpoint, is_new=is_new)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hyrt.distributed.gradients.gradient_buckets import GradientBuckets
+from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.pipeline.synchronize import StepTotals
 
@@ -32,6 +33,8 @@ class SumOverRanks:
         Gives the number of the signal that asks this rank to stop; 0 for none.
     buckets
         Adds gradients that may be told before their step is through; None adds all of them then.
+    rows
+        Adds those of learned rows; None where the model has none, or no rank trains it.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class SumOverRanks:
         counts: Sequence[str],
         stop_signal: Callable[[], int] = lambda: 0,
         buckets: GradientBuckets | None = None,
+        rows: RowsOverRanks | None = None,
     ) -> None:
         self._group = group
         self._parameters = list(parameters)
         self._counts = list(counts)
         self._stop_signal = stop_signal
         self._buckets = buckets
+        self._rows = rows
         self.agreed_signal = 0
         """The number of the signal after which all ranks stop; 0 for none. Equal at all ranks."""
 
@@ -73,6 +78,7 @@ class SumOverRanks:
             normalizer=normalizer,
             gradients=self._sums(own.gradients, is_void=bool(is_void)) if with_gradients else (),
             num_edges=int(edges),
+            row_gradients=() if self._rows is None else self._rows(own.row_gradients),
         )
 
     def agree_to_stop(self) -> None:

@@ -72,6 +72,11 @@ class LearnedRows(nn.Module):
         self.register_buffer("values", torch.randn(num_rows, width) / width**0.5)
         self._read: tuple[NDArray[Any], torch.Tensor] | None = None
 
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return int(self.values.shape[1])
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = type(self).__new__(type(self))
         nn.Module.__init__(copied)

@@ -1,0 +1,96 @@
+"""Ranks that train a typed graph together: the losses and weights of one process, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typed_cases import small_typed
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import ONE_GENERATOR
+
+from hyrt.config import build_config
+from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.sharing.share_typed import share_typed
+from hyrt.errors import ConfigError
+from hyrt.nn.typed.learned_rows import LearnedRows, RowGradients
+from hyrt.observe.events import Event, StepGroup
+from hyrt.training.compose import compose_run
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training
+
+GRAPH = small_typed()
+GIVEN: dict[str, Any] = {
+    "model": {"kind": "rgcn", "hidden": 8, "layers": 2},
+    "sampler": {"fanout": [4, 3]},
+    # The last step of an epoch has one target.
+    "data": {"batch_size": 59},
+    "train": {"epochs": 4, "lr": 0.01},
+    "balance": {"policy": "static", "predict": False},
+    "devices": ["cpu:0"],
+    "seed": 5,
+}
+
+
+def trained_on(
+    ranks: JoinedRanks | None, given: dict[str, Any]
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    config, heard = build_config(given), list[Event]()
+    prepared = PreparedRun(config, GRAPH)
+    shared: dict[str, Any] = {}
+    with ONE_GENERATOR:
+        assert prepared.model
+    if ranks is not None:
+        # Nobody seeds the generator for the run while another still draws.
+        ranks.control.add(torch.zeros(1), "control")
+        mine = share_typed(config, GRAPH, ranks, prepared)
+        shared = {"shared": mine.shared}
+    parts = compose_run(config, GRAPH, prepared=prepared, emit=heard.append, **shared)
+    model = Training(parts).run().model
+    losses = [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("rgcn", 3), ("hgt", 2)])
+def test_ranks_train_what_one_process_does(kind: str, size: int) -> None:
+    given = {**GIVEN, "model": {"kind": kind, "hidden": 8, "layers": 2}}
+    losses, weights = trained_on(None, given)
+    assert len(losses) == 8
+    found = results_of(size, lambda ranks: trained_on(ranks, given))
+    for theirs, state in found:
+        np.testing.assert_allclose(theirs, losses, rtol=1e-5)
+        for name, value in state.items():
+            torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-5)
+            assert torch.equal(value, found[0][1][name])
+
+
+def test_rows_of_ranks_are_added_row_by_row() -> None:
+    table, draw = LearnedRows(20, 3), np.random.default_rng(0)
+    rows = [draw.choice(20, count, replace=False) for count in (7, 0, 11)]
+    values = [torch.from_numpy(draw.standard_normal((len(each), 3)).astype(np.float32)) for each in rows]
+    wanted = np.zeros((20, 3))
+    for at, each in zip(rows, values, strict=True):
+        wanted[at] += each.numpy()
+
+    def add(ranks: JoinedRanks) -> list[RowGradients]:
+        mine = [RowGradients(0, rows[ranks.rank], values[ranks.rank])] if len(rows[ranks.rank]) else []
+        return RowsOverRanks(ranks.gradients, [table])(mine)
+
+    for (found,) in results_of(3, add):
+        assert np.array_equal(found.rows, np.unique(np.concatenate(rows)))
+        np.testing.assert_allclose(found.values.numpy(), wanted[found.rows], rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_of_graphs_in_parts_is_refused() -> None:
+    for given, words in (
+        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 is of graphs in parts"),
+        ({"distributed": {"wire": "float16"}}, r"distributed\.wire=float16 is of graphs in parts"),
+        ({"sampler": {"kind": "full"}, "data": {}}, "trained in one process: omit --full-graph"),
+    ):
+        config = build_config({**GIVEN, **given})
+        prepared = PreparedRun(config, GRAPH)
+        with pytest.raises(ConfigError, match=words):
+            share_typed(config, GRAPH, None, prepared)  # type: ignore[arg-type]
