@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from hyrt.graph.row_kernels import gather_rows
@@ -51,34 +50,3 @@ def permuted(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
         [n] a permutation and its inverse: int32 arrays, or tensors where x is on a device.
     """
     return cast(torch.Tensor, _Permuted.apply(x, order, places))  # type: ignore[no-untyped-call]
-
-
-class _Head(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rows: Any, num: int) -> torch.Tensor:
-        ctx.rows, ctx.num = rows, num
-        return take_rows(x, rows)
-
-    @staticmethod
-    @first_derivative
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        out = grad.new_zeros((ctx.num, *grad.shape[1:]))
-        if isinstance(ctx.rows, np.ndarray):
-            # Each row is there once at most.
-            out.numpy()[ctx.rows] = grad.numpy()
-        else:
-            out.index_copy_(0, ctx.rows, grad)
-        return out, None, None
-
-
-def distinct_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
-    """x[rows] of distinct rows, differentiable.
-
-    Parameters
-    ----------
-    x
-        [n, ...].
-    rows
-        [m] distinct positions: an int32 array, or a tensor where x is on a device.
-    """
-    return cast(torch.Tensor, _Head.apply(x, rows, len(x)))  # type: ignore[no-untyped-call]
