@@ -14,7 +14,7 @@ from hyrt.machine.kernel_cache import ensure_kernel_cache
 
 if TYPE_CHECKING:
     from hyrt import nn, ops
-    from hyrt.api import load, load_run, train
+    from hyrt.api import load, load_run, save, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
     from hyrt.nn.own_modules.pyg_stack import from_pyg
@@ -34,6 +34,7 @@ __all__ = [
     "load_run",
     "nn",
     "ops",
+    "save",
     "train",
 ]
 
@@ -41,6 +42,7 @@ _HOMES = {
     "from_pyg": "hyrt.nn.own_modules.pyg_stack",
     "load": "hyrt.api",
     "load_run": "hyrt.api",
+    "save": "hyrt.api",
     "train": "hyrt.api",
     "Config": "hyrt.config",
     "Graph": "hyrt.graph.graph",

@@ -28,7 +28,7 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     ----------
     source
         A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
-        `Data`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
+        `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
     normalize
         Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives
         each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
@@ -39,6 +39,55 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
         Naming file, key and first bad position.
     """
     return open_graph(source, normalize=normalize)
+
+
+def save(
+    source: Any,
+    destination: str | Path,
+    *,
+    rows: str | None = None,
+    normalize: Normalize = "none",
+    reverse: bool = False,
+    order: str | None = None,
+    force: bool = False,
+) -> None:
+    """Write a graph to a file or a folder, as `hyrt data convert` does: complete or not at all.
+
+    Parameters
+    ----------
+    source
+        What `load` takes, such as a PyG `HeteroData`.
+    destination
+        A `.npz` file, or a folder where it does not end so.
+    rows
+        The format of dense features, such as `float16` or `int8`; by default the one they have.
+    normalize
+        How features are scaled, as for `load`.
+    reverse
+        Relations of a typed graph get others that go back, named `rev_` and their names.
+    order
+        A new order of the vertices, such as `degree`; by default they keep theirs.
+    force
+        Replace what is at the destination.
+
+    Raises
+    ------
+    DataError
+        For bad input, and for a destination that exists or cannot be written.
+    """
+    from hyrt.graph.formats.convert import Conversion, convert
+
+    convert(
+        Conversion(
+            source,
+            Path(destination),
+            rows=rows,
+            normalize=normalize,
+            reverse=reverse,
+            order=order,
+            force=force,
+        )
+    )
 
 
 def train(

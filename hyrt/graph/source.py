@@ -21,7 +21,7 @@ from hyrt.quantities import size
 SYNTHETIC = "synthetic:"
 KINDS = (
     "a .npz file, a folder of .npy files or of parts, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', "
-    "'mag240m', a folder downloaded by ogb, or 'cora', which comes with hyrt"
+    "'mag240m', 'mag240m:typed', a folder downloaded by ogb, or 'cora', which comes with hyrt"
 )
 
 
@@ -81,7 +81,9 @@ def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
     return table
 
 
-def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, unique: bool = False) -> Dataset:
+def open_dataset(
+    source: str | Path | Graph | Any, scratch: Path, *, sort: bool = False, unique: bool = False
+) -> Dataset:
     """Open a source for reading it once, block by block.
 
     Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared
@@ -148,7 +150,8 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         return read_npz(path, shown, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
         return read_folder(path, shown, check=check), False
-    if path.is_dir() or name == "mag240m" or name.startswith("ogbn-"):
+    base = name.removesuffix(":typed")
+    if path_of(base).is_dir() or base == "mag240m" or name.startswith("ogbn-"):
         from hyrt.graph.formats.ogb_layout import read_ogb
 
         return replace(read_ogb(name, scratch), name=shown), False

@@ -16,6 +16,7 @@ from hyrt.errors import DataError
 from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.npy import NpyHeader
 from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.ogb.ogb_types import SUFFIX
 from hyrt.graph.formats.recorded_npy import map_npy, map_with_header
 from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
 from hyrt.graph.labels.label_kind import num_outputs
@@ -61,6 +62,8 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):
         return _stored(path, source, split, normalize)
+    if source.endswith(SUFFIX):
+        raise SizesUnknown(f"{source}: {_TYPED}")
     if path.is_dir() or source == "mag240m" or source.startswith("ogbn-"):
         return _published(source, path)
     raise DataError(f"{source}: no such file or folder; a dataset is {KINDS}")

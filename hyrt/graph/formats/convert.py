@@ -18,6 +18,7 @@ from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.folder import META, write_folder
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
+from hyrt.graph.formats.ogb.ogb_types import SUFFIX
 from hyrt.graph.formats.ogb_download import find_folder
 from hyrt.graph.formats.ogb_layout import count_vertices
 from hyrt.graph.formats.recorded_npy import map_npy
@@ -42,8 +43,8 @@ _BLOCKS_BYTES = 12 * CHUNK_BYTES
 class Conversion:
     """What to write where."""
 
-    source: str
-    """Any source of `open_graph`."""
+    source: Any
+    """Any source of `open_graph`: a name, a path, or a graph of hyrt, PyG or DGL."""
     destination: Path
     """A `.npz` file, or a folder when it does not end so."""
     rows: str | None = None
@@ -171,10 +172,10 @@ def check_destination(destination: Path, force: bool) -> None:
         )
 
 
-def memory_bound(source: str, *, reorder: bool = False) -> int | None:
+def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
     """Bytes of memory that converting a source needs at most, beside the interpreter's own.
 
-    None for what is still to be downloaded, and for what is no dataset.
+    None for what is still to be downloaded, for what is no dataset, and for graphs in memory.
 
     Files that are mapped do not count: the system takes their pages back whenever it wants. With `reorder`
     the rows of a file or a folder are sorted or made unique.
@@ -185,6 +186,9 @@ def memory_bound(source: str, *, reorder: bool = False) -> int | None:
         If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its
         size.
     """
+    if not isinstance(source, str | Path):
+        return None
+    source = str(source)
     if source.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import parse_spec
 
@@ -200,9 +204,10 @@ def memory_bound(source: str, *, reorder: bool = False) -> int | None:
         held = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
         pointers = [key for key in sizes if reorder and base_of(key) in POINTERS]
         return held + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
-    ogb = find_folder(source)
+    ogb = find_folder(source.removesuffix(SUFFIX))
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
-        return 64 * count_vertices(ogb) + 4 * CSR_ENTRIES + _BLOCKS_BYTES
+        held = 13 * BUILD_ENTRIES if source.endswith(SUFFIX) else 4 * CSR_ENTRIES
+        return 64 * count_vertices(ogb, typed=source.endswith(SUFFIX)) + held + _BLOCKS_BYTES
     if path.is_dir():
         stored = {file.stem: file for file in path.glob("*.npy")}
         files = [file for key, file in stored.items() if reorder and base_of(key) in POINTERS]

@@ -39,7 +39,7 @@ def download(name: str, folder: Path) -> None:
     Raises
     ------
     DataError
-        If the package is missing, does not know the dataset, or cannot download it; or for heterogeneous and
+        If the package is missing, does not know the dataset, or cannot download it; or for
         multi-label datasets.
     """
     try:
@@ -91,8 +91,6 @@ def _origin(name: str) -> tuple[str, str]:
             f"{name}: the installed ogb has no such dataset: it has {', '.join(names)} and mag240m"
         )
     column = names.index(name)
-    if table["is hetero"][column] == "True" or int(table["num tasks"][column]) > 1:
-        raise DataError(
-            f"{name}: heterogeneous or multi-label; hyrt trains on one graph with one class per vertex"
-        )
+    if int(table["num tasks"][column]) > 1:
+        raise DataError(f"{name}: multi-label, which hyrt does not read from ogb: convert it by yourself")
     return table["url"][column], table["download_name"][column]

@@ -7,10 +7,7 @@ memory, nor its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,23 +19,37 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.csr import EdgeStream, Store, build_csr
 from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.ogb.ogb_files import (
+    MAX_EDGES_IN_MEMORY,
+    csv_blocks,
+    csv_splits,
+    csv_table,
+    labels_of,
+    load_tensors,
+)
+from hyrt.graph.formats.ogb.ogb_types import (
+    MAG240M_TYPES,
+    SUFFIX,
+    count_types,
+    mag240m_splits,
+    mask_of,
+    read_typed,
+)
 from hyrt.graph.formats.ogb_download import download, find_folder
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 from hyrt.graph.labels.label_kind import is_labelled
 
 Array = NDArray[Any]
 
-MAX_EDGES_IN_MEMORY = 500_000_000
 _PIECE = 1 << 22
-_LINES = 1 << 16
 
 
 def read_ogb(name: str, scratch: Path | None) -> Dataset:
     """Read an OGB node-classification dataset; download it first when it is only named.
 
-    Graphs are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a
+    Typed graphs (ogbn-mag, and mag240m where its name ends in `:typed`) keep the directions of their edges.
+    Others are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a
     label get -1 and leave the splits: mag240m publishes no test labels, so its test split may be empty
     (compare on `val`).
 
@@ -53,12 +64,14 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     Raises
     ------
     DataError
-        If the ogb package is needed and missing, for heterogeneous or multi-label datasets, and for damaged
-        files.
+        If the ogb package is needed and missing, for multi-label datasets, and for damaged files.
     """
-    folder = find_folder(name)
+    plain = name.removesuffix(SUFFIX)
+    folder = find_folder(plain)
     if not os.path.isdir(folder):
-        download(name, folder)
+        download(plain, folder)
+    if (folder / "raw" / "triplet-type-list.csv.gz").exists() or plain != name:
+        return read_typed(name, folder, scratch)
     raw = folder / "raw"
     if (raw / "edge-feat.csv.gz").exists():
         raise DataError(
@@ -71,9 +84,10 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
         parts = _read_binary(folder, scratch)
     elif (raw / "edge.csv.gz").exists():
         parts = _read_csv(folder, scratch)
-    elif (raw / "triplet-type-list.csv.gz").exists() or (raw / "edge_index_dict.npz").exists():
+    elif (raw / "edge_index_dict.npz").exists():
         raise DataError(
-            f"{name}: a heterogeneous graph; hyrt reads only homogeneous graphs (of mag240m, the papers)"
+            f"{name}: a typed graph in ogb's binary form, which hyrt does not read: ogbn-mag and "
+            "mag240m:typed are read, and so is a HeteroData of PyG (hyrt.load)"
         )
     else:
         raise DataError(
@@ -82,8 +96,8 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     return _assemble(name, parts, scratch)
 
 
-def count_vertices(folder: Path) -> int:
-    """V of a dataset that was downloaded.
+def count_vertices(folder: Path, *, typed: bool = False) -> int:
+    """V of a dataset that was downloaded; where `typed`, of all types of MAG240M, and not only the papers.
 
     Raises
     ------
@@ -95,15 +109,18 @@ def count_vertices(folder: Path) -> int:
         folder / "raw" / "num-node-list.csv.gz",
         folder / "meta.pt",
     )
+    if (folder / "raw" / "num-node-dict.csv.gz").exists():
+        return sum(count_types(folder).values())
     if meta_file.exists():
-        meta = _load_tensors(meta_file)
+        meta = load_tensors(meta_file)
         if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
             raise DataError(f"{meta_file} does not give the number of papers")
-        return int(meta["paper"])
+        of_types = [meta[key] for key in MAG240M_TYPES if isinstance(meta.get(key), int)]
+        return sum(of_types) if typed else int(meta["paper"])
     counts = (
         NpzMember(data, "num_nodes_list", str(data)).read()
         if data.exists()
-        else _csv_table(count_file, np.int64)
+        else csv_table(count_file, np.int64)
     )
     if counts.size != 1:
         raise DataError(f"{folder} has {counts.size} graphs, expected one")
@@ -143,14 +160,7 @@ def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
     )
     arrays: dict[str, Array] = {"indptr": indptr, "indices": indices.finish(), "labels": parts.labels}
     for split, vertices in parts.splits.items():
-        outside = (vertices < 0) | (vertices >= count)
-        if outside.any():
-            at = int(outside.argmax())
-            raise DataError(
-                f"{parts.folder}: {split} split: value {vertices[at]} at position {at} is not a vertex"
-            )
-        mask = np.zeros(count, np.bool_)
-        mask[vertices] = True
+        mask = mask_of(vertices, count, f"{parts.folder}: {split} split")
         arrays[f"{split}_mask"] = mask & is_labelled(parts.labels)
     return Dataset(name, arrays, parts.rows)
 
@@ -159,18 +169,18 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
     raw = folder / "raw"
     count = count_vertices(folder)
     ends = _EdgeStore(scratch, count, str(raw / "edge.csv.gz"))
-    for block in _csv_blocks(raw / "edge.csv.gz", np.int64):
+    for block in csv_blocks(raw / "edge.csv.gz", np.int64):
         if block.shape[1] != 2:
             raise DataError(f"{raw / 'edge.csv.gz'}: {block.shape[1]} columns, expected source,target")
         ends.append(block[:, 0], block[:, 1])
     features = raw / "node-feat.csv.gz"
     if not features.exists():
         raise DataError(f"{folder} has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
-    width = next(_csv_blocks(features, np.float32)).shape[1]
+    width = next(csv_blocks(features, np.float32)).shape[1]
 
     def blocks() -> Iterator[Array]:
         at = 0
-        for block in _csv_blocks(features, np.float32):
+        for block in csv_blocks(features, np.float32):
             at += len(block)
             if at > count or block.shape[1] != width:
                 raise DataError(
@@ -182,8 +192,8 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
             raise DataError(f"{features} has {at:,} rows for {count:,} vertices")
 
     rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
-    labels = _labels_of(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
-    return _Parts(folder, count, ends.num_edges, ends.finish(), rows, labels, _csv_splits(folder))
+    labels = labels_of(csv_table(raw / "node-label.csv.gz", np.float64), folder)
+    return _Parts(folder, count, ends.num_edges, ends.finish(), rows, labels, csv_splits(folder))
 
 
 def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
@@ -210,8 +220,8 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
         at += len(piece)
     rows = NpzMember(data, "node_feat", str(data)).rows(scratch)
     label_file = folder / "raw" / "node-label.npz"
-    labels = _labels_of(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
-    return _Parts(folder, count, shape[1], ends.finish(), rows, labels, _csv_splits(folder))
+    labels = labels_of(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
+    return _Parts(folder, count, shape[1], ends.finish(), rows, labels, csv_splits(folder))
 
 
 def _read_mag240m(folder: Path) -> _Parts:
@@ -226,16 +236,11 @@ def _read_mag240m(folder: Path) -> _Parts:
     features = map_npy(paper / "node_feat.npy")
     if features.ndim != 2:
         raise DataError(f"{paper / 'node_feat.npy'}: shape {list(features.shape)}, expected [V, F]")
-    labels = _labels_of(map_npy(paper / "node_label.npy"), folder)
-    split = _load_tensors(folder / "split_dict.pt")
-    try:
-        test = split["test"] if "test" in split else split["test-dev"]
-        splits = {"train": split["train"], "val": split["valid"], "test": test}
-        splits = {key: np.asarray(value, np.int64).reshape(-1) for key, value in splits.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / 'split_dict.pt'}: a split is missing ({error})") from error
+    labels = labels_of(map_npy(paper / "node_label.npy"), folder)
     rows = FeatureRows.of(features, mapped=True)
-    return _Parts(folder, count, int(ends.shape[1]), _pairs(ends[0], ends[1]), rows, labels, splits)
+    return _Parts(
+        folder, count, int(ends.shape[1]), _pairs(ends[0], ends[1]), rows, labels, mag240m_splits(folder)
+    )
 
 
 class _EdgeStore:
@@ -278,59 +283,3 @@ def _pairs(sources: Array, targets: Array) -> EdgeStream:
             yield sources[start : start + _PIECE], targets[start : start + _PIECE]
 
     return stream
-
-
-def _labels_of(values: Array, folder: Path) -> Array:
-    if values.ndim == 2 and values.shape[1] > 1:
-        return as_targets(values, str(folder), "node label")
-    return as_labels(values.reshape(-1), str(folder), "node label")
-
-
-def _csv_splits(folder: Path) -> dict[str, NDArray[np.int64]]:
-    schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
-    if len(schemes) != 1:
-        raise DataError(f"{folder / 'split'} has {len(schemes)} schemes, expected one folder")
-    files = {"train": "train", "val": "valid", "test": "test"}
-    return {
-        split: _csv_table(schemes[0] / f"{file}.csv.gz", np.int64).reshape(-1).astype(np.int64)
-        for split, file in files.items()
-    }
-
-
-def _csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
-    """Tables [n, columns] of consecutive lines of a gzipped csv without header."""
-    line = 0
-    try:
-        with gzip.open(file, "rt", encoding="ascii") as handle:
-            while lines := list(itertools.islice(handle, _LINES)):
-                try:
-                    yield np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
-                except ValueError as error:
-                    raise DataError(f"{file}: from line {line + 1} on: {error}") from error
-                line += len(lines)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: missing, damaged or truncated ({error})") from error
-
-
-def _csv_table(file: Path, dtype: type[np.generic]) -> Array:
-    blocks = list(_csv_blocks(file, dtype))
-    return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
-
-
-def _load_tensors(file: Path) -> Any:
-    """A torch file of numbers and arrays; anything else a pickle could hold is refused."""
-    from _codecs import encode
-
-    import torch
-
-    reconstruct: Any = np.empty(0).__reduce__()[0]
-    scalar: Any = np.int64(0).__reduce__()[0]
-    allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
-    # numpy moved these; files carry the name of the version that wrote them.
-    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-        allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
-    try:
-        with torch.serialization.safe_globals(allowed):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
-        raise DataError(f"{file} cannot be read: missing, damaged or not plain arrays ({error})") from error

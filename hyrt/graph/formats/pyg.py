@@ -1,4 +1,4 @@
-"""PyG `Data` objects, read by their attributes: torch_geometric itself is not imported."""
+"""PyG `Data` and `HeteroData` objects, read by their attributes: torch_geometric itself is not imported."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
+from hyrt.graph.formats.objects.hetero_data import read_hetero_data
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset, FeatureRows, names_edges
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 from hyrt.graph.vertex_table import SPLITS
@@ -22,7 +23,9 @@ _OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
 
 
 def read_pyg(data: Any) -> Dataset:
-    """Make a dataset of a homogeneous PyG `Data` with x, edge_index, y and the three masks.
+    """Make a dataset of a PyG `Data` with x, edge_index, y and the three masks, or of a `HeteroData`.
+
+    What is read of a `HeteroData`, `read_hetero_data` says. Of a `Data`:
 
     Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
     (models that want self loops add their own). Labels are classes, labels of 0 and 1 or numbers, as
@@ -38,10 +41,8 @@ def read_pyg(data: Any) -> Dataset:
     """
     kind = type(data).__name__
     name = f"PyG {kind}"
-    if kind == "HeteroData":
-        raise DataError(
-            f"{name}: a heterogeneous graph; hyrt reads only homogeneous graphs: use data.to_homogeneous()"
-        )
+    if hasattr(data, "node_types") and hasattr(data, "edge_types"):
+        return read_hetero_data(data)
     if not hasattr(data, "x") and not hasattr(data, "edge_index"):
         raise DataError(
             f"{data!r:.80} is no graph: give the path of a .npz file or a folder, a name such as "

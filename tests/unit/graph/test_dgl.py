@@ -50,11 +50,6 @@ def test_a_graph_of_dgl_is_its_edges_features_labels_and_masks() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            {"ntypes": ["user", "item"], "etypes": ["buys"]},
-            r"2 types of vertices .*dgl.to_homogeneous\(g, nda",
-        ),
-        ({"etypes": ["cites", "likes"]}, "heterogeneous graph, of 1 types of vertices and 2 of edges"),
         ({"is_block": True}, "a block of a mini-batch: give the whole graph"),
         ({"edata": {"w": torch.ones(7)}}, r"edata\['w'\]: .*`g.edata.pop\('w'\)`"),
         ({"edges": lambda: (torch.tensor([0]), torch.tensor([6]))}, r"edge 0 \(0 → 6\) does not join two"),

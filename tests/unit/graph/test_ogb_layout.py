@@ -188,8 +188,8 @@ def _installed_ogb(tmp_path, monkeypatch, download):
         "class MAG240MDataset:\n    url = 'https://x/mag240m_kddcup2021.zip'\n"
     )
     (package / "nodeproppred" / "master.csv").write_text(
-        ",ogbn-small,ogbn-mag\nnum tasks,1,1\ndownload_name,small,mag\n"
-        "url,https://x/small.zip,https://x/mag.zip\nis hetero,False,True\n"
+        ",ogbn-small,ogbn-many\nnum tasks,1,112\ndownload_name,small,many\n"
+        "url,https://x/small.zip,https://x/many.zip\nis hetero,False,False\n"
     )
     url = types.ModuleType("ogb.utils.url")
     url.decide_download = lambda address: True
@@ -215,11 +215,11 @@ def test_download(tmp_path, monkeypatch):
     url = _installed_ogb(tmp_path, monkeypatch, download)
     _assert_topology(open_graph("ogbn-small"))
     assert [path.name for path in (tmp_path / "cache" / "hyrt" / "ogb").iterdir()] == ["ogbn_small"]
-    with pytest.raises(DataError, match="ogbn-mag: heterogeneous or multi-label"):
-        open_graph("ogbn-mag")
+    with pytest.raises(DataError, match="ogbn-many: multi-label"):
+        open_graph("ogbn-many")
     with pytest.raises(
         DataError,
-        match="ogbn-nothing: the installed ogb has no such dataset: it has ogbn-small, ogbn-mag and",
+        match="ogbn-nothing: the installed ogb has no such dataset: it has ogbn-small, ogbn-many and",
     ):
         open_graph("ogbn-nothing")
     url.decide_download = lambda address: False
@@ -271,8 +271,8 @@ def test_bad_folders(tmp_path):
     (tmp_path / "g" / "raw").mkdir(parents=True)
     with pytest.raises(DataError, match="not an OGB dataset"):
         open_graph(tmp_path / "g")
-    (tmp_path / "g" / "raw" / "triplet-type-list.csv.gz").touch()
-    with pytest.raises(DataError, match="a heterogeneous graph"):
+    (tmp_path / "g" / "raw" / "edge_index_dict.npz").touch()
+    with pytest.raises(DataError, match="a typed graph in ogb's binary form"):
         open_graph(tmp_path / "g")
 
 

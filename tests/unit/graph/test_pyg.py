@@ -194,6 +194,3 @@ def test_real_pyg_object():
     _assert_same(open_graph(geometric.Data(**vars(data))), data)
     rows = torch.randn(data.edge_index.shape[1], 2)
     assert open_graph(geometric.Data(**vars(data), edge_attr=rows)).topology.edge_width == 2
-    hetero = geometric.HeteroData()
-    with pytest.raises(DataError, match="a heterogeneous graph"):
-        open_graph(hetero)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
+from hyrt.graph.formats.objects.dgl_heterograph import read_heterograph
 from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.labels.foreign_labels import as_targets
@@ -30,7 +31,9 @@ def is_dgl(source: Any) -> bool:
 
 
 def read_dgl(graph: Any) -> Dataset:
-    """Make a dataset of a homogeneous DGL graph with `feat`, `label` and the three masks in `ndata`.
+    """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
+
+    What is read of one with several types of vertices or edges, `read_heterograph` says. Of others:
 
     Edges stay directed; duplicates and self loops are left out (models that want self loops add their own).
     Labels are classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features
@@ -46,11 +49,7 @@ def read_dgl(graph: Any) -> Dataset:
         raise DataError(f"{_NAME}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
     vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
     if len(vertex_types) != 1 or len(edge_types) != 1:
-        raise DataError(
-            f"{_NAME}: a heterogeneous graph, of {len(vertex_types)} types of vertices and {len(edge_types)} "
-            'of edges; hyrt reads only homogeneous graphs: use dgl.to_homogeneous(g, ndata=["feat", "label", '
-            '"train_mask", "val_mask", "test_mask"])'
-        )
+        return read_heterograph(graph)
     of_edges = [key for key in graph.edata if key not in _OWN]
     if of_edges:
         raise DataError(

@@ -1,0 +1,103 @@
+"""PyG `HeteroData` objects, read by their attributes: torch_geometric itself is not imported."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, DataWarning
+from hyrt.graph.check import nearest
+from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
+from hyrt.graph.formats.schema import Dataset, names_edges
+from hyrt.graph.vertex_table import SPLITS
+
+Array = NDArray[Any]
+
+NAME = "PyG HeteroData"
+_OF_VERTICES = ("x", "y", "num_nodes", *(f"{split}_mask" for split in SPLITS))
+
+
+def read_hetero_data(data: Any) -> Dataset:
+    """Make a dataset of a PyG `HeteroData`.
+
+    Of each type of vertices, `x` is read where there is one (a model learns rows for the others), and of one
+    type `y` and the three masks; of each type of edges, `edge_index`. Edges stay directed; equal ones are
+    one.
+
+    Raises
+    ------
+    DataError
+        Names what is missing or malformed, or what would be dropped: values of edges.
+    """
+    counts: dict[str, int] = {}
+    features: dict[str, Array] = {}
+    labels: dict[str, Array] = {}
+    masks: dict[str, dict[str, Array]] = {}
+    for vertex_type in data.node_types:
+        held = data[vertex_type].to_dict()
+        where = f"data['{vertex_type}']"
+        arrays = {
+            key: _array(held[key], f"{where}.{key}")
+            for key in _OF_VERTICES
+            if key != "num_nodes" and held.get(key) is not None
+        }
+        for key, value in held.items():
+            if key not in _OF_VERTICES and getattr(value, "ndim", None):
+                hint = nearest(key, _OF_VERTICES, cutoff=0.75)
+                warnings.warn(f"{NAME}: {where}.{key} is not read{hint}", DataWarning, stacklevel=6)
+        counts[vertex_type] = _count(held, arrays, where)
+        if "x" in arrays:
+            features[vertex_type] = arrays["x"]
+        if "y" in arrays:
+            labels[vertex_type] = arrays["y"]
+        masks[vertex_type] = {split: arrays[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in arrays}
+    return hetero_dataset(
+        HeteroParts(NAME, counts, features, labels, masks, _edges(data), "data['{}'].y", "data['{}'].{}_mask")
+    )
+
+
+def _count(held: dict[str, Any], arrays: dict[str, Array], where: str) -> int:
+    if held.get("num_nodes") is not None:
+        return int(held["num_nodes"])
+    if arrays:
+        return len(next(iter(arrays.values())))
+    raise DataError(f"{NAME}: {where} does not say how many vertices there are: set {where}.num_nodes")
+
+
+def _edges(data: Any) -> dict[Triple, tuple[Array, Array]]:
+    found: dict[Triple, tuple[Array, Array]] = {}
+    for triple in data.edge_types:
+        held = data[triple].to_dict()
+        where = f"data[{', '.join(map(repr, triple))}]"
+        for key, value in held.items():
+            if value is not None and key != "edge_index" and names_edges(key):
+                raise DataError(
+                    f"{NAME}: {where}.{key}: hyrt reads no values of edges from HeteroData, and would leave "
+                    f"these out: to train without them, `del {where}.{key}`"
+                )
+        if held.get("edge_index") is None:
+            why = (
+                "adj_t is not read: ToSparseTensor makes it of edge_index, leave it out"
+                if "adj_t" in held
+                else "it needs integers [2, E]"
+            )
+            raise DataError(f"{NAME}: {where}.edge_index is missing: {why}")
+        edges = _array(held["edge_index"], f"{where}.edge_index")
+        if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+            raise DataError(
+                f"{NAME}: {where}.edge_index is {edges.dtype.name} of shape {list(edges.shape)}, expected "
+                "integers [2, E]"
+            )
+        found[tuple(triple)] = (edges[0], edges[1])
+    return found
+
+
+def _array(value: Any, where: str) -> Array:
+    if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
+        raise DataError(f"{NAME}: {where} is sparse: make it dense with .to_dense()")
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)

@@ -1,0 +1,125 @@
+"""Typed graphs that other libraries hold in memory: what PyG and DGL have in common, made a dataset."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, DataWarning, listed
+from hyrt.graph.formats.schema import Dataset, FeatureRows, table_name
+from hyrt.graph.labels.foreign_labels import as_targets
+from hyrt.graph.typed.check_types import why_no_name
+from hyrt.graph.typed.graph_types import GraphTypes, Relation
+from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset
+from hyrt.graph.typed.typed_graph import edge_pieces, left_out_in_words
+from hyrt.graph.vertex_table import SPLITS
+from hyrt.quantities import one_line
+
+Array = NDArray[Any]
+
+Triple = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroParts:
+    """A typed graph as a library has it."""
+
+    name: str
+    """What the graph is called in messages."""
+    counts: Mapping[str, int]
+    """How many vertices each type has."""
+    features: Mapping[str, Array]
+    """[n, F] the rows of each type that has some."""
+    labels: Mapping[str, Array]
+    """The labels of each type that has some, as the library keeps them."""
+    masks: Mapping[str, Mapping[str, Array]]
+    """The masks of each type, by the name of the split."""
+    edges: Mapping[Triple, tuple[Array, Array]]
+    """Sources and destinations of each relation, numbered within their types."""
+    where_labels: str
+    """Where a user sets labels, with the type as `{}`, for messages."""
+    where_mask: str
+    """Where a user sets a mask, with the type and the split as `{}`, for messages."""
+
+    __repr__ = one_line
+
+
+def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
+    """Make a dataset of a typed graph; equal edges of a relation are one, loops stay.
+
+    The labels and masks must be of one type. Labels are classes, labels of 0 and 1 or numbers, as
+    `as_targets` reads them; NaN means no label. Features that are not float16 become float32.
+
+    Raises
+    ------
+    DataError
+        Naming what is missing or malformed.
+    """
+    name = parts.name
+    for vertex_type in parts.counts:
+        if why := why_no_name(vertex_type):
+            raise DataError(f"{name}: the vertex type {vertex_type!r} {why}: rename it")
+    target = _target(parts)
+    starts = np.concatenate([[0], np.cumsum(list(parts.counts.values()))]).astype(np.int64)
+    types = GraphTypes(
+        tuple(parts.counts), starts, tuple(Relation(*triple) for triple in parts.edges), target
+    )
+    masks: dict[str, Array] = {}
+    for split in SPLITS:
+        if split not in parts.masks[target]:
+            raise DataError(
+                f"{name}: {parts.where_mask.format(target, split)} is missing: set it to a bool for each of "
+                f"the {parts.counts[target]:,} vertices"
+            )
+        masks[f"{split}_mask"] = np.ascontiguousarray(parts.masks[target][split])
+    labels = parts.labels[target]
+    where = parts.where_labels.format(target)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2):
+        raise DataError(f"{name}: {where} has shape {list(labels.shape)}, expected [V] or [V, K]")
+    tables = {
+        vertex_type: _table(name, vertex_type, rows, parts.counts[vertex_type])
+        for vertex_type, rows in parts.features.items()
+    }
+    data, left_out = typed_dataset(
+        name,
+        TypedParts(
+            types, edge_pieces(name, types, parts.edges), tables, as_targets(labels, name, where), masks
+        ),
+        scratch,
+    )
+    if left_out:
+        # The line of the caller of hyrt.load.
+        warnings.warn(left_out_in_words(name, left_out), DataWarning, stacklevel=7)
+    return data
+
+
+def _target(parts: HeteroParts) -> str:
+    """The type that has labels."""
+    labelled = list(parts.labels)
+    if not labelled:
+        wanted = parts.where_labels.format(next(iter(parts.counts), "TYPE"))
+        raise DataError(f"{parts.name}: no type of vertices has labels: set such as {wanted}")
+    with_masks = [each for each in labelled if parts.masks.get(each)]
+    if len(labelled) > 1 and len(with_masks) != 1:
+        raise DataError(
+            f"{parts.name}: the types {listed(labelled)} have labels, and hyrt trains for those of one: keep "
+            "masks for one of them only"
+        )
+    return (with_masks or labelled)[0]
+
+
+def _table(name: str, vertex_type: str, rows: Array, count: int) -> Dataset:
+    shown = table_name(name, vertex_type)
+    if rows.ndim != 2 or len(rows) != count:
+        raise DataError(f"{shown}: features of shape {list(rows.shape)}, expected [{count}, F]")
+    if rows.dtype != np.float16:
+        rows = rows.astype(np.float32, copy=False)
+    return Dataset(shown, {}, FeatureRows.of(np.ascontiguousarray(rows)))

@@ -1,0 +1,1 @@
+"""What the ogb package puts on disk, file by file, and its datasets of several types."""
