@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyrt.config import Config, build_config
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, RunWarning
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
+from hyrt.machine.kernel_cache import check_compiler
 from hyrt.section import as_list
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import torch
 
-    from hyrt.observe.events import Emit
+    from hyrt.observe.events import Emit, Event
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
@@ -114,7 +119,8 @@ def train(
     config
         All settings, in place of `sections`.
     emit
-        Called with each event of the run (`hyrt.observe.events`).
+        Called with each event of the run (`hyrt.observe.events`). Without it, the warnings among them are
+        Python's, of the category `hyrt.errors.RunWarning`.
     folder
         Where checkpoints go, which has none yet; none are written without it.
     full_graph
@@ -145,6 +151,7 @@ def train(
     from hyrt.training.setup import PreparedRun
     from hyrt.training.train import Training
 
+    check_compiler()
     module = None
     if full_graph:
         sections["sampler"] = {**sections.get("sampler", {}), "kind": "full"}
@@ -181,13 +188,35 @@ def train(
             settings,
             prepared.graph,
             prepared=prepared,
-            emit=emit or (lambda event: None),
+            emit=emit or _hears_warnings(_warns_at(sys._getframe(1))),
             checkpoints=checkpoints,
             predict=predict_run,
             hooks=hooks_of_environment(),
         )
     )
     return training.run()
+
+
+def _warns_at(caller: FrameType) -> Callable[[str], None]:
+    """What gives a text as a warning of Python's, at the line that has called hyrt."""
+    place, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
+
+    def warn(text: str) -> None:
+        shown = names.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, RunWarning, *place, names.get("__name__"), shown)
+
+    return warn
+
+
+def _hears_warnings(warn: Callable[[str], None]) -> Emit:
+    """What tells of the warnings among a run's events only."""
+    from hyrt.observe.events import Notice
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Notice) and event.kind == "warning":
+            warn(event.text)
+
+    return hear
 
 
 def _new_checkpoints(folder: Path) -> Path:
@@ -243,8 +272,6 @@ def load_run(
     ConfigError
         If the graph has to be given.
     """
-    import warnings
-
     from hyrt.report.records.trained_run import open_trained
 
     if not isinstance(folder, str | Path):
@@ -252,7 +279,5 @@ def load_run(
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
         raise ConfigError(f"model={model!r}: give the torch module that was trained, or omit it")
 
-    def warn(text: str) -> None:
-        warnings.warn(text, stacklevel=3)
-
+    warn = _warns_at(sys._getframe(1))
     return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)

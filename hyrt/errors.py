@@ -45,6 +45,10 @@ class MachineWarning(UserWarning):
     """Something of the machine makes hyrt slower than it has to be."""
 
 
+class RunWarning(UserWarning):
+    """What a run tells of and goes on after, where nobody hears its events."""
+
+
 class DataNotWritten(DataError):
     """The machine could not write a dataset: a full or read-only disk."""
 

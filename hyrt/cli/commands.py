@@ -34,11 +34,13 @@ from hyrt.errors import (
     DataWarning,
     HyrtError,
     MachineWarning,
+    RunWarning,
     SettingWarning,
     Terminated,
+    one_line,
     readable,
 )
-from hyrt.machine.kernel_cache import damaged_cache_named
+from hyrt.machine.kernel_cache import check_compiler, damaged_cache_named
 from hyrt.machine.this_process.process_end import ends_whole
 
 _OTHER_NAMES = {
@@ -134,12 +136,18 @@ def _run_command() -> NoReturn:
     try:
         with _interruption_told():
             _check_current_folder()
+            check_compiler()
             app(prog_name="hyrt")
     except HyrtError as error:
         _end(error, str(error), error.exit_code)
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
         _end(error, f"{where}: {error.strerror or error}", 1)
+    except ImportError as error:
+        name = (error.name or "a package").partition(".")[0]
+        _end(
+            error, f"{name} cannot be imported ({one_line(str(error))}): see what `hyrt doctor` says of it", 1
+        )
     finally:
         # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
         if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
@@ -157,7 +165,7 @@ def _show_warning(
 ) -> None:
     """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    is_ours = category in (DataWarning, MachineWarning, SettingWarning)
+    is_ours = category in (DataWarning, MachineWarning, RunWarning, SettingWarning)
     print(f"warning: {message}" if is_ours else text.rstrip(), file=file or sys.stderr)
 
 

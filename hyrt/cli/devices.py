@@ -41,7 +41,6 @@ def devices(
     """  # noqa: D301
     import json
     import shutil
-    import sys
 
     from hyrt.device.discovery import survey_devices
     from hyrt.predict.calibrate.store import known_speed, read_measured
@@ -53,8 +52,8 @@ def devices(
     if as_json:
         typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        for line in _lines(surveys, speeds, width):
+        # Into a pipe as well: it is people who read it there, and --json is for programs.
+        for line in _lines(surveys, speeds, shutil.get_terminal_size().columns):
             typer.echo(line)
     for note in notes:
         typer.echo(note, err=True)
@@ -101,8 +100,8 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[
     return {"hyrt": __version__, "devices": listed, "problems": problems}
 
 
-def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: int | None) -> Iterator[str]:
-    """A name and what there is to say of it: a line each, or wrapped to the width of a terminal."""
+def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: int) -> Iterator[str]:
+    """A name and what there is to say of it, wrapped to the width of the output."""
     rows: list[tuple[str, list[str]]] = []
     for survey in surveys:
         alike: dict[str, list[DeviceInfo]] = {}
@@ -117,7 +116,7 @@ def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: i
             rows.append((survey.kind, [f"{survey.problem}{plug_in}"]))
     start = 2 + max((len(name) for name, _ in rows), default=0)
     for name, texts in rows:
-        first, *more = ["  ".join(texts)] if width is None else _wrapped(texts, width - start)
+        first, *more = _wrapped(texts, width - start)
         yield f"{name:{start}}{first}"
         yield from (" " * start + line for line in more)
     if any(known.rates and known.rates.source.startswith("assumed") for known in speeds.values()):
@@ -125,7 +124,7 @@ def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: i
             "assumed rates are estimates from data sheets and clock rates; `hyrt devices --measure` measures "
             "them"
         )
-        yield from [note] if width is None else _wrapped([note], width)
+        yield from _wrapped([note], width)
 
 
 def _wrapped(texts: Sequence[str], width: int) -> list[str]:

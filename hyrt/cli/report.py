@@ -36,6 +36,7 @@ def report(
       hyrt report runs/mine runs/other --output compared.html
       hyrt report runs/mine --csv
     """  # noqa: D301
+    from hyrt.errors import ConfigError
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.page import REPORT, labels, page_beside, page_of
     from hyrt.report.html.render import write_page
@@ -43,6 +44,11 @@ def report(
     from hyrt.report.records.run_record import read_run
     from hyrt.report.terminal.printed_lines import shell_word
 
+    for path in runs:
+        if path.suffix in (".csv", ".html") and not path.is_dir():
+            raise ConfigError(
+                f"{path} is no run: to write to that file, give it as --output {shell_word(path)}"
+            )
     # The same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
     records = [read_run(path) for path in paths]

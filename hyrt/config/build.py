@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any, get_args
 
 from hyrt_perfmodel.nearest_name import nearest_name
@@ -40,6 +41,10 @@ _WANTED = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
+# Of a value as large as a few lines of YAML can make it, a message shows the beginning.
+_SHOWN = Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 200
+_SHOWN.maxlevel = 2
 _SECTION = ("model_type", "model_attributes_type")
 
 
@@ -78,14 +83,15 @@ def explained(error: ValidationError, root: type[BaseModel], listing: str) -> st
         return _unknown_key(path, root, listing)
     if kind == "invalid_key":
         return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
+    shown = _SHOWN.repr(given)
     inside = [key for key in _known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION else []
     if inside:
         like = f"{inside[0]}={given if isinstance(given, str) else '...'}"
-        return f"setting {path}={given!r}: {path} is a section: write the settings in it, such as {like}"
+        return f"setting {path}={shown}: {path} is a section: write the settings in it, such as {like}"
     if kind == "missing":
         return f"setting {path} is missing: give it"
     text = wanted(first)
-    return f"setting {path}={given!r}: {text}" if path else text
+    return f"setting {path}={shown}: {text}" if path else text
 
 
 def wanted(problem: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ def load_settings(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
+        raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:

@@ -25,7 +25,13 @@ _PIECE_S = 1.0
 
 
 def call_device(
-    name: str, doing: str, call: Callable[[], T], *, fault: type[HyrtError], timeout_s: float = _PATIENCE_S
+    name: str,
+    doing: str,
+    call: Callable[[], T],
+    *,
+    fault: type[HyrtError],
+    timeout_s: float = _PATIENCE_S,
+    remedy: str = "",
 ) -> T:
     """Call a device that may hang or raise anything.
 
@@ -40,6 +46,8 @@ def call_device(
         The error that an exception which is not hyrt's own becomes.
     timeout_s
         How long it may take.
+    remedy
+        What to do about such an exception, where its message does not say.
 
     Raises
     ------
@@ -70,7 +78,8 @@ def call_device(
             if name not in str(error):
                 raise type(error)(f"{name}: {error}") from error
             raise error
-        raise fault(f"{name}: {doing} failed: {' '.join(describe(error).split())}") from error
+        why = " ".join(describe(error).split())
+        raise fault(f"{name}: {doing} failed: {why}{f': {remedy}' if remedy else ''}") from error
     if not answers:
         raise Stalled(
             f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise "
@@ -110,11 +119,17 @@ def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions,
     Stalled
         If opening hangs.
     """
+    remedy = "update its backend or its driver, or run without that device"
     device = call_device(
-        info.name, "open", lambda: backend.open(info, options), timeout_s=timeout_s, fault=DeviceUnavailable
+        info.name,
+        "open",
+        lambda: backend.open(info, options),
+        timeout_s=timeout_s,
+        fault=DeviceUnavailable,
+        remedy=remedy,
     )
     if not isinstance(device, Device):
-        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device: {remedy}")
     return device
 
 

@@ -1,4 +1,4 @@
-"""A place for compiled kernels where numba finds none: without one it refuses to compile at all."""
+"""What numba needs to compile: a place for its kernels, and an environment that lets it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from pathlib import Path
 
 from hyrt_perfmodel.user_cache import user_cache
 
-from hyrt.errors import HyrtError, describe
+from hyrt.errors import ConfigError, HyrtError, describe
+
+
+def check_compiler() -> None:
+    """Whether the environment lets numba compile: what it says of wrong values names no remedy.
+
+    Raises
+    ------
+    ConfigError
+        Naming the variable and what to do.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise ConfigError("NUMBA_DISABLE_JIT is set, but hyrt works only with compiled kernels: unset it")
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
+    if not threads.strip().isdecimal() or int(threads) < 1:
+        raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
 
 
 def ensure_kernel_cache() -> None:

@@ -40,10 +40,12 @@ class UniqueKeys(yaml.SafeLoader):
     """YAML lets the last of two equal keys win, and so hides what was meant by the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        names = [key.value for key in keys]
+        twice = next((key for i, key in enumerate(keys) if key.value in names[:i]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"duplicate key {twice!r}", node.start_mark)
+            problem = f"duplicate key {twice.value!r}: keep one of them"
+            raise yaml.constructor.ConstructorError(None, None, problem, twice.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -54,7 +56,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text") from error
+        raise ValueError(f"{path}: not UTF-8 text: save it as UTF-8") from error
     try:
         content = yaml.load(text, UniqueKeys)
     except yaml.YAMLError as error:
@@ -75,6 +77,10 @@ def yaml_problem(error: yaml.YAMLError) -> str:
     if "stream end" in problem or "end of stream" in problem:
         inside = next((what for part, what in _UNENDED.items() if part in context), "a value")
         problem = f"the text ends inside {inside}"
+    elif "'\\t'" in problem:
+        problem = "a tab: YAML is indented with spaces"
+    elif "another document" in problem:
+        problem = "a second document begins: remove this line, or write the two as one"
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 

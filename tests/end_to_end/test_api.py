@@ -13,7 +13,7 @@ from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
 from hyrt.config.settings import TrainConfig
-from hyrt.errors import CheckpointError, ConfigError
+from hyrt.errors import CheckpointError, ConfigError, RunWarning
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
@@ -116,6 +116,18 @@ def test_wrong_calls() -> None:
         hyrt.load_run(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not both"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
+
+
+def test_warnings_are_pythons_at_the_callers_line_where_nobody_hears_events(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"train": {"epochs": 2}, "data": {"batch_size": 256}, "devices": ["cpu:0"]}
+    with pytest.warns(RunWarning, match=r"model\.heads") as told:
+        hyrt.train("synthetic:tiny", {"kind": "gcn", "heads": 8}, folder=tmp_path, **options)
+    assert [each.filename for each in told] == [__file__]
+    newest = max((tmp_path / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(b"")
+    with pytest.warns(RunWarning, match="Using the checkpoint of step") as told:
+        hyrt.load_run(tmp_path, graph="synthetic:tiny")
+    assert [each.filename for each in told] == [__file__]
 
 
 def accuracy(run: hyrt.TrainedRun) -> float:

@@ -25,7 +25,7 @@ def test_every_backend_is_listed(tmp_path: Path) -> None:
     assert "GFLOP/s" in cuda or "install" in cuda or "driver" in cuda
 
 
-def test_a_terminal_gets_lines_that_fit_and_a_pipe_one_line_each(tmp_path: Path) -> None:
+def test_a_terminal_and_a_pipe_get_lines_that_fit(tmp_path: Path) -> None:
     """A long reason among them, of a plug-in that breaks."""
     info = tmp_path / "site" / "acme_npu-1.0.dist-info"
     info.mkdir(parents=True)
@@ -34,10 +34,12 @@ def test_a_terminal_gets_lines_that_fit_and_a_pipe_one_line_each(tmp_path: Path)
     reason = "the driver of this card was not built for the kernel that runs, which is of another year"
     (info.parent / "acme_npu.py").write_text(f"raise OSError({reason!r})\n")
     more = {"COLUMNS": "80", "PYTHONPATH": str(info.parent), "XDG_CACHE_HOME": str(tmp_path)}
+    # What an OpenCL device of the host has of its memory is not the same a second later.
+    more["OCL_ICD_VENDORS"] = str(tmp_path / "none")
     piped = hyrt("devices", cwd=tmp_path, **more).stdout.splitlines()
-    (npu,) = [line for line in piped if line.startswith("npu")]
-    assert f"OSError: {reason}: update or uninstall acme-npu 1.0 [plug-in acme-npu 1.0]" in npu
-    assert not any(line.startswith(" ") for line in piped)
+    said = " ".join(" ".join(piped).split())
+    assert f"OSError: {reason}: update or uninstall acme-npu 1.0 [plug-in acme-npu 1.0]" in said
+    assert max(map(len, piped)) <= 80
     parent, child = pty.openpty()
     process = subprocess.Popen([HYRT, "devices"], cwd=tmp_path, env=environment(**more), stdout=child)
     os.close(child)
@@ -49,9 +51,7 @@ def test_a_terminal_gets_lines_that_fit_and_a_pipe_one_line_each(tmp_path: Path)
     assert process.wait(60) == 0
     # Where colorama is installed, numba has it reset colours as the process ends.
     shown = text.decode().removesuffix("\x1b[0m").splitlines()
-    assert max(map(len, shown)) <= 80
-    # The same words, in the same order.
-    assert " ".join(" ".join(shown).split()) == " ".join(" ".join(piped).split())
+    assert shown == piped
 
 
 def test_json_has_the_documented_keys(tmp_path: Path) -> None:
@@ -89,9 +89,8 @@ def test_measured_rates_are_kept_and_shown_on_this_machine_only(tmp_path: Path) 
     kept = yaml.safe_load(file.read_text())
     kept["machine"]["node"] = "elsewhere"
     file.write_text(yaml.safe_dump(kept))
-    lines = hyrt("devices", cwd=tmp_path, **alone).stdout.splitlines()
-    cpu = next(line for line in lines if line.startswith("cpu"))
-    assert cpu.endswith("rates unknown (measurement made on another machine (elsewhere))")
+    said = " ".join(hyrt("devices", cwd=tmp_path, **alone).stdout.split())
+    assert "rates unknown (measurement made on another machine (elsewhere)) cuda " in said
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyrt.errors import ConfigError, DataNotWritten, listed
+from hyrt.machine.atomic_write import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ def check_plot(path: Path, option: str = "--plot") -> None:
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write a figure.
+    """Write a figure, whole or not at all.
 
     Raises
     ------
@@ -50,11 +51,16 @@ def save_plot(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context
 
     try:
-        # Text stays text, which papers and search want: in SVG, and as TrueType in PDF.
-        with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}):
-            figure.savefig(path, metadata=_no_date(path))
+        with (
+            # Text stays text, which papers and search want: in SVG, and as TrueType in PDF.
+            rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}),
+            atomic_file(path) as file,
+        ):
+            figure.savefig(file, format=path.suffix[1:].lower(), metadata=_no_date(path))
     except OSError as error:
-        raise DataNotWritten(f"{path} cannot be written: {error.strerror or error}") from error
+        raise DataNotWritten(
+            f"{path} cannot be written: {error.strerror or error}. Free space, or give another file"
+        ) from error
 
 
 def _no_date(path: Path) -> dict[str, None]:

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _REDRAW_S = 0.1
 # tmux wraps its lines at once while a window is dragged, and tells their new width up to 0.25 s later.
 _SETTLED_S = 0.3
+# So many of the newest lines are kept for a terminal that has to be drawn anew.
+_KEPT_LINES = 200
 # A run of hundreds of short epochs shows about this many of them; metrics.jsonl has all.
 _SHOWN_EPOCHS = 40
 
@@ -96,12 +98,15 @@ class Progress:
         if console is None and not plain and not quiet and self._stream and _can_redraw(self._stream):
             self._console = _make_console(self._stream)
         self._live: Live | None = None
-        # The width of the terminal when the picture was drawn, and the columns of each of its lines.
-        self._drawn: tuple[int, list[int]] = (0, [])
-        # The newest width of the terminal, and since when it has it.
-        self._seen: tuple[int | None, float] = (self._width, -math.inf)
-        # Lines that wait until it keeps its width, and whether the picture ends above them.
+        # The size of the terminal when the picture was drawn, and the columns of each of its lines.
+        self._drawn: tuple[tuple[int, int], list[int]] = ((0, 0), [])
+        # The newest size of the terminal, and since when it has it.
+        self._seen: tuple[tuple[int, int] | None, float] = (self._size, -math.inf)
+        # Lines that wait until it keeps its size, and whether the picture ends above them.
         self._held: list[tuple[str, int, bool]] = []
+        # The newest lines that stay, and the size of a terminal in which rows of a picture went out of sight.
+        self._kept: deque[tuple[str, int]] = deque(maxlen=_KEPT_LINES)
+        self._torn_at: tuple[int, int] | None = None
         self._epochs = 0
         # The epochs of the newest lines of their kind.
         self._epoch_line = self._evaluation_line = 0
@@ -170,6 +175,14 @@ class Progress:
     def _width(self) -> int | None:
         return None if self._console is None else self._console.width
 
+    @property
+    def _size(self) -> tuple[int, int] | None:
+        """The columns and rows of the terminal."""
+        if self._console is None:
+            return None
+        size = self._console.size
+        return size.width, size.height
+
     def _show_steps(self, group: StepGroup) -> None:
         now = self._clock()
         if self._quiet:
@@ -184,9 +197,9 @@ class Progress:
             self._write(lambda: self._redraw(self._picture(group)))
 
     def _is_settled(self, now: float) -> bool:
-        """Whether the terminal has kept its width for a while: what is drawn meanwhile may be too wide."""
-        if self._width != self._seen[0]:
-            self._seen = self._width, now
+        """Whether the terminal has kept its size for a while: what is drawn meanwhile may be too wide."""
+        if self._size != self._seen[0]:
+            self._seen = self._size, now
         return now - self._seen[1] >= _SETTLED_S
 
     def _last_line(self, ended: RunEnded) -> str:
@@ -234,19 +247,15 @@ class Progress:
         if console is None:
             self._write(lambda: self._print_plain(text))
             return
+        self._write(self._end_resized)
+        self._kept.append((text, indent))
+        self._write(lambda: self._print_wrapped(console, text, indent))
+
+    def _print_wrapped(self, console: Console, text: str, indent: int) -> None:
         from rich.text import Text
 
-        # Paths stay whole, so that they can be copied.
-        wrapped = textwrap.fill(
-            text,
-            max(console.width, indent + 20),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        self._write(self._end_resized)
         # As a Text, which rich searches for neither markup nor emoji names (`opencl:0:` could be one).
-        self._write(lambda: console.print(Text(wrapped), soft_wrap=True))
+        console.print(Text("\n".join(_wrapped(text, indent, console.width))), soft_wrap=True)
 
     def _print_plain(self, text: str) -> None:
         if self._stream is None:
@@ -271,10 +280,18 @@ class Progress:
 
         assert self._console is not None
         self._end_resized()
-        lines = self._console.render_lines(picture, pad=False)
-        self._drawn = self._console.width, [Segment.get_line_length(line) for line in lines]
+        # What a low terminal has no rows for is not drawn: the newest steps come first.
+        lines = self._console.render_lines(picture, pad=False)[: self._console.height]
+        size = self._console.size.width, self._console.size.height
+        self._drawn = size, [Segment.get_line_length(line) for line in lines]
         if self._live is None:
-            self._live = Live(picture, console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(
+                picture,
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                vertical_overflow="crop",
+            )
             self._live.start(refresh=True)
         else:
             self._live.update(picture, refresh=True)
@@ -282,13 +299,16 @@ class Progress:
     def _end_live(self) -> None:
         if self._live is not None:
             live, self._live = self._live, None
+            # At its end rich draws all rows once more, also those that the terminal has no room for.
+            live.update("")
             live.stop()
             self._erase_wrapped()
 
     def _end_resized(self) -> None:
-        """End the picture if the terminal has another width now: rich would erase as many rows as it drew."""
-        if self._console is not None and self._console.width != self._drawn[0]:
+        """End the picture if the terminal has another size now: rich would erase as many rows as it drew."""
+        if self._console is not None and self._size != self._drawn[0]:
             self._end_live()
+            self._draw_anew(self._console)
 
     def _erase_wrapped(self) -> None:
         """Erase the rows that a picture has grown by because the terminal became narrower and wrapped it."""
@@ -296,12 +316,40 @@ class Progress:
         from rich.segment import ControlType
 
         assert self._console is not None
-        width, columns = self._drawn
-        now = self._console.width
+        (width, _), columns = self._drawn
+        now, height = self._console.size.width, self._console.size.height
+        more = 0
         if now < width and _wraps_when_resized():
-            rows = sum(max(1, -(-length // now)) - 1 for length in columns)
-            erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * rows
+            more = sum(max(1, -(-length // now)) - 1 for length in columns)
+            erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * more
             self._console.control(Control(*erased))
+        if len(columns) + more > height:
+            # Nothing reaches what has moved out of the top, and a terminal that grows brings it back.
+            self._torn_at = now, height
+
+    def _draw_anew(self, console: Console) -> None:
+        """Where a terminal has grown in which rows of a picture were out of sight: the lines that stay alone.
+
+        Row by row, as terminals may keep what is erased at once among the lines that one can scroll back to.
+        """
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        width, height = console.size.width, console.size.height
+        if self._torn_at is None or (width <= self._torn_at[0] and height <= self._torn_at[1]):
+            return
+        self._torn_at = None
+        rows = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_DOWN, 1)] * height
+        console.control(Control(ControlType.HOME, *rows, ControlType.HOME))
+        shown: list[tuple[str, int]] = []
+        room = height - 1
+        for text, indent in reversed(self._kept):
+            room -= len(_wrapped(text, indent, width))
+            if room < 0:
+                break
+            shown.append((text, indent))
+        for text, indent in reversed(shown):
+            self._print_wrapped(console, text, indent)
 
     def _write(self, action: Callable[[], None]) -> None:
         """Write to the display; when that is impossible, go on without one."""
@@ -349,6 +397,17 @@ def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch
     # Without validation vertices the last evaluation counts.
     place = f"best validation, epoch {epoch}" if "val" in metrics else f"epoch {epoch}"
     return f"{scores} ({place})" if scores else ""
+
+
+def _wrapped(text: str, indent: int, width: int) -> list[str]:
+    """A line as those that fit a terminal. Paths stay whole, so that they can be copied."""
+    return textwrap.wrap(
+        text,
+        max(width, indent + 20),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
 
 
 def _can_redraw(stream: TextIO) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from hyrt.cli.commands import _check_current_folder, _end, app
+from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
 from hyrt.errors import ConfigError, DataNotWritten, HyrtError, StageFailure
 
 
@@ -236,3 +236,21 @@ def test_help_calls_arguments_and_values_by_words_and_not_by_types() -> None:
     ]
     assert texts["hyrt run"].startswith("Usage: hyrt run [OPTIONS] [CONFIG.yaml] [key.path=value ...]\n")
     assert texts["hyrt report"].startswith("Usage: hyrt report [OPTIONS] RUN...\n")
+
+
+def test_a_package_that_cannot_be_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where there is no memory for a library of torch's."""
+
+    def fails(**_: object) -> None:
+        raise ImportError("libtorch_cpu.so: failed to map\nsegment", name="torch._C")
+
+    monkeypatch.setattr("hyrt.cli.commands.app", fails)
+    with pytest.raises(SystemExit) as ended:
+        _run_command()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: torch cannot be imported (libtorch_cpu.so: failed to map segment): see what `hyrt doctor` "
+        "says of it\n"
+    )

@@ -314,7 +314,10 @@ def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
         (b"a: 'b\n", ": not valid YAML: line 2, column 1: the text ends inside a quoted string$"),
         (b"a: b: c\n", ": not valid YAML: line 1, column 5: mapping values are not allowed here$"),
         (b"a: 2020-99-99\n", ": not readable as YAML: month must be in 1..12$"),
-        (b"\xff\xfe\xfa", ": not UTF-8 text$"),
+        (b"\xff\xfe\xfa", ": not UTF-8 text: save it as UTF-8$"),
+        (b"a:\n\tb: 1\n", ": not valid YAML: line 2, column 1: a tab: YAML is indented with spaces$"),
+        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document begins: remove this line, or "),
+        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep one of them$"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
@@ -322,6 +325,17 @@ def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: st
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"bad.yaml.*{message}"):
         load_settings(path)
+
+
+def test_of_a_value_that_a_few_lines_make_huge_the_beginning_is_shown(tmp_path: Path) -> None:
+    """Nine of nine of nine ...: its whole text would be hundreds of thousands of characters."""
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 5)]
+    path = tmp_path / "huge.yaml"
+    path.write_text("\n".join([*lines, "train: {epochs: *a4}"]))
+    with pytest.raises(ConfigError, match=r"setting train\.epochs=\[\[.*: give a whole number$") as caught:
+        build_config({"train": load_settings(path)["train"]})
+    assert len(str(caught.value)) < 400
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -410,7 +424,7 @@ def test_no_value_is_answered_in_the_words_of_pydantic(path: str) -> None:
 def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text("train:\n  lr: 0.1\n  epochs: 2\n  lr: 0.2\n")
-    with pytest.raises(ConfigError, match=r"s\.yaml: not valid YAML: .*line 2.*duplicate key 'lr'"):
+    with pytest.raises(ConfigError, match=r"s\.yaml: not valid YAML: .*line 4.*duplicate key 'lr': keep one"):
         load_settings(file)
     file.write_text("seed: 1\ntrain: {lr: 1e-3}\nseed: 2\n")
     with pytest.raises(ConfigError, match="duplicate key 'seed'"):

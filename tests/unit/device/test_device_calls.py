@@ -21,9 +21,12 @@ def test_what_is_not_hyrts_gets_the_devices_name() -> None:
     def fail() -> None:
         raise RuntimeError("no\npower")
 
-    with pytest.raises(DeviceUnavailable, match="npu:0: open failed: RuntimeError: no power") as caught:
+    says = "npu:0: open failed: RuntimeError: no power"
+    with pytest.raises(DeviceUnavailable, match=f"^{says}$") as caught:
         call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailable)
     assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(DeviceUnavailable, match=f"^{says}: restart it$"):
+        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailable, remedy="restart it")
 
 
 def test_hyrts_own_errors_stay() -> None:

@@ -11,7 +11,7 @@ from hyrt_devices.fpga.probe import xclbin_path
 from hyrt_perfmodel.user_cache import user_cache
 
 from hyrt.doctor.software.kept_rates import judge_kept_rates
-from hyrt.errors import DataError, DataNotWritten
+from hyrt.errors import ConfigError, DataError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.graph.formats import ogb_layout
 from hyrt.machine import kernel_cache
@@ -23,6 +23,19 @@ from hyrt.predict.calibrate import store
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setattr(kernel_cache.os, "access", lambda path, mode: False)
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "abc", "1.5", "²", ""])
+def test_what_keeps_numba_from_compiling_is_named(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    kernel_cache.check_compiler()
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    with pytest.raises(ConfigError, match=f"^NUMBA_NUM_THREADS is '{threads}': set it to a number of at "):
+        kernel_cache.check_compiler()
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with pytest.raises(ConfigError, match=r"^NUMBA_DISABLE_JIT is set, .* compiled kernels: unset it$"):
+        kernel_cache.check_compiler()
 
 
 def test_a_private_folder_is_made_and_said(nowhere: None) -> None:

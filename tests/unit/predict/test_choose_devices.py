@@ -291,7 +291,9 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
     assert kept is not None
     if backend == "Refusing":
         assert resolved.devices == ["cpu:0"]
-        assert choice.unused == (("acme:0", "open failed: RuntimeError: firmware too old"),)
+        (unused,) = choice.unused
+        assert unused[0] == "acme:0"
+        assert unused[1].startswith("open failed: RuntimeError: firmware too old: update its backend or ")
     else:
         # Shares are inverse step times, in the same unit for both.
         work = known_work(resolved, PreparedRun(resolved, graph))

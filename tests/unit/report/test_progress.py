@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -358,7 +360,38 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
+@contextlib.contextmanager
+def in_tmux(folder: Path, script: str, *words: str, size: tuple[int, int]) -> Iterator[Callable[..., str]]:
+    """A script in tmux, which gets the folder and the words; yields what runs a command of tmux."""
+    file = folder / "shown.py"
+    file.write_text(script, encoding="utf-8")
+    tmux = ["tmux", "-f", "/dev/null", "-S", str(folder / "socket")]
+    # Rich takes a size in COLUMNS and LINES for one that never changes.
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "",
+        "LINES": "",
+    }
+    options = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
+
+    def run(*command: str) -> str:
+        return subprocess.run([*tmux, "-u", *command], capture_output=True, check=True).stdout.decode()
+
+    columns, rows = map(str, size)
+    started = [sys.executable, str(file), str(folder), *words]
+    run("new-session", "-d", "-x", columns, "-y", rows, *options, *started)
+    try:
+        yield run
+    finally:
+        (folder / "seen").touch()
+        subprocess.run([*tmux, "kill-server"], check=False)
+
+
+HAS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
+
+
+@HAS_TMUX
 @pytest.mark.parametrize("how", ["line", "dashboard"])
 @pytest.mark.parametrize("dragged", [False, True])
 def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str, dragged: bool) -> None:
@@ -366,33 +399,18 @@ def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str,
 
     It says so at once where a window is resized once; while it is dragged, only now and then.
     """
-    script = tmp_path / "shown.py"
-    script.write_text(DRAGGED if dragged else SHOWN, encoding="utf-8")
-    tmux = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "socket")]
-    words = [sys.executable, str(script), str(tmp_path), how]
-    # Rich takes a width in COLUMNS for one that never changes.
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "LANG": "C.UTF-8", "COLUMNS": ""}
-    options = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
-    subprocess.run([*tmux, "-u", "new-session", "-d", "-x", "130", "-y", "40", *options, *words], check=True)
-    try:
+    with in_tmux(tmp_path, DRAGGED if dragged else SHOWN, how, size=(130, 40)) as tmux:
         for turn, width in enumerate(range(124, 45, -6) if dragged else (70, 45)):
             if turn < 2 - dragged:
                 wait_for(tmp_path / f"ready{turn}")
-            subprocess.run([*tmux, "resize-window", "-x", str(width)], check=True)
+            tmux("resize-window", "-x", str(width))
             time.sleep(0.04 * dragged)
         if dragged:
             time.sleep(0.7)
             (tmp_path / "stop").touch()
         wait_for(tmp_path / "drawn")
         time.sleep(0.2)
-        capture = [*tmux, "-u", "capture-pane", "-p"]
-        visible, whole = (
-            subprocess.run([*capture, *since], capture_output=True, check=True).stdout.decode()
-            for since in ([], ["-S", "-"])
-        )
-    finally:
-        (tmp_path / "seen").touch()
-        subprocess.run([*tmux, "kill-server"], check=False)
+        visible, whole = tmux("capture-pane", "-p"), tmux("capture-pane", "-p", "-S", "-")
     assert visible.count("58/59") == 1
     assert len(re.findall("[0-9]/59", visible)) == 1, visible
     assert visible.count("transfer ") == (how == "dashboard")
@@ -400,6 +418,53 @@ def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str,
     # What stays is still there; tmux itself moves lines out of sight when it wraps others.
     for start in ("data", "model", "devices"):
         assert len(re.findall(f"^{start} ", whole, re.MULTILINE)) == 1, whole
+
+
+# A dashboard before, while and after a window has hardly any room for it; an epoch ends meanwhile.
+TINY = """
+import os, sys, time
+from pathlib import Path
+from unit.report.run_events import STARTED, epoch_ended, steps
+from hyrt.report.terminal.progress import Progress
+
+folder = Path(sys.argv[1])
+with Progress(with_dashboard=True, clock=iter(range(10**6)).__next__) as progress:
+    progress.handle(STARTED)
+    progress.handle(steps(20))
+    for turn, columns in enumerate((20, 100)):
+        (folder / f"ready{turn}").touch()
+        while os.get_terminal_size().columns != columns:
+            time.sleep(0.01)
+        progress.handle(steps(40))
+        progress.handle(steps(41))
+        progress.handle(epoch_ended(turn + 1))
+        progress.handle(steps(57))
+        progress.handle(steps(58))
+        (folder / f"drawn{turn}").touch()
+    while not (folder / "seen").exists():
+        time.sleep(0.01)
+"""
+
+
+@HAS_TMUX
+def test_a_terminal_that_was_tiny_for_a_while_keeps_no_fragments(tmp_path: Path) -> None:
+    """Most of the dashboard goes out of sight there, and comes back when the terminal grows."""
+    with in_tmux(tmp_path, TINY, size=(100, 30)) as tmux:
+        pictures = []
+        for turn, (columns, rows) in enumerate(((20, 4), (100, 30))):
+            wait_for(tmp_path / f"ready{turn}")
+            tmux("resize-window", "-x", str(columns), "-y", str(rows))
+            wait_for(tmp_path / f"drawn{turn}")
+            time.sleep(0.2)
+            pictures.append(tmux("capture-pane", "-p"))
+        whole = tmux("capture-pane", "-p", "-S", "-")
+    tiny, grown = pictures
+    assert tiny.startswith("epoch 1/5  58/59")
+    assert len(re.findall("[0-9]/59", whole)) == 1, whole
+    assert grown == whole
+    lines = grown.split("\n")
+    for start in ("data ", "model ", "devices ", "epoch 1/5  3.5 s", "epoch 2/5  3.5 s", "sample ", "cpu "):
+        assert sum(line.startswith(start) for line in lines) == 1, (start, grown)
 
 
 # Draws and prints all the time, as a run of short epochs does, while somebody drags the window.

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 import re
+import resource
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, DataNotWritten
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.plots.plot_file import check_plot, save_plot
 from hyrt.report.plots.run_plot import chosen_charts, plot_charts
@@ -70,3 +71,21 @@ def test_every_kind_that_is_not_refused_is_written(kind: str, tmp_path: Path) ->
     check_plot(tmp_path / f"x.{kind}", "--output")
     save_plot(Figure(), tmp_path / f"x.{kind}")
     assert (tmp_path / f"x.{kind}").stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"x.{kind}"
+    file.write_bytes(b"before")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files is a full disk to whoever writes, once its signal is ignored, as in Python.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(
+            DataNotWritten, match=r"cannot be written: .*\. Free space, or give another file$"
+        ):
+            save_plot(Figure(), file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [file]
