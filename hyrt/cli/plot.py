@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyrt.cli.options import Force
 from hyrt.cli.trained.plot_learned import Learned, plot_learned
+
+if TYPE_CHECKING:
+    from hyrt.report.html.chart import Chart
+    from hyrt.report.records.run_record import RunRecord
 
 
 def plot(
@@ -69,6 +74,7 @@ def plot(
     from hyrt.report.html.page import labels
     from hyrt.report.plots.plot_file import check_plot
     from hyrt.report.plots.run_plot import chosen_charts, plot_charts
+    from hyrt.report.records.damaged_records import told_of
     from hyrt.report.records.run_record import read_run
     from hyrt.report.terminal.printed_lines import shell_word
 
@@ -87,7 +93,10 @@ def plot(
         return
     # The same folder twice is one run.
     records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
-    there = charts_of(records[0]) if len(records) == 1 else charts_beside(records, labels(records))
+
+    def charted(runs: Sequence[RunRecord]) -> list[Chart]:
+        return charts_of(runs[0]) if len(runs) == 1 else charts_beside(runs, labels(runs))
+
     keys = None if charts is None else [name.strip() for name in charts.split(",")]
-    plot_charts(chosen_charts(there, keys), file)
+    plot_charts(chosen_charts(told_of(records, charted), keys), file)
     typer.echo(f"plot {shell_word(output)}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hyrt.report.records.run_record import RunRecord
 
 
 def report(
@@ -40,6 +44,7 @@ def report(
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.page import REPORT, labels, page_beside, page_of
     from hyrt.report.html.render import write_page
+    from hyrt.report.records.damaged_records import told_of
     from hyrt.report.records.metrics_csv import METRICS, metrics_csv
     from hyrt.report.records.run_record import read_run
     from hyrt.report.terminal.printed_lines import shell_word
@@ -56,11 +61,11 @@ def report(
         name = METRICS if as_csv else REPORT
         output = paths[0] / name if len(paths) == 1 else Path(name)
     file = output_file(output, replace=True)
-    if as_csv:
-        content = metrics_csv(records, labels(records))
-    elif len(records) == 1:
-        content = page_of(records[0], file.parent)
-    else:
-        content = page_beside(records)
-    write_page(file, content)
+
+    def content(runs: Sequence[RunRecord]) -> str:
+        if as_csv:
+            return metrics_csv(runs, labels(runs))
+        return page_of(runs[0], file.parent) if len(runs) == 1 else page_beside(runs)
+
+    write_page(file, told_of(records, content))
     typer.echo(f"{'metrics' if as_csv else 'report'} {shell_word(output)}")

@@ -360,7 +360,8 @@ def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: Sto
             checkpoint = newest_checkpoint(folder, progress)
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
-            graph = opened_graph(config, links=folder.links_path)
+            with folder.dataset_named(config):
+                graph = opened_graph(config, links=folder.links_path)
             session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
             exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -12,7 +12,7 @@ from hyrt.device import Device, DeviceInfo
 from hyrt.device.names import NAME_FORM, NO_NAME
 from hyrt.device.probing import info_of, probed
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one_line
-from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider
+from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider, remedy
 
 if TYPE_CHECKING:
     from hyrt.machine.child_processes.children import Answer
@@ -140,8 +140,7 @@ def _ask_elsewhere(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mappi
 
 
 def _broken(entry: EntryPoint, why: str) -> str:
-    remedy = f": update or uninstall {provider(entry)}" if is_foreign(entry) else ""
-    return f"broken: {one_line(why)}{remedy}"
+    return f"broken: {one_line(why)}{remedy(entry)}"
 
 
 def _hanging(why: str) -> str:

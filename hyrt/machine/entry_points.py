@@ -126,7 +126,7 @@ class EntryPointGroup:
                 raise
             why = " ".join(describe(error).split())
             raise self.error(
-                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: {why}"
+                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: {why}{remedy(entry)}"
             ) from error
 
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
@@ -140,16 +140,17 @@ class EntryPointGroup:
         PluginConflict
             If two distributions declare the name.
         """
-        found = self.load(name)
+        found, entry = self.load(name), self.entry(name)
         if not (isinstance(found, type) and issubclass(found, parent)):
             raise self.error(
-                f"{self.noun} {name!r}: {self.entry(name).value} is not a class derived from "
-                f"{parent.__module__}.{parent.__name__}"
+                f"{self.noun} {name!r}: {entry.value} is not a class derived from "
+                f"{parent.__module__}.{parent.__name__}{remedy(entry)}"
             )
         lacking: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
         if lacking:
             methods = ", ".join(sorted(lacking))
-            raise self.error(f"{self.named(name)}: its class {found.__name__} does not define {methods}")
+            what = f"its class {found.__name__} does not define {methods}"
+            raise self.error(f"{self.named(name)}: {what}{remedy(entry)}")
         return found
 
     def named(self, name: str) -> str:
@@ -182,6 +183,11 @@ def _installed(
 def is_foreign(entry: EntryPoint) -> bool:
     """Whether another distribution than hyrt declares an entry point."""
     return entry.dist is None or entry.dist.name.lower() != "hyrt"
+
+
+def remedy(entry: EntryPoint) -> str:
+    """What to do about one that is broken, to end a message: nothing where it is hyrt's own."""
+    return f": update or uninstall {provider(entry)}" if is_foreign(entry) else ""
 
 
 def provider(entry: EntryPoint) -> str:

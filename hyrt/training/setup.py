@@ -166,6 +166,11 @@ def build_sampler(
             seed=config.seed,
             class_weights=class_weights,
         )
+    if not callable(getattr(sampler, "units", None)):
+        raise ConfigError(
+            f"{SAMPLERS.named(kind)}: build returned {type(sampler).__name__}, which is not a "
+            "hyrt.sampling.sampler.Sampler"
+        )
     with SAMPLERS.blamed(kind, "units"):
         most = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
         units = len(sampler.units(0))

@@ -318,6 +318,41 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     assert said == "error: m x.csv is no run: to write to that file, give it as --output 'm x.csv'\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("summary.json", "metrics", 5),
+        ("summary.json", "epoch_s", "long"),
+        ("metrics.jsonl", "losses", 3),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(
+    run: Path, tmp_path: Path, file: str, key: str, value: object
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    lines = (
+        [json.loads(line) for line in (copy / file).read_text().splitlines()] if file.endswith("l") else []
+    )
+    for line in lines:
+        if key in line:
+            line[key] = value
+    changed = lines or [{**json.loads((copy / file).read_text()), key: value}]
+    (copy / file).write_text("".join(f"{json.dumps(line)}\n" for line in changed))
+    said = refused("report", copy, "-o", "x.html", cwd=tmp_path)
+    assert said.startswith(f"{copy / file}: not what hyrt writes (")
+    assert said.endswith("): copy it again from where it is whole, or move it away")
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_run_without_its_checkpoints_has_a_report(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
+    run_here("report", copy, "-o", "x.html", cwd=tmp_path)
+    assert (tmp_path / "x.html").stat().st_size
+    assert "checkpoints/ is missing: put it back, or start a new run" in refused("eval", copy, cwd=tmp_path)
+
+
 @pytest.mark.parametrize(("output", "said"), [("/dev/null", "is a special file"), (".", "is a folder")])
 def test_what_is_no_regular_file_stays(run: Path, tmp_path: Path, output: str, said: str) -> None:
     assert said in hyrt("report", run, "--output", output, cwd=tmp_path, code=2).stderr

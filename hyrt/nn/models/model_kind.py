@@ -119,8 +119,16 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
     kind = find_model(name)
     with MODELS.blamed(name, "check", passing=(ValueError,)):
         kind.check(hidden=hidden, heads=heads)
+    signature = inspect.signature(kind.layer)
     try:
-        inspect.signature(kind.layer).bind(None, 1, 1, last=True, **options)
+        signature.bind_partial(None, 1, 1, last=True)
+    except TypeError as error:
+        raise ConfigError(
+            f"{MODELS.named(name)}: its layer must take (architecture, in_features, out_features, *, last): "
+            f"{error}"
+        ) from None
+    try:
+        signature.bind(None, 1, 1, last=True, **options)
     except TypeError as error:
         raise ValueError(
             f"model.options={dict(options)} does not go with model.kind={name}: {error}"

@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -138,8 +138,15 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path, *, for_reading: bool = False) -> RunFolder:
         """Open the folder of a run that exists.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        for_reading
+            Its records alone are wanted: a folder whose checkpoints were deleted is a run as well.
 
         Raises
         ------
@@ -154,9 +161,13 @@ class RunFolder:
         if (path / SERIES).is_file():
             raise CheckpointError(f"{path}: is a series of runs: give one of the run folders in it")
         if not (path / "config.yaml").is_file():
-            raise CheckpointError(f"{path}: not the folder of a run: config.yaml is missing")
-        if not run.checkpoints.is_dir():
-            raise CheckpointError(f"{path}: not the folder of a run: checkpoints/ is missing")
+            raise CheckpointError(
+                f"{path}: not the folder of a run: config.yaml is missing: give one such as runs/<name>"
+            )
+        if not for_reading and not run.checkpoints.is_dir():
+            raise CheckpointError(
+                f"{path}: not the folder of a run: checkpoints/ is missing: put it back, or start a new run"
+            )
         return run
 
     @property
@@ -195,7 +206,29 @@ class RunFolder:
                     f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
                     "installed: install it again"
                 )
-        return build_config(settings, lenient=True)
+        try:
+            return build_config(settings, lenient=True)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @contextmanager
+    def dataset_named(self, config: Config) -> Iterator[None]:
+        """Where the block fails as the run's dataset is no longer at its place, say how to give the new one.
+
+        Raises
+        ------
+        DataError
+            Naming the folder, the dataset and the option.
+        """
+        try:
+            yield
+        except DataError as error:
+            source = config.data.source
+            if not os.path.isabs(source) or os.path.lexists(source):
+                raise
+            raise DataError(
+                f"{self.path}: its dataset {source} is not there any more: give its new place as --data"
+            ) from error
 
     def set_config(self, config: Config) -> None:
         """Replace the settings, where a resumed run has others."""

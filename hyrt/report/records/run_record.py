@@ -73,7 +73,7 @@ def read_run(path: Path) -> RunRecord:
     DataError
         If one of its files is damaged, naming it.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, for_reading=True)
     lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
     return RunRecord(
         path=path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,9 @@ def open_trained(
         source = config.data.source if graph is None else graph
         # The run's own split is one of the run's own dataset.
         is_own = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
-        graph = opened_graph(config, source, run / LINKS if is_own else None)
+        named = RunFolder(run).dataset_named(config) if graph is None else nullcontext()
+        with named:
+            graph = opened_graph(config, source, run / LINKS if is_own else None)
     elif config.train.predicts_links:
         graph = link_graph(config, graph, run / LINKS)
     model = build_model(config, graph) if module is None else module

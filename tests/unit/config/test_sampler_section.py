@@ -176,7 +176,7 @@ def test_the_default_of_any_other_kind_is_dropped(installed: list[EntryPoint]) -
             r"sampler\.kind 'broken': its no_such_module:Sampler .* is broken: .*No module",
         ),
         ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
-        (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build$"),
+        (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build: "),
         (f"{__name__}:Raises", r"^sampler\.kind 'broken' \(.*: check failed: KeyError: 'depth'$"),
         (f"{__name__}:Refuses", r"^sampler\.half is too small$"),
         (f"{__name__}:Unread", r"'broken' \(.*: reading its fields failed: .*'NoSuchType' is not defined"),

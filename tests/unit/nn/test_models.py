@@ -36,6 +36,11 @@ class Priceless(Biased):
     costs_like = "nonsense"
 
 
+class Narrow(Biased):
+    def layer(self, architecture: Any) -> Any:  # type: ignore[override]
+        raise AssertionError
+
+
 class Raising(Biased):
     def layer(self, *_: Any, last: bool, **__: Any) -> Any:
         raise RuntimeError("no\n  layer")
@@ -56,6 +61,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("priceless", f"{here}:Priceless", "hyrt.models"),
         EntryPoint("raising", f"{here}:Raising", "hyrt.models"),
         EntryPoint("foreign", f"{here}:Foreign", "hyrt.models"),
+        EntryPoint("narrow", f"{here}:Narrow", "hyrt.models"),
         EntryPoint("number", f"{here}:ENTRIES", "hyrt.models"),
         EntryPoint("twice", f"{here}:Biased", "hyrt.models"),
         EntryPoint("twice", f"{here}:Unfinished", "hyrt.models"),
@@ -80,6 +86,9 @@ def test_a_model_is_built_by_its_kind_with_its_options() -> None:
         check_model("biased", {"scale": 1}, hidden=6, heads=4)
     with pytest.raises(ValueError, match="'bias'"):
         check_model("gcn", {"bias": 1}, hidden=6, heads=4)
+    says = r"^model.kind 'narrow' \(.*\): its layer must take \(architecture, in_features, .*, last\): "
+    with pytest.raises(ConfigError, match=says):
+        check_model("narrow", {}, hidden=6, heads=4)
 
 
 def test_the_last_layer_of_gat_has_as_many_heads_as_it_is_given() -> None:
@@ -98,7 +107,8 @@ def test_what_is_no_model_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown model.kind 'gnc' \(did you mean 'gcn'\?\)"):
         find_model("gnc")
     with pytest.raises(
-        ConfigError, match=r"'number': unit\.nn\.test_models:ENTRIES is not a class derived from"
+        ConfigError,
+        match=r"'number': unit\.nn\.test_models:ENTRIES is not a class derived from .*: update or uninstall",
     ):
         find_model("number")
     with pytest.raises(PluginConflict, match="twice"):
@@ -109,7 +119,7 @@ def test_what_is_no_model_is_named() -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("unfinished", "its class Unfinished does not define layer$"),
+        ("unfinished", "its class Unfinished does not define layer: update or uninstall "),
         ("priceless", "costs_like is 'nonsense': give one of graphsage, gcn, gin, gat, or leave it empty$"),
         ("raising", "layer 0 failed: RuntimeError: no layer$"),
         ("foreign", "layer returned Linear, which is not derived from hyrt.nn.layer.Layer$"),

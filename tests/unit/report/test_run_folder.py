@@ -136,6 +136,25 @@ def test_open_says_what_is_missing(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
+def test_settings_of_another_version_are_named_with_their_file(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run", Config())
+    (run.path / "config.yaml").write_text("train: {from_the_future: 1}\n")
+    with pytest.raises(ConfigError, match=r"run/config\.yaml: unknown setting 'train\.from_the_future'"):
+        run.config()
+
+
+def test_a_dataset_that_has_moved_is_asked_for(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run", Config())
+    for source, says in (
+        ("/gone/g.npz", "its dataset /gone/g.npz is not there any more: give its new place as --data"),
+        (str(tmp_path), "no such key"),
+        ("gone.npz", "no such key"),
+    ):
+        config = build_config({"data": {"source": source}})
+        with pytest.raises(DataError, match=says), run.dataset_named(config):
+            raise DataError("no such key")
+
+
 def test_records(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run", Config())
     clock = Clock()

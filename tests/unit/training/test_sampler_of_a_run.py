@@ -89,7 +89,7 @@ def settings(kind: str, **more: Any) -> Any:
             "its first step has 64 units, but its units_per_step says 7: a step may have fewer",
         ),
         ("FailsToBuild", {}, "build failed: IndexError: no such row$"),
-        ("BuildsNothing", {}, "units failed: AttributeError: 'NoneType' object has no attribute 'units'$"),
+        ("BuildsNothing", {}, "build returned NoneType, which is not a hyrt.sampling.sampler.Sampler$"),
         ("Altered", {"what": "no units"}, "its first step has 0 units, but"),
         ("Altered", {"what": "no steps"}, "steps_per_epoch is 0: an epoch has at least one step$"),
     ],
