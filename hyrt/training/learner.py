@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hyrt.config import Config
 from hyrt.errors import ConfigError, StageFailure, describe
 from hyrt.nn.typed.learned_rows import LearnedRows, tables_of
-from hyrt.nn.typed.table_optimizer import TABLE_RULES, TableOptimizer
+from hyrt.nn.typed.row_rules import ROW_RULES
+from hyrt.nn.typed.table_optimizer import TableOptimizer
 
 Made = TypeVar("Made")
 
@@ -225,11 +226,11 @@ def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOpt
         If the optimizer has no such rule, or an option that would change all rows.
     """
     train = config.train
-    rule = TABLE_RULES.get(train.optimizer)
+    rule = ROW_RULES.get(train.optimizer)
     if rule is None:
         raise ConfigError(
             f"train.optimizer={train.optimizer} has no rule for learned rows, of which a step changes those "
-            f"that it reads: give one of {', '.join(TABLE_RULES)}"
+            f"that it reads: give one of {', '.join(ROW_RULES)}"
         )
     moving = [name for name in ("momentum", "amsgrad", "maximize") if train.optimizer_options.get(name)]
     if moving:
@@ -238,8 +239,7 @@ def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOpt
         )
     known = inspect.signature(rule).parameters
     options = {name: value for name, value in train.optimizer_options.items() if name in known}
-    options.pop("weight_decay", None)
-    return TableOptimizer(tables, lambda values: rule([values], **{"lr": train.lr, **options}))
+    return TableOptimizer(tables, lambda values: rule(values, **options))
 
 
 def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:

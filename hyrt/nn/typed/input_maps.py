@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import numpy as np
 import torch
 from torch import nn
 
 from hyrt.nn.operators.product import linear
 from hyrt.nn.typed.learned_rows import LearnedRows
 from hyrt.nn.typed.permuted_rows import permuted
+from hyrt.nn.typed.stacked_products import stacked_products
 from hyrt.nn.typed.typed_input import TypedInput, TypedSources, TypePart
 from hyrt.nn.typed.typed_shape import TypedShape
 
@@ -92,12 +90,12 @@ def typed_linear(
     -------
     [n, out] in the same order.
     """
-    ends = np.cumsum([0, *sizes]).tolist()
+    by, added = weights.unbind(), None if bias is None else bias.unbind()
     parts = [
-        linear(rows, weights[number], None if bias is None else bias[number], low_precision=low_precision)
-        for number, (rows, (start, stop)) in enumerate(
-            zip(torch.split(x, sizes), pairwise(ends), strict=True)
-        )
-        if stop > start
+        (rows, by[number], None if added is None else added[number])
+        for number, rows in enumerate(torch.split(x, sizes))
+        if len(rows)
     ]
-    return torch.cat(parts) if parts else x.new_empty((0, weights.shape[1]))
+    return (
+        stacked_products(parts, low_precision=low_precision) if parts else x.new_empty((0, weights.shape[1]))
+    )

@@ -11,16 +11,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from hyrt.nn.inputs import Rows, own_rows, source_rows
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.saga.over_block import relabelled
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.typed.by_relation import by_relation
 from hyrt.nn.typed.input_maps import typed_linear
 from hyrt.nn.typed.permuted_rows import permuted
+from hyrt.nn.typed.stacked_products import stacked_products
 from hyrt.nn.typed.type_order import order_by_type
 from hyrt.nn.typed.typed_input import TypedSources
 from hyrt.nn.typed.typed_shape import TypedShape
@@ -67,34 +70,36 @@ def relation_sums(
     split = by_relation(block, shape.num_relations)
     if isinstance(x, TypedSources):
         total = _own_of_types(block, x, shape, own, bias, low_precision=low_precision)
-        made = _runs_of_types(split, x, shape, weights, low_precision=low_precision)
     else:
         total = _own(block, x, shape, own, bias, low_precision=low_precision)
-        made = _runs(split, source_rows(x), weights, low_precision=low_precision)
-    if not made:
+    if not split.present:
         return total
-    return aggregate(split.sums, torch.cat(made), "sum", onto=total)
+    if isinstance(x, TypedSources):
+        made = _runs_of_types(split, x, shape, weights, low_precision=low_precision)
+    else:
+        made = _runs(split, source_rows(x), weights, low_precision=low_precision)
+    return aggregate(split.sums, made, "sum", onto=total)
 
 
-def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool) -> list[torch.Tensor]:
-    """For each relation that is there, [runs, out]."""
+def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool) -> torch.Tensor:
+    """[P, out] the mean of each run times its relation's matrix."""
     out, width = weights.shape[1:]
-    present = split.present
+    by, present = weights.unbind(), split.present
     first = [
         r for r in present if isinstance(x, torch.Tensor) and _multiplies_first(split, r, len(x), out, width)
     ]
     if not first:
         means = torch.split(aggregate(split.runs, x, "mean"), split.sizes)
-        return [linear(means[r], weights[r], low_precision=low_precision) for r in present]
+        return stacked_products([(means[r], by[r], None) for r in present], low_precision=low_precision)
     made = []
     for r in present:
         if r in first:
-            products = linear(x, weights[r], low_precision=low_precision)
+            products = linear(x, by[r], low_precision=low_precision)
             made.append(aggregate(split.of(r), products, "mean"))
         else:
             mean = aggregate(split.of(r), x, "mean")
-            made.append(linear(mean, weights[r], low_precision=low_precision))
-    return made
+            made.append(linear(mean, by[r], low_precision=low_precision))
+    return torch.cat(made)
 
 
 def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: int, width: int) -> bool:
@@ -106,25 +111,27 @@ def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: in
 
 def _runs_of_types(
     split: RelationSplit, x: TypedSources, shape: TypedShape, weights: torch.Tensor, *, low_precision: bool
-) -> list[torch.Tensor]:
+) -> torch.Tensor:
     """As `_runs`, over rows that no map has been applied to: means of rows are mapped, not the rows."""
-    made = []
+    made, by = [], weights.unbind()
     for r in split.present:
         source = shape.relations[r][0]
         part = x.parts[source]
         block = of_type(split.of(r), x.order, source)
         mean = aggregate(block, part.rows, "mean")
-        weight, bias = _through(weights[r], part.weight, part.bias)
-        made.append(linear(mean, weight, bias, low_precision=low_precision))
-    return made
+        made.append((mean, *_through(by[r], part.weight, part.bias)))
+    return stacked_products(made, low_precision=low_precision)
 
 
 def of_type(block: Any, order: Any, source: int) -> Any:
     """A block whose sources all have one type, over the rows of that type."""
     of_source = order.of(source)
-    columns = order.places[block.columns] - order.starts[source]
     if isinstance(block, TensorBlock):
+        columns = order.places[block.columns.long()] - order.starts[source]
         return block.part_of(block.num_dst, columns=columns, sources=of_source)
+    columns = empty_array(block.num_edges, np.int32)
+    np.take(order.places, block.columns, out=columns, mode="clip")
+    columns -= order.starts[source]
     return replace(block, columns=columns, sources=of_source, num_src=len(of_source), _transposed=None)
 
 
@@ -188,14 +195,15 @@ def _own_of_types(
     """As `_own`, over rows that no map has been applied to."""
     order = destinations_by_type(block, shape)
     made = []
+    whose = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue
         # Destinations come first among the sources, and so among those of their type.
-        weight, before = _through(own if own.ndim == 2 else own[number], part.weight, part.bias)
-        together = bias if before is None else before + bias
-        made.append(linear(part.rows[:size], weight, together, low_precision=low_precision))
-    return permuted(torch.cat(made), order.places, order.order)
+        weight, before = _through(whose[number], part.weight, part.bias)
+        made.append((part.rows[:size], weight, bias if before is None else before + bias))
+    products = stacked_products(made, low_precision=low_precision)
+    return permuted(products, order.places, order.order)
 
 
 def footprint_row(width: int, out: int, num_relations: int) -> int:
