@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,13 @@ from hyrt.cli.trained.plot_learned import Learned, plot_learned
 if TYPE_CHECKING:
     from hyrt.report.html.chart import Chart
     from hyrt.report.records.run_record import RunRecord
+
+
+class Method(StrEnum):
+    """How `hyrt plot --embeddings` lays out rows on a plane."""
+
+    pca = "pca"
+    umap = "umap"
 
 
 def plot(
@@ -34,9 +42,16 @@ def plot(
         bool,
         typer.Option(
             "--embeddings",
-            help="Plot the embeddings of one run's vertices on their principal plane, coloured by class.",
+            help="Plot the embeddings of one run's vertices on a plane, coloured by class.",
         ),
     ] = False,
+    method: Annotated[
+        Method | None,
+        typer.Option(
+            help="How --embeddings finds the plane: pca, the default, takes the two principal components; "
+            'umap keeps near vertices near, and needs pip install "hyrt[umap]".',
+        ),
+    ] = None,
     confusion: Annotated[
         bool,
         typer.Option(
@@ -65,6 +80,7 @@ def plot(
       hyrt plot runs/mine -o loss.pdf --charts loss
       hyrt plot runs/gcn runs/gat -o compared.svg --charts metrics,step
       hyrt plot runs/mine -o embeddings.pdf --embeddings
+      hyrt plot runs/mine -o embeddings.pdf --embeddings --method umap
       hyrt plot runs/mine -o confusion.pdf --confusion
       hyrt plot runs/mine -o roc.pdf --roc
     """  # noqa: D301
@@ -72,6 +88,7 @@ def plot(
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.charts_of_run import charts_beside, charts_of
     from hyrt.report.html.page import labels
+    from hyrt.report.plots.planes import check_umap
     from hyrt.report.plots.plot_file import check_plot
     from hyrt.report.plots.run_plot import chosen_charts, plot_charts
     from hyrt.report.records.damaged_records import told_of
@@ -86,9 +103,13 @@ def plot(
         raise ConfigError(f"--{asked[0]} and --{asked[1]} exclude each other: plot them to two files")
     if wanted and len(runs) > 1:
         raise ConfigError(f"--{asked[0]} is a plot of one run: give one")
+    if method and not embeddings:
+        raise ConfigError("--method is how --embeddings finds a plane: add --embeddings")
+    if method == Method.umap:
+        check_umap()
     file = output_file(output, replace=force)
     if wanted:
-        said = plot_learned(runs[0], wanted[0], file)
+        said = plot_learned(runs[0], wanted[0], file, by_umap=method == Method.umap)
         typer.echo(f"plot {shell_word(output)}: {said}")
         return
     # The same folder twice is one run.

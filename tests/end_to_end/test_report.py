@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,10 @@ def test_what_was_learned_is_plotted(run: Path, tmp_path: Path) -> None:
     counts = [row for row in rows((run / "report.html").read_text()) if len(row) == 6 and "%" in row[-1]]
     diagonal = [int(row[1 + each].replace(",", "")) for each, row in enumerate(counts)]
     assert (len(counts), sum(diagonal)) == (4, right)
+    if find_spec("umap") is None:
+        told = refused("plot", run, "-o", "x.svg", "--embeddings", "--method", "umap", cwd=tmp_path)
+        assert 'pip install "hyrt[umap]"' in told
+    assert "add --embeddings" in refused("plot", run, "-o", "x.svg", "--method", "pca", cwd=tmp_path)
     told = refused("plot", run, "-o", "x.svg", "--embeddings", "--confusion", cwd=tmp_path)
     assert "--embeddings and --confusion exclude each other" in told
     assert "--confusion is a plot of one run" in refused(

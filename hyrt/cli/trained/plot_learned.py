@@ -12,10 +12,11 @@ import typer
 Learned = Literal["embeddings", "confusion", "roc"]
 
 
-def plot_learned(run: Path, what: Learned, file: Path) -> str:
+def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False) -> str:
     """Plot embeddings of all vertices, classes taken for others, or ROC curves; says what was plotted.
 
-    Confusions and curves are those of the test vertices, or of the validation vertices where there are none.
+    With `by_umap`, embeddings are laid out by UMAP, and else on their principal plane. Confusions and curves
+    are those of the test vertices, or of the validation vertices where there are none.
 
     Raises
     ------
@@ -32,8 +33,8 @@ def plot_learned(run: Path, what: Learned, file: Path) -> str:
     from hyrt.nn.links.link_gnn import LinkGNN
     from hyrt.nn.model import GNN
     from hyrt.objective.metrics import confusion_matrix
+    from hyrt.report.plots import planes
     from hyrt.report.plots.learned_plot import plot_confusion, plot_embeddings
-    from hyrt.report.plots.planes import by_principal_components
     from hyrt.report.plots.roc_plot import plot_roc, roc_curves
     from hyrt.report.records.trained_run import open_trained
     from hyrt.training.setup import assign_threads, evaluation_workers
@@ -65,7 +66,8 @@ def plot_learned(run: Path, what: Learned, file: Path) -> str:
         rows = np.load(rows_file)
     if what == "embeddings":
         labels = graph.labels[vertices] if labelled == "classes" else None
-        plot_embeddings(by_principal_components(rows), labels, file)
+        plane = planes.by_umap(rows, config.seed) if by_umap else planes.by_principal_components(rows)
+        plot_embeddings(plane, labels, file)
         return f"embeddings of {len(rows):,} vertices"
     labels, name = graph.vertices.labels_of(vertices), {"test": "test", "val": "validation"}[split]
     if what == "confusion":

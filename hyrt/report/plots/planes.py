@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import ConfigError
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]
+
+# UMAP's own default.
+_NEIGHBOURS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,48 @@ def by_principal_components(rows: Array) -> Plane:
     places, parts = principal_plane(rows)
     first, second = (f"component {axis}, {part:.0%} of the variance" for axis, part in enumerate(parts, 1))
     return Plane(places, (first, second))
+
+
+def check_umap() -> None:
+    """Before anything is computed: whether UMAP is installed.
+
+    Raises
+    ------
+    ConfigError
+        If it is not.
+    """
+    # Not by the module's name, which another package has too; and importing it compiles for seconds.
+    try:
+        distribution("umap-learn")
+    except PackageNotFoundError:
+        raise ConfigError('--method umap needs umap-learn: pip install "hyrt[umap]"') from None
+
+
+def by_umap(rows: Array, seed: int) -> Plane:
+    """Rows where their nearest neighbours stay near: UMAP (McInnes, Healy and Melville, 2018).
+
+    Parameters
+    ----------
+    rows
+        [n, width] numbers, more rows than the 15 neighbours that each is laid out by.
+    seed
+        What equal places come from.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few rows.
+    """
+    if len(rows) <= _NEIGHBOURS:
+        raise ConfigError(
+            f"--method umap lays out each vertex by its {_NEIGHBOURS} nearest ones, but there are "
+            f"{len(rows)} vertices in all: use --method pca"
+        )
+    from umap import UMAP
+
+    with warnings.catch_warnings():
+        # Of details of its start that nobody can mend.
+        warnings.simplefilter("ignore")
+        # With a seed it uses one thread whatever it is told.
+        places = UMAP(n_neighbors=_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
+    return Plane(np.asarray(places, np.float64), ("UMAP 1", "UMAP 2"))

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hyrt.errors import ConfigError
 from hyrt.objective.metrics import confusion_matrix
-from hyrt.report.plots.planes import principal_plane
+from hyrt.report.plots.planes import by_umap, principal_plane
 from hyrt.report.plots.roc_plot import RocCurve, plot_roc, roc_curves
 
 RANDOM = np.random.default_rng(5)
@@ -42,6 +43,19 @@ def test_confusions_are_those_of_scikit_learn() -> None:
     known = labels >= 0
     expected = metrics.confusion_matrix(labels[known], scores[known].argmax(1), labels=range(5))
     np.testing.assert_array_equal(confusion_matrix(scores, labels), expected)
+
+
+def test_umap_keeps_near_rows_near_and_says_what_it_needs() -> None:
+    pytest.importorskip("umap")
+    groups = np.repeat(np.arange(4), 40)
+    rows = (RANDOM.normal(size=(4, 8))[groups] * 9 + RANDOM.normal(size=(160, 8))).astype(np.float32)
+    places = by_umap(rows, seed=3).places
+    centres = np.stack([places[groups == each].mean(0) for each in range(4)])
+    nearest = np.linalg.norm(places[:, None] - centres, axis=2).argmin(1)
+    assert np.mean(nearest == groups) > 0.95
+    np.testing.assert_array_equal(by_umap(rows, seed=3).places, places)
+    with pytest.raises(ConfigError, match="there are 15 vertices in all: use --method pca"):
+        by_umap(rows[:15], seed=3)
 
 
 def check_curves(found: list[RocCurve], expected: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
