@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hyrt.cli.options import AsJson, Command, Force, Group
+
+if TYPE_CHECKING:
+    from hyrt.graph.graph import Graph
 
 data_app = typer.Typer(
     cls=Group, help="Inspect, import, convert and generate datasets.", no_args_is_help=True
@@ -16,12 +19,12 @@ data_app = typer.Typer(
 
 _SOURCE_HELP = (
     "The dataset: a .npz file, a folder of .npy files or of parts, synthetic:PRESET[,key=value,...], "
-    "ogbn-NAME, mag240m, or a folder downloaded by ogb."
+    "ogbn-NAME, mag240m, mag240m:typed, or a folder downloaded by ogb."
 )
 _SPEC_HELP = (
-    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s or "
-    "papers-s, and the keys are vertices, edges, features, classes, train, val, test, homophily, signal, "
-    "dtype and seed. Counts may end in k, M or G."
+    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s, "
+    "papers-s or typed, and the keys are vertices, edges, features, classes, train, val, test, homophily, "
+    "signal, dtype and seed. Counts may end in k, M or G."
 )
 _DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
 
@@ -36,7 +39,8 @@ def info(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Also say what full-graph training of this kind of model keeps in memory, array by array.",
+            help="Also say what full-graph training of this kind of model keeps in memory, array by array; "
+            "of a typed graph, what is known of any training.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -60,11 +64,23 @@ def info(
         facts["partition"] = partition_figures(read_manifest(folder))
         lines += ["", *partition_lines(facts["partition"])]
     if memory is not None:
-        from hyrt.predict.graph_memory import memory_facts, memory_lines
-
-        facts["full_graph_memory"] = memory_facts(graph, memory)
-        lines += ["", *memory_lines(facts["full_graph_memory"])]
+        key, told = _memory(graph, memory)
+        facts |= key
+        lines += ["", *told]
     typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
+
+
+def _memory(graph: Graph, kind: str) -> tuple[dict[str, Any], list[str]]:
+    """What training keeps in memory, for JSON and as lines."""
+    if graph.types is not None:
+        from hyrt.predict.whole_graphs.typed_memory import typed_memory_facts, typed_memory_lines
+
+        found = typed_memory_facts(graph, kind)
+        return {"typed_memory": found}, typed_memory_lines(found)
+    from hyrt.predict.graph_memory import memory_facts, memory_lines
+
+    found = memory_facts(graph, kind)
+    return {"full_graph_memory": found}, memory_lines(found)
 
 
 @data_app.command(cls=Command)

@@ -1,0 +1,64 @@
+"""What training on a typed graph keeps in memory, as far as it is known before a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hyrt.config.command_line import new_config
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.nn.models.model_kind import find_model
+from hyrt.quantities import size
+
+_FLOAT_BYTES = 4
+_WITH_MOMENTS = 3
+
+
+def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
+    """The memory of the graph, its rows and the rows that a kind of model learns, ready for JSON.
+
+    Parameters
+    ----------
+    graph
+        An open typed graph.
+    kind
+        The kind of the model, such as rgcn.
+
+    Returns
+    -------
+    `model`, and `arrays`, the bytes of each: learned rows are counted with the two moments of Adam, at the
+    kind's default width. What a step computes comes on top, and is not known before a run.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such kind, or it is not for typed graphs.
+    """
+    if not find_model(kind).typed:
+        raise ConfigError(
+            f"{graph.name} has types of vertices, and the model {kind} is not for these: ask for rgcn"
+        )
+    types, rows = graph.types, graph.features
+    assert types is not None
+    assert isinstance(rows, TypedRows)
+    hidden = new_config(None, [f"model.kind={kind}"]).model.hidden
+    arrays = {"topology": graph.topology.nbytes}
+    for name, table in zip(types.vertex_types, rows.tables, strict=True):
+        if table is not None:
+            arrays[f"feature rows of {name}"] = table.nbytes
+        else:
+            learned = _WITH_MOMENTS * _FLOAT_BYTES * types.count(name) * hidden
+            arrays[f"learned rows of {name}, moments"] = learned
+    return {"model": kind, "arrays": arrays}
+
+
+def typed_memory_lines(facts: dict[str, Any]) -> list[str]:
+    """The facts of `typed_memory_facts` as lines for a terminal."""
+    arrays = facts["arrays"]
+    width = max(map(len, arrays))
+    return [
+        f"training with {facts['model']} keeps {size(sum(arrays.values()))} besides what a step computes:",
+        *(f"  {name:<{width}}  {size(bytes_):>10}" for name, bytes_ in arrays.items()),
+        "  what lies in a folder is mapped: its pages need not stay in memory",
+    ]
