@@ -139,7 +139,7 @@ def open_trainers(
             if threads_for(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            _check_typed(info, graph)
+            _check_typed(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
@@ -167,12 +167,16 @@ def open_trainers(
         yield trainers
 
 
-def _check_typed(info: DeviceInfo, graph: Graph) -> None:
+def _check_typed(config: Config, info: DeviceInfo, graph: Graph) -> None:
     """Refuse a device that cannot take rows of several types."""
     if graph.types is not None and "typed" not in info.forms:
         raise UnsupportedModel(
             f"{info.name} takes rows of one type of vertices, and {graph.name} has "
             f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
+        )
+    if graph.types is not None and config.sampler.whole_graph and "in_place" not in info.forms:
+        raise UnsupportedModel(
+            f"{info.name} trains typed graphs in mini-batches, not whole: omit --full-graph, or train on cpu"
         )
 
 

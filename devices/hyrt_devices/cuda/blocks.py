@@ -16,6 +16,9 @@ from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.typed.tensor_order import TensorOrder
+from hyrt.nn.typed.type_order import TypeOrder
+from hyrt.nn.typed.typed_input import TypedInput
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors, SentRows
@@ -63,7 +66,13 @@ class Shipment:
         self._labels = self.parcel.add(batch.labels)
         self._target_weights = self._optional(batch.target_weights)
         self._target_rows = self._optional(batch.target_rows)
-        self._rows, self._places = self._pack_rows(batch.inputs)
+        self._typed = batch.inputs if isinstance(batch.inputs, TypedInput) else None
+        self._rows, self._places = self._pack_rows(None if self._typed is not None else batch.inputs)
+        if self._typed is not None:
+            # Kept: the parcel knows arrays by where they are.
+            self._arrays = self._arrays_of(self._typed)
+            for array in self._arrays:
+                self.parcel.add(array)
 
     def _pack_rows(self, inputs: Any) -> tuple[RowArrays | None, NDArray[np.int32] | None]:
         """The rows that travel, and where each row is, if the device keeps some."""
@@ -77,6 +86,24 @@ class Shipment:
         if cached is not None:
             self.parcel.add(cached.places)
         return packed, None if cached is None else cached.places
+
+    @staticmethod
+    def _arrays_of(typed: TypedInput) -> list[NDArray[Any]]:
+        """What travels of rows of several types: the matrices, and the order of the sources."""
+        order = typed.order
+        assert isinstance(order, TypeOrder), "it comes from the host"
+        matrices = [matrix.numpy() for matrix in typed.matrices if matrix is not None]
+        return [*matrices, order.order, order.places]
+
+    def _unpack_typed(self, typed: TypedInput, arrived: list[torch.Tensor]) -> TypedInput:
+        """Rows of several types on the device; the numbers of rows of tables stay here."""
+        *matrices, order, places = (arrived[self.parcel.add(each)] for each in self._arrays)
+        return TypedInput(
+            TensorOrder(order.long(), places.long(), typed.order.starts),
+            [None if matrix is None else matrices.pop(0) for matrix in typed.matrices],
+            typed.tables,
+            self._device,
+        )
 
     def _unpack_rows(self, arrived: list[torch.Tensor], kept: RowTensors | None) -> SentRows | None:
         if self._rows is None:
@@ -137,11 +164,16 @@ class Shipment:
                 )
             )
         rows = self._unpack_rows(arrived, kept)
+        inputs: torch.Tensor | Aggregated | TypedInput | None = None
+        if self._typed is not None:
+            inputs = self._unpack_typed(self._typed, arrived)
+        elif rows is not None:
+            inputs = inputs_of(rows, blocks[0])
         return Delivery(
             blocks=blocks,
             labels=arrived[self._labels],
             target_weights=at(self._target_weights),
-            inputs=None if rows is None else inputs_of(rows, blocks[0]),
+            inputs=inputs,
             target_rows=at(self._target_rows),
         )
 
@@ -156,7 +188,7 @@ class Delivery:
     """[n] int64."""
     target_weights: torch.Tensor | None
     """[n] float32 or None."""
-    inputs: torch.Tensor | Aggregated | None
+    inputs: torch.Tensor | Aggregated | TypedInput | None
     """[num_src, f] rows of the first block's sources, or their aggregate; None until the device has gathered
     them."""
     target_rows: torch.Tensor | None = None

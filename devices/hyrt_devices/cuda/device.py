@@ -46,6 +46,7 @@ from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.torch_threads import use_one_torch_thread
+from hyrt.nn.typed.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.quantities import size
@@ -601,6 +602,7 @@ class TorchDevice(
                 "transfer": driver.seconds(staged.begun, staged.arrived),
                 "propagate": driver.seconds(begun, ended),
             },
+            row_gradients=take_row_gradients(model),
         )
 
     def _tell(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from hyrt.nn.typed.tensor_order import TensorOrder
 from hyrt.nn.typed.type_order import TypeOrder
 from hyrt.quantities import one_line
 
@@ -16,7 +17,7 @@ from hyrt.quantities import one_line
 class TypedInput:
     """The rows of a block's sources, as the load stage gathers them."""
 
-    order: TypeOrder
+    order: TypeOrder | TensorOrder
     """Of the sources, which those of a type are a part of."""
     matrices: list[torch.Tensor | None]
     """By type, [n, f] float32 rows of its sources, in their order; None where rows are learned."""
@@ -50,8 +51,8 @@ class TypePart:
 class TypedSources:
     """Rows of a block's sources by type, with the maps that are not applied yet."""
 
-    order: Any
-    """Of the sources: a `TypeOrder`, or a `TensorOrder` on a device."""
+    order: TypeOrder | TensorOrder
+    """Of the sources."""
     parts: list[TypePart]
     """By type."""
 

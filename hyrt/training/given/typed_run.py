@@ -73,6 +73,10 @@ def check_typed_sampler(config: Config, graph: Graph) -> None:
             f"sampler.kind={config.sampler.kind} does not know the relations of {graph.name}: give "
             f"{' or '.join(_SAMPLERS)}"
         )
+    if config.data.cache is not None:
+        raise ConfigError(
+            f"data.cache={config.data.cache}: devices keep rows of one type alone: omit it with {graph.name}"
+        )
     if graph.links is not None:
         raise ConfigError(
             f"{graph.name}: links of a typed graph cannot be predicted yet: train for the labels of a type"

@@ -24,6 +24,7 @@ from hyrt.nn.typed.by_relation import by_relation
 from hyrt.nn.typed.input_maps import typed_linear
 from hyrt.nn.typed.permuted_rows import permuted
 from hyrt.nn.typed.stacked_products import stacked_products
+from hyrt.nn.typed.tensor_order import order_tensors_by_type
 from hyrt.nn.typed.type_order import order_by_type
 from hyrt.nn.typed.typed_input import TypedSources
 from hyrt.nn.typed.typed_shape import TypedShape
@@ -165,7 +166,7 @@ def _own(
 
 def sources_by_type(block: Any, shape: TypedShape) -> Any:
     """The order of a block's sources by type."""
-    return order_by_type(shape.starts, block.sources)
+    return _by_type(block, shape, block.sources)
 
 
 def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
@@ -180,7 +181,13 @@ def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torc
 
 def destinations_by_type(block: Any, shape: TypedShape) -> Any:
     """The order of a block's destinations by type."""
-    return order_by_type(shape.starts, block.destinations)
+    return _by_type(block, shape, block.destinations)
+
+
+def _by_type(block: Any, shape: TypedShape, ids: Any) -> Any:
+    if isinstance(block, TensorBlock):
+        return order_tensors_by_type(shape.starts.tolist(), ids)
+    return order_by_type(shape.starts, ids)
 
 
 def _own_of_types(
