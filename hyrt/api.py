@@ -14,6 +14,7 @@ from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
 from hyrt.machine.kernel_cache import check_compiler
+from hyrt.machine.path_length import is_too_long
 from hyrt.section import as_list
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def train(
     from hyrt.training.train import Training
 
     check_compiler()
+    _check_given(graph, config, emit, folder, full_graph, sections)
     module = None
     if full_graph:
         sections["sampler"] = {**sections.get("sampler", {}), "kind": "full"}
@@ -195,6 +197,34 @@ def train(
         )
     )
     return training.run()
+
+
+def _check_given(
+    graph: Any, config: Any, emit: Any, folder: Any, full_graph: Any, sections: Mapping[str, Any]
+) -> None:
+    """Refuse arguments of `train` that would be taken for something else, or for nothing."""
+    for name in ("data", "sampler"):
+        if not isinstance(sections.get(name, {}), Mapping):
+            build_config({name: sections[name]})
+    has_source = config is not None or "source" in sections.get("data", {})
+    if graph is None and not has_source:
+        raise ConfigError("graph=None: give a graph, from hyrt.load, or what hyrt.load takes")
+    if graph is not None and "source" in sections.get("data", {}):
+        raise ConfigError("the setting data.source is given beside a graph: omit it")
+    if config is not None and not isinstance(config, Config):
+        raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
+    if emit is not None and not callable(emit):
+        raise ConfigError(f"emit={emit!r}: give a function that takes an event, or omit it")
+    if not isinstance(full_graph, bool):
+        raise ConfigError(f"full_graph={full_graph!r}: give True or False")
+    if folder is not None:
+        _check_path("folder", folder, "give the path of a new folder, or omit it")
+
+
+def _check_path(name: str, given: Any, wanted: str) -> None:
+    """Refuse what is no path."""
+    if not isinstance(given, str | Path) or not str(given) or "\0" in str(given) or is_too_long(Path(given)):
+        raise ConfigError(f"{name}={given!r:.100}: {wanted}")
 
 
 def _warns_at(caller: FrameType) -> Callable[[str], None]:
@@ -274,8 +304,10 @@ def load_run(
     """
     from hyrt.report.records.trained_run import open_trained
 
-    if not isinstance(folder, str | Path):
-        raise ConfigError(f"folder={folder!r}: give the path of a run's folder, such as runs/<name>")
+    _check_path("folder", folder, "give the path of a run's folder, such as runs/<name>")
+    _check_path("checkpoint", checkpoint, "give best, newest or the file of a checkpoint")
+    if isinstance(model, type):
+        raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
         raise ConfigError(f"model={model!r}: give the torch module that was trained, or omit it")
 

@@ -16,6 +16,7 @@ from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.machine.path_length import is_too_long
 from hyrt.quantities import size
 
 SYNTHETIC = "synthetic:"
@@ -142,6 +143,8 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         spec = parse_spec(name)
         return (generate_typed if spec.typed else generate)(spec, scratch), True
     path, shown = path_of(name), readable(name)
+    if is_too_long(path):
+        raise DataError(f"{shown[:40]}...: no path is so long; a dataset is {KINDS}")
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 

@@ -13,7 +13,7 @@ from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
 from hyrt.config.settings import TrainConfig
-from hyrt.errors import CheckpointError, ConfigError, RunWarning
+from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
@@ -116,6 +116,44 @@ def test_wrong_calls() -> None:
         hyrt.load_run(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not both"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"graph": None}, r"^graph=None: give a graph, from hyrt\.load, or what hyrt\.load takes$"),
+        ({"data": {"source": "cora"}}, r"^the setting data\.source is given beside a graph: omit it$"),
+        ({"config": 5}, r"^config=5: give a hyrt\.Config, or settings by section as keywords$"),
+        ({"config": {}}, r"^config=\{\}: give a hyrt\.Config"),
+        ({"emit": []}, r"^emit=\[\]: give a function that takes an event, or omit it$"),
+        ({"full_graph": "no"}, "^full_graph='no': give True or False$"),
+        ({"full_graph": True, "sampler": 5}, "^setting sampler=5: sampler is a section"),
+        (
+            {"model": torch.nn.Linear(2, 2), "sampler": "full"},
+            "^setting sampler='full': sampler is a section",
+        ),
+        ({"folder": 5}, "^folder=5: give the path of a new folder, or omit it$"),
+        ({"folder": ""}, "^folder='': give the path"),
+        ({"folder": "a\0b"}, r"^folder='a\\x00b': give the path"),
+    ],
+)
+def test_arguments_that_would_be_taken_for_something_else(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        hyrt.train(**{"graph": "synthetic:tiny", **given})
+
+
+def test_folders_and_files_that_can_be_none() -> None:
+    for checkpoint in (None, 5, b"best", ""):
+        with pytest.raises(
+            ConfigError, match=r"^checkpoint=.*: give best, newest or the file of a checkpoint$"
+        ):
+            hyrt.load_run("runs/x", checkpoint=checkpoint)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^model=Linear is a class: make the module first, Linear\("):
+        hyrt.load_run("runs/x", model=torch.nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^folder='x{99}: give the path of a run's folder"):
+        hyrt.load_run("x" * 5000)
+    with pytest.raises(DataError, match=r"^x{40}\.\.\.: no path is so long; a dataset is"):
+        hyrt.load("x" * 5000)
 
 
 def test_warnings_are_pythons_at_the_callers_line_where_nobody_hears_events(tmp_path: Path) -> None:

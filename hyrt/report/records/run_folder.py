@@ -20,6 +20,7 @@ from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, read
 from hyrt.graph.links.link_file import write_links
 from hyrt.graph.links.link_split import LinkSplit
 from hyrt.machine.atomic_write import write_atomically
+from hyrt.machine.path_length import is_too_long
 from hyrt.nn.models.model_kind import MODELS
 from hyrt.objective.registry import BY_LABELS, OBJECTIVES
 from hyrt.observe.events import (
@@ -153,6 +154,10 @@ class RunFolder:
         CheckpointError
             If it is no run folder, saying what is missing.
         """
+        if is_too_long(path):
+            raise CheckpointError(
+                f"{str(path)[:40]}...: no path is so long: give the folder of a run, such as runs/<name>"
+            )
         if path.is_file():
             raise CheckpointError(f"{path}: is a file: give the folder of a run, such as runs/<name>")
         if not path.is_dir():
