@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ def train(
         Called with each event of the run (`hyrt.observe.events`). Without it, the warnings among them are
         Python's, of the category `hyrt.errors.RunWarning`.
     folder
-        Where checkpoints go, which has none yet; none are written without it.
+        Where checkpoints go, which has none yet; none are written without it. `loggers` need it, too.
     full_graph
         Train on the whole graph in each step; short for `sampler={"kind": "full"}`. A module of your own gets
         blocks of all vertices, and returns scores of all.
@@ -141,11 +142,14 @@ def train(
     """
     from hyrt.graph.links.link_file import write_links
     from hyrt.nn.own_modules.depth import check_depth, depth_of
+    from hyrt.observe.events import Notice
     from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.choose_rows import resolve_rows
     from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.this_run import predict_run
+    from hyrt.report.loggers.registry import check_loggers
+    from hyrt.report.loggers.run_loggers import RunLoggers
     from hyrt.training.compose import compose_run
     from hyrt.training.given.link_graph import LINKS
     from hyrt.training.given.opened_graph import opened_graph
@@ -176,6 +180,10 @@ def train(
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections, own_model=module is not None)
+    if settings.loggers:
+        if folder is None:
+            raise ConfigError("loggers put what they need to know of a run into its folder: give folder=...")
+        check_loggers(settings.loggers)
     if module is not None:
         check_depth(module, settings.model.layers)
     prepared = PreparedRun(settings, opened_graph(settings, graph), module)
@@ -185,18 +193,34 @@ def train(
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     if checkpoints is not None and prepared.graph.links is not None:
         write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
-    training = Training(
-        compose_run(
-            settings,
-            prepared.graph,
-            prepared=prepared,
-            emit=emit or _hears_warnings(_warns_at(sys._getframe(1))),
-            checkpoints=checkpoints,
-            predict=predict_run,
-            hooks=hooks_of_environment(),
+    hear = emit or _hears_warnings(_warns_at(sys._getframe(1)))
+    tell = hear
+    with ExitStack() as stack:
+        if settings.loggers and folder is not None:
+            loggers = RunLoggers.of(
+                settings, Path(folder), lambda text: hear(Notice(kind="warning", text=text))
+            )
+            tell = _told_both(hear, stack.enter_context(loggers).handle)
+        training = Training(
+            compose_run(
+                settings,
+                prepared.graph,
+                prepared=prepared,
+                emit=tell,
+                checkpoints=checkpoints,
+                predict=predict_run,
+                hooks=hooks_of_environment(),
+            )
         )
-    )
-    return training.run()
+        return training.run()
+
+
+def _told_both(first: Emit, second: Emit) -> Emit:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
 
 
 def _check_given(

@@ -67,9 +67,12 @@ def run(
         str | None,
         typer.Option(metavar="all|0,1,...", help="Train each seed on several splits of the dataset."),
     ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder.")
-    ] = False,
+    loggers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Also log the run for these programs: tensorboard, mlflow, wandb (offline)."
+        ),
+    ] = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the pipeline, its queues and the trainers live.")
     ] = False,
@@ -113,7 +116,8 @@ def run(
 
     short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
     file, overrides = sort_arguments([*short, *(arguments or [])])
-    overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    options = option_overrides(data__source=data, model__kind=model, devices=devices, loggers=loggers)
+    overrides = [*options, *overrides]
     if full_graph:
         overrides = [full_graph_override(overrides), *overrides]
     if trace:
@@ -137,11 +141,11 @@ def run(
         else:
             folder = RunFolder.open(resume)
             config = located(resumed_config(folder.config(), file, overrides))
-    shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
-    if tensorboard:
-        from hyrt.report.records.tensorboard import check_tensorboard
+    shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard)
+    if config.loggers:
+        from hyrt.report.loggers.registry import check_loggers
 
-        check_tensorboard()
+        check_loggers(config.loggers)
     if print_config:
         from hyrt.config import to_yaml
 
@@ -161,7 +165,6 @@ class _Shown:
     plain: bool
     quiet: bool
     dashboard: bool
-    tensorboard: bool
 
     def progress(self) -> Progress:
         from hyrt.report.terminal.progress import Progress
@@ -192,7 +195,6 @@ def _run_as_rank(
         signals=signals,
         progress=shown.progress,
         folder=folder,
-        tensorboard=shown.tensorboard,
     ).run()
 
 
@@ -264,7 +266,6 @@ def _start(
                     progress.handle(Notice(kind="info", text=line))
                 session = Session(
                     *(config, graph, folder, progress, signals),
-                    tensorboard=shown.tensorboard,
                     prepared=prepared,
                 )
                 exit_code = session.run(None, is_new=True)
@@ -309,7 +310,6 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
                         check_same_training(config, checkpoint.state["config"])
                     session = Session(
                         *(config, graph, folder, progress, signals),
-                        tensorboard=shown.tensorboard,
                         resumes=series.path,
                     )
                     exit_code = session.run(checkpoint, is_new=is_new)
@@ -362,6 +362,6 @@ def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: Sto
                 check_same_training(config, checkpoint.state["config"])
             with folder.dataset_named(config):
                 graph = opened_graph(config, links=folder.links_path)
-            session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
+            session = Session(config, graph, folder, progress, signals)
             exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -19,6 +19,7 @@ _CHANGEABLE = (
     *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
     *("distributed.network", "distributed.cache", "distributed.shares", "distributed.time_steps"),
     *("distributed.pre_gather", "distributed.timeout_s", "data.source"),
+    "loggers",
 )
 
 

@@ -479,6 +479,9 @@ class Config(Section):
     balance: BalanceConfig = BalanceConfig()
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    loggers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], Listed] = Field(default=[])
+    """The programs that the run is logged for, beside its own folder: `tensorboard` and `wandb` (offline) in
+    the run folder, `mlflow` in the current folder or where its environment variables say."""
 
     @model_validator(mode="before")
     @classmethod

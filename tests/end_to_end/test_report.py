@@ -383,12 +383,12 @@ def test_a_run_that_failed_has_one_too(tmp_path: Path) -> None:
 
 def test_scalars_for_tensorboard_and_a_dashboard_that_is_no_terminal(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    hyrt("run", *TINY, "--tensorboard", "--dashboard", cwd=tmp_path)
+    hyrt("run", *TINY, "--loggers", "tensorboard", "--dashboard", cwd=tmp_path)
     made = only_run(tmp_path)
     (events,) = (made / "tensorboard").iterdir()
     assert b"val/accuracy" in events.read_bytes()
     # A resumed run adds to it.
-    hyrt("run", "--resume", made, "train.epochs=3", "--tensorboard", cwd=tmp_path)
+    hyrt("run", "--resume", made, "train.epochs=3", cwd=tmp_path)
     assert len(list((made / "tensorboard").iterdir())) == 2
 
 

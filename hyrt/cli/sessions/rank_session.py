@@ -78,7 +78,6 @@ class RankSession:
     """Makes the display."""
     folder: Callable[[int], tuple[RunFolder, bool]]
     """Gives, from how often ranks have been started again, the folder of the run, and whether it is new."""
-    tensorboard: bool
     said: tuple[str, ...] = ()
     """What is to be said at the start."""
     measured: Network | None = None
@@ -271,7 +270,6 @@ class RankSession:
             mine.go_on_from(checkpoint)
             session = Session(
                 *(self.config, mine.graph, folder, progress, stop),
-                tensorboard=self.tensorboard,
                 prepared=prepared,
                 shared=mine.shared,
                 predict=None if seen is None else lambda config, graph, sampler, say: seen.predict(say),

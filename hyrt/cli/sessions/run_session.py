@@ -21,8 +21,8 @@ from hyrt.observe.events import Event, Notice, Predicted, RunStarted
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.predict.this_run import predict_run
+from hyrt.report.loggers.run_loggers import RunLoggers
 from hyrt.report.records.run_folder import RunFolder
-from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
 from hyrt.report.terminal.printed_lines import shell_word
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
@@ -33,6 +33,8 @@ from hyrt.training.train import Training
 
 # From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
 _LAST_RESORT_S = 4.0
+# How long loggers may take to end a run whose process is ended then.
+_LAST_WORDS_S = 1.0
 
 
 def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
@@ -60,8 +62,6 @@ class Session:
     folder: RunFolder
     progress: Progress
     signals: StopSignals | AgreedStop
-    tensorboard: bool
-    """Whether to write a log for TensorBoard into the folder."""
     resumes: Path | None = None
     """The folder to name in what resumes it: that of its series; None for its own."""
     prepared: PreparedRun | None = None
@@ -72,7 +72,7 @@ class Session:
     """Predicts the run."""
     hooks: Sequence[Hook] = ()
     """Watch the run, beside those that the environment wants."""
-    _log: TensorboardLog | None = field(default=None, init=False)
+    _loggers: RunLoggers | None = field(default=None, init=False)
     _checkpoint: Checkpoint | None = field(default=None, init=False)
     _is_new: bool = field(default=True, init=False)
     _has_trained: bool = field(default=False, init=False)
@@ -101,9 +101,7 @@ class Session:
             it was: a new one none.
         """
         self._checkpoint, self._is_new = checkpoint, is_new
-        if not self.tensorboard:
-            return self._train()
-        with TensorboardLog(self.folder.path / FOLDER) as self._log:
+        with RunLoggers.of(self.config, self.folder.path, self._warn) as self._loggers:
             return self._train()
 
     def _train(self) -> int:
@@ -159,8 +157,8 @@ class Session:
         elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
         self.folder.handle(event)
-        if self._log is not None:
-            self._log.handle(event)
+        if self._loggers is not None:
+            self._loggers.handle(event)
         self.progress.handle(event)
 
     def _notice(self, text: str, kind: str = "info") -> None:
@@ -202,6 +200,8 @@ class Session:
             if self._training is not None:
                 self._training.end_failed(error)
             self._fail(error)
+            if self._loggers is not None:
+                self._loggers.close("failed", _LAST_WORDS_S)
             for note in getattr(error, "__notes__", ()):
                 print(f"warning: {note}", file=sys.stderr, flush=True)
         finally:

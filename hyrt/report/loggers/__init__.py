@@ -1,0 +1,1 @@
+"""Programs that collect runs: each is told of a run's settings, its metrics, and its end."""

@@ -1,0 +1,57 @@
+"""A run in MLflow: where its own environment variables say, by default in the current folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hyrt.report.loggers.logger import LoggedRun
+
+EXPERIMENT = "hyrt"
+"""The experiment where MLFLOW_EXPERIMENT_NAME names none."""
+_AT_ONCE = 100
+_LONGEST = 500
+_STATUS = {"finished": "FINISHED", "early-stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+class MlflowLogger:
+    """Keeps settings as parameters and metrics over the steps."""
+
+    _client: Any
+    _run: str
+
+    def start(self, run: LoggedRun, known: str | None) -> str:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient()
+        if known is not None:
+            self._client.update_run(known, status="RUNNING")
+            self._run = known
+            return known
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
+        params = [Param(key, str(value)[:_LONGEST]) for key, value in run.settings.items()]
+        for at in range(0, len(params), _AT_ONCE):
+            self._client.log_batch(self._run, params=params[at : at + _AT_ONCE])
+        return self._run
+
+    def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1e3)
+        # Not `epoch`: where a store keeps files, that is the folder of `epoch/seconds`.
+        given = {**metrics, **({} if epoch is None else {"train/epoch": float(epoch)})}
+        self._client.log_batch(
+            self._run, metrics=[Metric(name, value, now_ms, step) for name, value in given.items()]
+        )
+
+    def end(self, status: str) -> None:
+        from mlflow.entities import RunTag
+
+        self._client.log_batch(self._run, tags=[RunTag("status", status)])
+        self._client.set_terminated(self._run, _STATUS[status])

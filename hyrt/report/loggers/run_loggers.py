@@ -1,0 +1,173 @@
+"""The loggers of one run: each on a thread of its own, so that none of them can hold the run up or end it."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hyrt.config import Config
+from hyrt.config.yaml_text import leaves
+from hyrt.errors import one_line
+from hyrt.machine.atomic_write import write_atomically
+from hyrt.observe.events import Event, RunEnded, RunStarted
+from hyrt.report.loggers.logged_metrics import logged_metrics
+from hyrt.report.loggers.logger import LoggedRun, Logger
+from hyrt.report.loggers.registry import make_logger
+
+KNOWN = "loggers.json"
+"""The file of a run folder that has the name that each logger gave the run."""
+_LONGEST_END_S = 60.0
+_SHOWN_LETTERS = 200
+
+
+class RunLoggers:
+    """Tells loggers of a run; a context manager.
+
+    Parameters
+    ----------
+    names
+        The loggers.
+    run
+        What they are told of it.
+    warn
+        Takes a line where a logger fails, on the thread that calls.
+    make
+        Makes a logger by its name.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        run: LoggedRun,
+        warn: Callable[[str], None],
+        make: Callable[[str], Logger] = make_logger,
+    ) -> None:
+        self._run = run
+        self._warn = warn
+        known = _KnownRuns(run.folder / KNOWN)
+        self._workers = [_Worker(name, make, run, known) for name in dict.fromkeys(names)]
+        self._status: str | None = None
+        self._has_started = False
+
+    @classmethod
+    def of(cls, config: Config, folder: Path, warn: Callable[[str], None]) -> Self:
+        """The loggers that the settings of a run name."""
+        run = LoggedRun(folder.resolve().name, folder, dict(leaves(config.model_dump())))
+        return cls(config.loggers, run, warn)
+
+    def handle(self, event: Event) -> None:
+        """Pass on what an event has for loggers."""
+        if isinstance(event, RunStarted):
+            self._has_started = True
+            for worker in self._workers:
+                worker.start()
+        elif isinstance(event, RunEnded):
+            self._status = event.status
+        elif metrics := dict(logged_metrics(event)):
+            for worker in self._workers:
+                worker.take(metrics, getattr(event, "step", 0), getattr(event, "epoch", None))
+        self._tell()
+
+    def close(self, status: str | None = None, longest_s: float = _LONGEST_END_S) -> None:
+        """End the run everywhere, and wait until all is taken, but not longer than that; idempotent.
+
+        A run that did not say how it ended has failed.
+        """
+        workers, self._workers = self._workers, []
+        if not self._has_started:
+            return
+        for worker in workers:
+            worker.finish(status or self._status or "failed")
+        until = time.monotonic() + longest_s
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+            if worker.is_alive():
+                self._warn(
+                    f"logger {worker.name} has not taken everything after {longest_s:.0f} s: it is left"
+                )
+        self._tell(workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close("failed" if kind is not None and self._status is None else None)
+
+    def _tell(self, workers: Sequence[_Worker] | None = None) -> None:
+        for worker in self._workers if workers is None else workers:
+            if (error := worker.take_error()) is not None:
+                what = one_line(f"{type(error).__name__}: {error}")[:_SHOWN_LETTERS]
+                self._warn(f"logger {worker.name} has failed, and is told nothing more: {what}")
+
+
+class _KnownRuns:
+    """What loggers call the run, in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def of(self, name: str) -> str | None:
+        with self._lock:
+            found = self._read().get(name)
+        return None if found is None else str(found)
+
+    def keep(self, name: str, known: str) -> None:
+        with self._lock:
+            write_atomically(self._file, (json.dumps({**self._read(), name: known}) + "\n").encode())
+
+
+class _Worker(threading.Thread):
+    """The thread of one logger."""
+
+    def __init__(self, name: str, make: Callable[[str], Logger], run: LoggedRun, known: _KnownRuns) -> None:
+        super().__init__(name=name, daemon=True)
+        self._make = make
+        self._run = run
+        self._known = known
+        self._queue: queue.SimpleQueue[tuple[Mapping[str, float], int, int | None] | str] = (
+            queue.SimpleQueue()
+        )
+        self._error: BaseException | None = None
+        self._has_failed = False
+
+    def take(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
+        if not self._has_failed:
+            self._queue.put((metrics, step, epoch))
+
+    def finish(self, status: str) -> None:
+        self._queue.put(status)
+
+    def take_error(self) -> BaseException | None:
+        """What it has failed with, once."""
+        error, self._error = self._error, None
+        return error
+
+    def run(self) -> None:
+        try:
+            logger = self._make(self.name)
+            before = self._known.of(self.name)
+            known = logger.start(self._run, before)
+            if known is not None and known != before:
+                self._known.keep(self.name, known)
+            while not isinstance(item := self._queue.get(), str):
+                logger.log(*item)
+            logger.end(item)
+        except BaseException as error:
+            # Whatever a package does, SystemExit included: the run goes on.
+            self._error, self._has_failed = error, True

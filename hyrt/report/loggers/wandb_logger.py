@@ -1,0 +1,42 @@
+"""A run for Weights & Biases, written to the run's folder and sent nowhere unless WANDB_MODE says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hyrt.report.loggers.logger import LoggedRun
+
+PROJECT = "hyrt"
+"""The project where WANDB_PROJECT names none."""
+
+
+class WandbLogger:
+    """Keeps settings as the configuration and metrics over the steps."""
+
+    _run: Any
+
+    def start(self, run: LoggedRun, known: str | None) -> str:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.name,
+            config=dict(run.settings),
+            dir=str(run.folder),
+            id=known,
+            resume=None if known is None else "allow",
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        # Its own steps only rise, and a resumed run may begin below the last one.
+        self._run.define_metric("*", step_metric="step")
+        return str(self._run.id)
+
+    def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
+        self._run.log({**metrics, "step": step, **({} if epoch is None else {"epoch": epoch})})
+
+    def end(self, status: str) -> None:
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=int(status == "failed"))
