@@ -48,6 +48,10 @@ def _leave_the_users_cache_alone(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _leave_the_users_cache_alone(config)
+    # In the order of the folders, of which the first take longest. xdist would begin with the files of most
+    # tests: those that take long with few would come last, with one process waiting for the other.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     # A shell starts what it puts in the background with SIGINT ignored, and what that starts ignores it, too.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
