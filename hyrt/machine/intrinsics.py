@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numba as nb
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 
 @intrinsic
@@ -47,37 +46,27 @@ def prefetch_row(flat, width, row):
 
 
 @intrinsic
-def _widen_half(typingctx, bits):
-    def generate(context, builder, signature, args):
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.uint16), generate
-
-
-@intrinsic
-def _widen_bfloat(typingctx, bits):
-    def generate(context, builder, signature, args):
-        word = builder.zext(args[0], ir.IntType(32))
-        return builder.bitcast(builder.shl(word, ir.IntType(32)(16)), ir.FloatType())
-
-    return types.float32(types.int16), generate
-
-
-def value(element: Any) -> Any:
+def _value(typingctx, element):
     """A feature element as a number.
 
     Halves are stored as 16 bits without a sign and bfloat16 as 16 bits with one, as numba has neither type
     on CPUs; codes of int8 are numbers, still without their scale.
     """
-    raise TypeError("only for compiled code")
+    if not isinstance(element, types.Integer):
+        return element(element), lambda context, builder, signature, args: args[0]
 
-
-@overload(value, inline="always")
-def _value(element):
-    if isinstance(element, nb.types.Integer) and element.bitwidth == 16:
+    def generate(context, builder, signature, args):
+        (bits,) = args
+        if element.bitwidth == 8:
+            return builder.sitofp(bits, ir.FloatType())
         if element.signed:
-            return lambda element: _widen_bfloat(element)
-        return lambda element: _widen_half(element)
-    if isinstance(element, nb.types.Integer) and element.bitwidth == 8:
-        return lambda element: np.float32(element)
-    return lambda element: element
+            word = builder.zext(bits, ir.IntType(32))
+            return builder.bitcast(builder.shl(word, ir.IntType(32)(16)), ir.FloatType())
+        return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
+
+    is_known = element.bitwidth == 16 or element == types.int8
+    return (types.float32(element), generate) if is_known else None
+
+
+# For mypy, which takes what numba returns for nothing.
+value: Any = _value
