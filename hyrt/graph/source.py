@@ -10,6 +10,7 @@ from hyrt.errors import DataError, readable
 from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset, from_graph, is_large, to_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
@@ -22,7 +23,8 @@ from hyrt.quantities import size
 SYNTHETIC = "synthetic:"
 KINDS = (
     "a .npz file, a folder of .npy files or of parts, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', "
-    "'mag240m', 'mag240m:typed', a folder downloaded by ogb, or 'cora', which comes with hyrt"
+    "'mag240m', 'mag240m:typed', a folder downloaded by ogb, a file of dgl.save_graphs, or 'cora', which "
+    "comes with hyrt"
 )
 
 
@@ -150,6 +152,10 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 
         return read_parts(path, shown, check=check), True
     if path.is_file():
+        if is_dgl_file(path):
+            from hyrt.graph.formats.objects.dgl_graph import read_dgl
+
+            return read_dgl(saved_graph(path, shown), shown), False
         return read_npz(path, shown, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
         return read_folder(path, shown, check=check), False

@@ -19,7 +19,7 @@ data_app = typer.Typer(
 
 _SOURCE_HELP = (
     "The dataset: a .npz file, a folder of .npy files or of parts, synthetic:PRESET[,key=value,...], "
-    "ogbn-NAME, mag240m, mag240m:typed, or a folder downloaded by ogb."
+    "ogbn-NAME, mag240m, mag240m:typed, a folder downloaded by ogb, or a file of dgl.save_graphs."
 )
 _SPEC_HELP = (
     "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s, "

@@ -16,6 +16,7 @@ from hyrt.errors import DataError
 from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.npy import NpyHeader
 from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file
 from hyrt.graph.formats.ogb.ogb_types import SUFFIX
 from hyrt.graph.formats.recorded_npy import map_npy, map_with_header
 from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
@@ -58,6 +59,8 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
         from hyrt.doctor.children.parted_sizes import parted_sizes
 
         return parted_sizes(path, source, split, normalize)
+    if is_dgl_file(path):
+        raise SizesUnknown(f"{path}: the sizes of a graph of DGL are known once it is opened")
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):

@@ -18,6 +18,7 @@ from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.folder import META, write_folder
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file
 from hyrt.graph.formats.ogb.ogb_types import SUFFIX
 from hyrt.graph.formats.ogb_download import find_folder
 from hyrt.graph.formats.ogb_layout import count_vertices
@@ -197,6 +198,9 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
             return 80 * spec.vertices + 13 * min(2 * spec.edges, BUILD_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = path_of(source)
+    if is_dgl_file(path):
+        # Its tensors, and what is made of them.
+        return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)
         sizes = {key: held for key, held in sizes.items() if base_of(key) != "features"}

@@ -13,13 +13,14 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.dgl_heterograph import read_heterograph
 from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
+from hyrt.graph.formats.objects.hetero_parts import as_mask
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.labels.foreign_labels import as_targets
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 
-_NAME = "DGL graph"
+NAME = "DGL graph"
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 # What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
 _OWN = ("_ID", "_TYPE")
@@ -30,10 +31,11 @@ def is_dgl(source: Any) -> bool:
     return hasattr(source, "ndata") and hasattr(source, "edata")
 
 
-def read_dgl(graph: Any) -> Dataset:
+def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
 
-    What is read of one with several types of vertices or edges, `read_heterograph` says. Of others:
+    What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
+    graph is called in messages. Of others:
 
     Edges stay directed; duplicates and self loops are left out (models that want self loops add their own).
     Labels are classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features
@@ -46,46 +48,46 @@ def read_dgl(graph: Any) -> Dataset:
         values of edges.
     """
     if getattr(graph, "is_block", False):
-        raise DataError(f"{_NAME}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
+        raise DataError(f"{name}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
     vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
     if len(vertex_types) != 1 or len(edge_types) != 1:
-        return read_heterograph(graph)
+        return read_heterograph(graph, name)
     of_edges = [key for key in graph.edata if key not in _OWN]
     if of_edges:
         raise DataError(
-            f"{_NAME}: edata[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave these "
+            f"{name}: edata[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave these "
             f"out: to train without them, `g.edata.pop({of_edges[0]!r})`"
         )
-    arrays = {key: _array(graph.ndata, key) for key in _READ}
+    arrays = {key: _array(graph.ndata, key, name) for key in _READ}
     for key in graph.ndata:
         if key not in _READ and key not in _OWN:
-            _warn(f"{_NAME}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}")
+            _warn(f"{name}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}")
     x, y = arrays["feat"], arrays["label"]
     if x.ndim != 2:
-        raise DataError(f"{_NAME}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]")
+        raise DataError(f"{name}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
-        raise DataError(f"{_NAME}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
+        raise DataError(f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
     sources, destinations = (_numpy(ends) for ends in graph.edges())
-    indptr, indices = rows_of_pairs(sources, destinations, len(x), _NAME)
+    indptr, indices = rows_of_pairs(sources, destinations, len(x), name)
     left_out = len(sources) - len(indices)
     if left_out:
-        _warn(f"{_NAME}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others")
+        _warn(f"{name}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others")
     dataset: dict[str, Array] = {
         "indptr": indptr,
         "indices": indices,
-        "labels": as_targets(y, _NAME, "label"),
+        "labels": as_targets(y, name, "label"),
     }
-    dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
+    dataset |= {key: as_mask(arrays[key]) for key in arrays if key.endswith("_mask")}
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
-    return Dataset(_NAME, dataset, FeatureRows.of(np.ascontiguousarray(x)))
+    return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
 
 
-def _array(data: Mapping[str, Any], key: str) -> Array:
+def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
     if key not in data:
-        raise DataError(f"{_NAME}: ndata[{key!r}] is missing{nearest(key, data) or _remedy(key)}")
+        raise DataError(f"{name}: ndata[{key!r}] is missing{nearest(key, data) or _remedy(key)}")
     return _numpy(data[key])
 
 

@@ -10,23 +10,29 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
-from hyrt.graph.formats.objects.hetero_parts import HeteroParts, hetero_dataset
+from hyrt.graph.formats.objects.hetero_parts import HeteroParts, as_mask, hetero_dataset
 from hyrt.graph.formats.schema import Dataset
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 
-NAME = "DGL graph"
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 # What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
 _OWN = ("_ID", "_TYPE")
 
 
-def read_heterograph(graph: Any) -> Dataset:
+def read_heterograph(graph: Any, name: str) -> Dataset:
     """Make a dataset of a DGL graph with several types of vertices or edges.
 
     Of each type of vertices, `feat` is read where there is one (a model learns rows for the others), and of
     one type `label` and the three masks. Edges stay directed; equal ones are one.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    name
+        What it is called in messages.
 
     Raises
     ------
@@ -43,14 +49,14 @@ def read_heterograph(graph: Any) -> Dataset:
         for key in held:
             if key not in _READ and key not in _OWN:
                 hint = nearest(key, _READ, cutoff=0.75)
-                warnings.warn(f"{NAME}: {where}[{key!r}] is not read{hint}", DataWarning, stacklevel=6)
+                warnings.warn(f"{name}: {where}[{key!r}] is not read{hint}", DataWarning, stacklevel=6)
         counts[vertex_type] = int(graph.num_nodes(vertex_type))
         if "feat" in held:
             features[vertex_type] = _numpy(held["feat"])
         if "label" in held:
             labels[vertex_type] = _numpy(held["label"])
         masks[vertex_type] = {
-            split: _numpy(held[f"{split}_mask"]) for split in SPLITS if f"{split}_mask" in held
+            split: as_mask(_numpy(held[f"{split}_mask"])) for split in SPLITS if f"{split}_mask" in held
         }
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
     for triple in graph.canonical_etypes:
@@ -58,14 +64,14 @@ def read_heterograph(graph: Any) -> Dataset:
         if of_edges:
             where = f"g.edges[{', '.join(map(repr, triple))}].data"
             raise DataError(
-                f"{NAME}: {where}[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave "
+                f"{name}: {where}[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave "
                 f"these out: to train without them, `{where}.pop({of_edges[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
     return hetero_dataset(
         HeteroParts(
-            NAME,
+            name,
             counts,
             features,
             labels,

@@ -101,6 +101,13 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     return data
 
 
+def as_mask(values: Array) -> Array:
+    """A mask as bool, where it is one of the bytes 0 and 1, as DGL saves masks."""
+    if values.dtype == np.uint8 and (values <= 1).all():
+        return values.astype(np.bool_)
+    return np.ascontiguousarray(values)
+
+
 def _target(parts: HeteroParts) -> str:
     """The type that has labels."""
     labelled = list(parts.labels)

@@ -1,0 +1,245 @@
+"""Files of `dgl.save_graphs`, read as plain arrays: dgl itself is not needed.
+
+The format is that of DGL 0.5 and later: a page of numbers, tensors that belong to no graph, then for each
+graph its relations as CSR or COO matrices, tensors of vertices and of edges, and the names of both.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+
+Array = NDArray[Any]
+
+_FILE = 0xDD2E4FF046B4A13F
+_HETERO_GRAPH = 0xDD589FBE35224ABF
+_META_GRAPH = 0xDD3C5FFE20046ABF
+_RELATION = 0xDD2E60F0F6B4A127
+_CSR = 0xDD6CD31205DFF127
+_COO = 0xDD61FFD305DFF127
+_TENSOR = 0xDD5E40F096B4A13F
+_PAGE = 4096
+_VERSION, _OF_TYPES = 2, 2
+# A sparse format is a bit where the upper half of its number is set, and counted from 1 in older files.
+_FORMATS = {(1, 1): "coo", (1, 2): "csr", (1, 4): "csc", (0, 1): "coo", (0, 2): "csr", (0, 3): "csc"}
+_KINDS = {0: "i", 1: "u", 2: "f"}
+_MOST_DIMENSIONS = 8
+
+
+def is_dgl_file(path: Path) -> bool:
+    """Whether a file begins as those of `dgl.save_graphs`; not where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == _FILE.to_bytes(8, "little")
+    except OSError:
+        return False
+
+
+def saved_graph(path: Path, source: str) -> Any:
+    """The one graph of a file, with the attributes of a DGL graph that hyrt looks at, as arrays.
+
+    Parameters
+    ----------
+    path
+        The file.
+    source
+        The name of the dataset, for messages.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or cannot be read, has several graphs, or is of an older DGL.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _graph(_Reader(data, source))
+    except OSError as error:
+        raise DataError(f"{source} cannot be read ({error.strerror or error})") from error
+
+
+class _Reader:
+    """Numbers, texts and tensors, one after the other; none reaches beyond the end of the file."""
+
+    def __init__(self, data: mmap.mmap | bytes, source: str) -> None:
+        self._data = data
+        self.source = source
+        self.at = 0
+
+    def damaged(self, why: str) -> DataError:
+        return DataError(
+            f"{self.source}: damaged at byte {self.at:,} ({why}): copy it again, or save it again with "
+            "dgl.save_graphs"
+        )
+
+    def skip_to(self, at: int) -> None:
+        if not self.at <= at <= len(self._data):
+            raise self.damaged(f"what follows would be at byte {at:,}")
+        self.at = at
+
+    def raw(self, count: int) -> bytes:
+        if not 0 <= count <= len(self._data) - self.at:
+            raise self.damaged(f"{count:,} bytes were announced, and {len(self._data) - self.at:,} are left")
+        part = self._data[self.at : self.at + count]
+        self.at += count
+        return part
+
+    def number(self, num_bytes: int = 8, *, signed: bool = False) -> int:
+        return int.from_bytes(self.raw(num_bytes), "little", signed=signed)
+
+    def expect(self, number: int, what: str) -> None:
+        if self.number() != number:
+            raise self.damaged(f"this is no {what}")
+
+    def text(self) -> str:
+        try:
+            return self.raw(self.number()).decode()
+        except UnicodeDecodeError as error:
+            raise self.damaged("a name is no text") from error
+
+    def several(self, one: Callable[[], Any]) -> list[Any]:
+        """As many as a number says, which is no more than there are bytes."""
+        count = self.number()
+        if count > len(self._data):
+            raise self.damaged(f"{count:,} entries were announced")
+        return [one() for _ in range(count)]
+
+    def tensor(self) -> Array:
+        self.expect(_TENSOR, "tensor")
+        self.raw(8 + 8)  # Reserved; the device, which is the CPU of whoever saved it.
+        ndim = self.number(4)
+        kind, bits, lanes = self.number(1), self.number(1), self.number(2)
+        if ndim > _MOST_DIMENSIONS or kind not in _KINDS or bits not in (8, 16, 32, 64) or lanes != 1:
+            raise self.damaged(f"a tensor of {ndim} dimensions and kind {kind} with {bits} bits")
+        shape = [self.number(signed=True) for _ in range(ndim)]
+        held = self.number(signed=True)
+        count = 1
+        for length in shape:
+            count *= max(length, 0)
+        if min(shape, default=0) < 0 or count * (bits // 8) != held:
+            raise self.damaged(f"{held:,} bytes for a tensor of shape {shape}")
+        try:
+            dtype = np.dtype(f"<{_KINDS[kind]}{bits // 8}")
+        except TypeError as error:
+            raise self.damaged(f"a tensor of kind {kind} with {bits} bits") from error
+        # A copy: in the file, numbers do not lie where a processor wants them.
+        return np.frombuffer(self.raw(held), dtype).reshape(shape).copy()
+
+    def named_tensors(self) -> dict[str, Array]:
+        return dict(self.several(lambda: (self.text(), self.tensor())))
+
+
+def _graph(reader: _Reader) -> Any:
+    """The one graph of a file, with the attributes of DGL's that are looked at."""
+    reader.expect(_FILE, "file of dgl.save_graphs")
+    version, kind, count = (reader.number() for _ in range(3))
+    if (version, kind) != (_VERSION, _OF_TYPES):
+        raise reader.damaged(f"form {kind} of version {version}, and hyrt reads those of DGL 0.5 and later")
+    if count != 1:
+        raise DataError(
+            f"{reader.source} has {count:,} graphs, and hyrt trains on one: save it by itself, "
+            "dgl.save_graphs(path, [g])"
+        )
+    reader.skip_to(_PAGE)
+    reader.skip_to(reader.number())
+    reader.expect(_HETERO_GRAPH, "graph")
+    from_types, to_types = _meta_graph(reader)
+    ends = reader.several(lambda: _relation(reader))
+    counts = reader.several(lambda: reader.number(signed=True))
+    of_vertices = reader.several(reader.named_tensors)
+    of_edges = reader.several(reader.named_tensors)
+    vertex_types = reader.several(reader.text)
+    edge_types = reader.several(reader.text)
+    sizes = {len(counts), len(of_vertices), len(vertex_types)}
+    relations = {len(ends), len(of_edges), len(edge_types), len(from_types)}
+    highest, lowest = max([*from_types, *to_types], default=-1), min([*from_types, *to_types], default=0)
+    if len(sizes) != 1 or len(relations) != 1 or highest >= len(counts) or lowest < 0:
+        raise reader.damaged("the numbers of types and relations differ")
+    triples = [
+        (vertex_types[first], name, vertex_types[last])
+        for first, name, last in zip(from_types, edge_types, to_types, strict=True)
+    ]
+    return _as_dgl(vertex_types, triples, counts, of_vertices, of_edges, ends)
+
+
+def _meta_graph(reader: _Reader) -> tuple[list[int], list[int]]:
+    """The type that each relation comes from, and the one that it goes to."""
+    reader.expect(_META_GRAPH, "graph of types")
+    rows, columns, numbers = _csr(reader)
+    order = np.argsort(numbers, kind="stable") if len(numbers) == len(rows) else np.arange(len(rows))
+    return rows[order].tolist(), columns[order].tolist()
+
+
+def _csr(reader: _Reader) -> tuple[Array, Array, Array]:
+    """Rows, columns and numbers of the entries of a CSR matrix."""
+    reader.expect(_CSR, "CSR matrix")
+    reader.raw(16)
+    indptr, columns, numbers = reader.tensor(), reader.tensor(), reader.tensor()
+    reader.raw(1)
+    lengths = np.diff(indptr)
+    if indptr.ndim != 1 or columns.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(columns):
+        raise reader.damaged("row pointers do not fit their matrix")
+    return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths), columns, numbers
+
+
+def _relation(reader: _Reader) -> tuple[Array, Array]:
+    """Sources and destinations of a relation."""
+    reader.expect(_RELATION, "relation")
+    code, _ = reader.number(), reader.number()
+    form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
+    if form is None:
+        raise reader.damaged(f"a sparse matrix of form {code}")
+    _meta_graph(reader)
+    if form == "coo":
+        reader.expect(_COO, "COO matrix")
+        reader.raw(16)
+        sources, destinations, _ = reader.tensor(), reader.tensor(), reader.tensor()
+        reader.raw(2)
+        return sources, destinations
+    rows, columns, _ = _csr(reader)
+    return (columns, rows) if form == "csc" else (rows, columns)
+
+
+class _Edges:
+    """`g.edges`, called for their ends, and indexed for their tensors."""
+
+    def __init__(self, ends: dict[Any, tuple[Array, Array]], data: dict[Any, dict[str, Array]]) -> None:
+        self._ends = ends
+        self._data = data
+
+    def __call__(self, etype: Any = None) -> tuple[Array, Array]:
+        return self._ends[etype if etype is not None else next(iter(self._ends))]
+
+    def __getitem__(self, etype: Any) -> Any:
+        return SimpleNamespace(data=self._data[etype])
+
+
+def _as_dgl(
+    vertex_types: list[str],
+    triples: list[tuple[str, str, str]],
+    counts: list[int],
+    of_vertices: list[dict[str, Array]],
+    of_edges: list[dict[str, Array]],
+    ends: list[tuple[Array, Array]],
+) -> Any:
+    one = len(vertex_types) == 1 and len(triples) == 1
+    return SimpleNamespace(
+        ndata=of_vertices[0] if one else {},
+        edata=of_edges[0] if one else {},
+        ntypes=vertex_types,
+        etypes=[triple[1] for triple in triples],
+        canonical_etypes=triples,
+        nodes={
+            name: SimpleNamespace(data=data) for name, data in zip(vertex_types, of_vertices, strict=True)
+        },
+        num_nodes=dict(zip(vertex_types, counts, strict=True)).__getitem__,
+        edges=_Edges(dict(zip(triples, ends, strict=True)), dict(zip(triples, of_edges, strict=True))),
+        is_block=False,
+    )

@@ -1,0 +1,98 @@
+"""Files of `dgl.save_graphs`: those that DGL 2.1.0 wrote hold what they were made of, and damage is told."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
+from hyrt.graph.typed.typed_graph import edge_lists
+from tests.unit.graph.saved_by_dgl import saved_by_dgl
+
+EDGES = {
+    "author writes paper": [(0, 1), (1, 0), (1, 2), (2, 2)],
+    "paper about field": [(0, 0), (1, 0), (2, 1), (3, 1)],
+    "paper cites paper": [(0, 1), (3, 1)],
+}
+
+
+def write(folder: Path, name: str) -> Path:
+    file = folder / f"{name}.bin"
+    file.write_bytes(saved_by_dgl(name))
+    return file
+
+
+@pytest.mark.parametrize("name", ["coo", "csr", "csc"])
+def test_a_saved_heterograph_is_what_it_was_made_of(tmp_path, name):
+    graph = open_graph(write(tmp_path, name))
+    assert graph.types.vertex_types == ("author", "field", "paper")
+    assert np.diff(graph.types.starts).tolist() == [3, 5, 4]
+    lists = edge_lists(graph)
+    found = {str(each): sorted(zip(*map(list, ends), strict=True)) for each, ends in lists.items()}
+    assert found == EDGES
+    authors, fields, papers = graph.features.tables
+    assert fields is None
+    assert authors.values.dtype == np.float16
+    np.testing.assert_array_equal(authors.values, np.arange(6).reshape(3, 2))
+    np.testing.assert_array_equal(papers.values, np.arange(12).reshape(4, 3))
+    assert graph.labels[8:].tolist() == [0, 1, 1, 0]
+    assert [graph.split(each).tolist() for each in ("train", "val", "test")] == [[8, 11], [9], [10]]
+
+
+def test_a_saved_graph_of_one_type_converts(tmp_path):
+    convert(Conversion(str(write(tmp_path, "plain")), tmp_path / "a"))
+    graph = open_graph(tmp_path / "a")
+    assert graph.types is None
+    assert graph.topology.indices.tolist() == [2, 0, 1]
+    np.testing.assert_array_equal(graph.features.values, np.ones((3, 2)))
+    assert graph.labels.tolist() == [0, 1, 1]
+    assert graph.split("val").tolist() == [1]
+
+
+def test_several_graphs_and_tensors_of_edges_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"two.bin has 2 graphs, .* dgl.save_graphs\(path, \[g\]\)"):
+        open_graph(write(tmp_path, "two"))
+    with pytest.raises(DataError, match=r"weighted.bin: edata\['w'\]: hyrt reads no values of edges"):
+        open_graph(write(tmp_path, "weighted"))
+
+
+def test_an_older_form_is_named(tmp_path):
+    data = bytearray(saved_by_dgl("plain"))
+    data[8] = 1
+    (tmp_path / "old.bin").write_bytes(data)
+    with pytest.raises(DataError, match=r"form 2 of version 1, and hyrt reads those of DGL 0.5 and later"):
+        open_graph(tmp_path / "old.bin")
+
+
+def test_other_files_are_not_taken_for_one(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"PK")
+    assert not is_dgl_file(tmp_path / "a.bin")
+    assert not is_dgl_file(tmp_path / "nothing.bin")
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(["coo", "csc", "plain"]), st.data())
+def test_damage_is_told(tmp_path_factory, name, data):
+    """A file that ends early, or has another byte somewhere, opens or is an error of the data."""
+    whole = bytearray(saved_by_dgl(name))
+    file = tmp_path_factory.mktemp("dgl") / "a.bin"
+    if data.draw(st.booleans()):
+        del whole[data.draw(st.integers(8, len(whole) - 60)) :]
+        file.write_bytes(whole)
+        with pytest.raises(DataError, match=r"damaged at byte [\d,]+ \(.*\): copy it again, or save it"):
+            saved_graph(file, "a.bin")
+        return
+    # Beyond the first page, or in what is read of it.
+    at = data.draw(st.integers(4096, len(whole) - 1) | st.integers(8, 31))
+    whole[at] = data.draw(st.integers(0, 255))
+    file.write_bytes(whole)
+    with contextlib.suppress(DataError):
+        saved_graph(file, "a.bin")
