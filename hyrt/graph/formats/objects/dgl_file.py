@@ -60,12 +60,12 @@ def saved_graph(path: Path, source: str) -> Any:
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _graph(_Reader(data, source))
+            return _graph(_SavedBytes(data, source))
     except OSError as error:
         raise DataError(f"{source} cannot be read ({error.strerror or error})") from error
 
 
-class _Reader:
+class _SavedBytes:
     """Numbers, texts and tensors, one after the other; none reaches beyond the end of the file."""
 
     def __init__(self, data: mmap.mmap | bytes, source: str) -> None:
@@ -136,32 +136,32 @@ class _Reader:
         return dict(self.several(lambda: (self.text(), self.tensor())))
 
 
-def _graph(reader: _Reader) -> Any:
+def _graph(saved: _SavedBytes) -> Any:
     """The one graph of a file, with the attributes of DGL's that are looked at."""
-    reader.expect(_FILE, "file of dgl.save_graphs")
-    version, kind, count = (reader.number() for _ in range(3))
+    saved.expect(_FILE, "file of dgl.save_graphs")
+    version, kind, count = (saved.number() for _ in range(3))
     if (version, kind) != (_VERSION, _OF_TYPES):
-        raise reader.damaged(f"form {kind} of version {version}, and hyrt reads those of DGL 0.5 and later")
+        raise saved.damaged(f"form {kind} of version {version}, and hyrt reads those of DGL 0.5 and later")
     if count != 1:
         raise DataError(
-            f"{reader.source} has {count:,} graphs, and hyrt trains on one: save it by itself, "
+            f"{saved.source} has {count:,} graphs, and hyrt trains on one: save it by itself, "
             "dgl.save_graphs(path, [g])"
         )
-    reader.skip_to(_PAGE)
-    reader.skip_to(reader.number())
-    reader.expect(_HETERO_GRAPH, "graph")
-    from_types, to_types = _meta_graph(reader)
-    ends = reader.several(lambda: _relation(reader))
-    counts = reader.several(lambda: reader.number(signed=True))
-    of_vertices = reader.several(reader.named_tensors)
-    of_edges = reader.several(reader.named_tensors)
-    vertex_types = reader.several(reader.text)
-    edge_types = reader.several(reader.text)
+    saved.skip_to(_PAGE)
+    saved.skip_to(saved.number())
+    saved.expect(_HETERO_GRAPH, "graph")
+    from_types, to_types = _meta_graph(saved)
+    ends = saved.several(lambda: _relation(saved))
+    counts = saved.several(lambda: saved.number(signed=True))
+    of_vertices = saved.several(saved.named_tensors)
+    of_edges = saved.several(saved.named_tensors)
+    vertex_types = saved.several(saved.text)
+    edge_types = saved.several(saved.text)
     sizes = {len(counts), len(of_vertices), len(vertex_types)}
     relations = {len(ends), len(of_edges), len(edge_types), len(from_types)}
     highest, lowest = max([*from_types, *to_types], default=-1), min([*from_types, *to_types], default=0)
     if len(sizes) != 1 or len(relations) != 1 or highest >= len(counts) or lowest < 0:
-        raise reader.damaged("the numbers of types and relations differ")
+        raise saved.damaged("the numbers of types and relations differ")
     triples = [
         (vertex_types[first], name, vertex_types[last])
         for first, name, last in zip(from_types, edge_types, to_types, strict=True)
@@ -169,41 +169,41 @@ def _graph(reader: _Reader) -> Any:
     return _as_dgl(vertex_types, triples, counts, of_vertices, of_edges, ends)
 
 
-def _meta_graph(reader: _Reader) -> tuple[list[int], list[int]]:
+def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
     """The type that each relation comes from, and the one that it goes to."""
-    reader.expect(_META_GRAPH, "graph of types")
-    rows, columns, numbers = _csr(reader)
+    saved.expect(_META_GRAPH, "graph of types")
+    rows, columns, numbers = _csr(saved)
     order = np.argsort(numbers, kind="stable") if len(numbers) == len(rows) else np.arange(len(rows))
     return rows[order].tolist(), columns[order].tolist()
 
 
-def _csr(reader: _Reader) -> tuple[Array, Array, Array]:
+def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
     """Rows, columns and numbers of the entries of a CSR matrix."""
-    reader.expect(_CSR, "CSR matrix")
-    reader.raw(16)
-    indptr, columns, numbers = reader.tensor(), reader.tensor(), reader.tensor()
-    reader.raw(1)
+    saved.expect(_CSR, "CSR matrix")
+    saved.raw(16)
+    indptr, columns, numbers = saved.tensor(), saved.tensor(), saved.tensor()
+    saved.raw(1)
     lengths = np.diff(indptr)
     if indptr.ndim != 1 or columns.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(columns):
-        raise reader.damaged("row pointers do not fit their matrix")
+        raise saved.damaged("row pointers do not fit their matrix")
     return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths), columns, numbers
 
 
-def _relation(reader: _Reader) -> tuple[Array, Array]:
+def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
     """Sources and destinations of a relation."""
-    reader.expect(_RELATION, "relation")
-    code, _ = reader.number(), reader.number()
+    saved.expect(_RELATION, "relation")
+    code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
     if form is None:
-        raise reader.damaged(f"a sparse matrix of form {code}")
-    _meta_graph(reader)
+        raise saved.damaged(f"a sparse matrix of form {code}")
+    _meta_graph(saved)
     if form == "coo":
-        reader.expect(_COO, "COO matrix")
-        reader.raw(16)
-        sources, destinations, _ = reader.tensor(), reader.tensor(), reader.tensor()
-        reader.raw(2)
+        saved.expect(_COO, "COO matrix")
+        saved.raw(16)
+        sources, destinations, _ = saved.tensor(), saved.tensor(), saved.tensor()
+        saved.raw(2)
         return sources, destinations
-    rows, columns, _ = _csr(reader)
+    rows, columns, _ = _csr(saved)
     return (columns, rows) if form == "csc" else (rows, columns)
 
 
