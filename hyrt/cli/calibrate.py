@@ -28,6 +28,15 @@ def calibrate(
             help="Also measure other devices that compute on the CPU's cores, which takes minutes.",
         ),
     ] = False,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="KIND[,KIND...]",
+            help="Instead, add kinds of models that have costs of their own, such as ggcn, to what is "
+            "stored.",
+        ),
+    ] = None,
     network: Annotated[
         Path | None,
         typer.Option(
@@ -48,14 +57,15 @@ def calibrate(
     Examples:
       hyrt calibrate
       hyrt calibrate --show
+      hyrt calibrate --model ggcn
       hyrt predict --data synthetic:products-s
       torchrun --nnodes 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m hyrt calibrate --network lan.yaml
     """  # noqa: D301
     from hyrt.errors import ConfigError, DeviceUnavailable
 
     if network is not None:
-        if show or everything:
-            raise ConfigError("--network measures what joins machines: omit --show and --all")
+        if show or everything or models:
+            raise ConfigError("--network measures what joins machines: omit --show, --all and --model")
         _calibrate_network(network, as_json=as_json)
         return
     import json
@@ -65,16 +75,27 @@ def calibrate(
 
     from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.machine import calibrate as measure
+    from hyrt.predict.calibrate.machine import measure_kinds
     from hyrt.predict.calibrate.store import check_place, keep, kept
 
     prepare_process()
     if show:
+        if everything or models:
+            raise ConfigError("--show prints what was measured: omit --all and --model")
         found, stale = kept()
         if found is None:
             raise DeviceUnavailable(stale[0])
     else:
+
+        def say(text: str) -> None:
+            typer.echo(f"measuring {text} ...", err=True)
+
+        if everything and models:
+            raise ConfigError(
+                "--model adds to what was measured, and --all measures it: run one after the other"
+            )
         check_place()
-        found = measure(lambda text: typer.echo(f"measuring {text} ...", err=True), everything=everything)
+        found = measure_kinds(models.split(","), say) if models else measure(say, everything=everything)
         stale = []
         keep(found)
     if as_json:

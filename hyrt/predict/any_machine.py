@@ -15,11 +15,13 @@ from hyrt_perfmodel.prediction.advice import Advice, advise
 from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import free_kept_part
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.workloads.model_workload import KINDS
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
+from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.choose_rows import AUTO, choose_rows
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
 from hyrt.predict.this_run import first_assignment
@@ -118,6 +120,8 @@ def predict_on(
     ConfigError
         If the work or the platform cannot be predicted.
     """
+    if config is not None and not here:
+        _check_known_costs(config)
     terms = None if config is None else terms_of(config)
     if len(counts) == 1:
         platform = with_accelerators(platform, counts[0])
@@ -156,6 +160,17 @@ def predict_on(
         choices=said,
         assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now, unit)],
     )
+
+
+def _check_known_costs(config: Config) -> None:
+    """Refuse kinds of models whose costs are only known where they were measured."""
+    kind = config.model.kind
+    if not find_model(kind).costs_like:
+        raise ConfigError(
+            f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
+            f"{kind}` measures it: ask for one of {', '.join(KINDS)} with the same settings, whichever is "
+            "most like it"
+        )
 
 
 def _chunked(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:

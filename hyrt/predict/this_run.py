@@ -18,6 +18,7 @@ from hyrt.config import Config
 from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
+from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import sampled_workload, terms_of
 from hyrt.training.given.expected_run import ExpectedRun
 
@@ -121,9 +122,11 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     for trainer in trainers:
         models = platform.host.models if trainer.is_host else trainer.device.models
         if training.model not in models:
+            kind = config.model.kind
+            measure = "" if find_model(kind).costs_like else f" --model {kind}"
             raise ConfigError(
-                f"{trainer.name} was not calibrated with model.kind={config.model.kind}: run `hyrt "
-                "calibrate`, or choose another device with --devices"
+                f"{trainer.name} was not calibrated with model.kind={kind}: run `hyrt calibrate{measure}`, "
+                "or choose another device with --devices"
             )
     host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     threads = assign_threads(config, host_trainers)

@@ -13,12 +13,12 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.sizes.hit_curve import HitCurve, expected_hits
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
-from hyrt_perfmodel.workloads.model_workload import KINDS, model_workload
+from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
-from hyrt.nn.models.model_kind import find_model
+from hyrt.nn.models.model_kind import find_model, takes_edge_features
 from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
 from hyrt.predict.dataset_sizes import (
     DatasetSizes,
@@ -71,7 +71,8 @@ def training_workload(
     """
     dataset = in_format(dataset, config.data.rows)
     model, kind = config.model, find_model(config.model.kind)
-    costs, products = kind.costs_like, kind.products(config.model.options)
+    # Rates of a kind of its own are fitted to the terms of GCN's form, with its own products.
+    costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
     def at(targets: float) -> Workload:
@@ -101,7 +102,7 @@ def training_workload(
         at=at,
         targets_per_epoch=units_per_epoch,
         batch_size=min(config.units_per_step, units_per_epoch),
-        model=costs,
+        model=kind.costs_like or model.kind,
         best_form=_best_form(config) if dataset.row_entries is None else "sparse",
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
@@ -270,16 +271,18 @@ def check_predictable(config: Config) -> None:
         raise ConfigError("train.objective=links cannot be predicted: its mini-batches have other sizes")
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
-    if find_model(model.kind).typed:
-        raise ConfigError(
-            f"model.kind={model.kind} cannot be predicted: the performance model knows vertices of one type "
-            "and one relation"
-        )
-    if not find_model(model.kind).costs_like:
-        raise ConfigError(
-            f"model.kind={model.kind} cannot be predicted: it does not say what it costs. Ask for one of "
-            f"{', '.join(KINDS)} with the same settings, whichever is most like it"
-        )
+    why = why_not_measured(model.kind)
+    if why:
+        raise ConfigError(f"model.kind={model.kind} cannot be predicted: {why}")
+
+
+def why_not_measured(kind: str) -> str:
+    """Why nothing says what a kind of model costs, nor can it be measured; empty if neither holds."""
+    if find_model(kind).typed:
+        return "the performance model knows vertices of one type and one relation"
+    if not find_model(kind).costs_like and takes_edge_features(kind):
+        return "its costs would be measured on generated graphs, whose edges have no features"
+    return ""
 
 
 def configured_workload(config: Config) -> TrainingWorkload:

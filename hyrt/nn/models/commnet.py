@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -22,6 +23,10 @@ class CommNet(ModelKind):
         "model.residual": True,
     }
     reads = ()
+
+    def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
+        """Of each source, whose mean is taken, and of the own row."""
+        return 1, 1
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.saga.layers.commnet_layer import CommNetLayer

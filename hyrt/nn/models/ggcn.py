@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -23,6 +24,10 @@ class Ggcn(ModelKind):
         "model.residual": True,
     }
     reads = ()
+
+    def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
+        """A message and a part of the gate of each source; the own row and the other part of the gate."""
+        return 2, 2
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.saga.layers.gated_layer import GatedLayer

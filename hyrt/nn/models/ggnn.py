@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -24,6 +25,10 @@ class Ggnn(ModelKind):
         "model.norm": "layer",
     }
     reads = ()
+
+    def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
+        """A message of each source for each type of edges; three gates of the sum and of the own row."""
+        return max(1, options.get("edge_types", 0)), 6
 
     def layer(
         self,

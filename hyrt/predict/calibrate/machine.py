@@ -16,6 +16,7 @@ from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_ove
 from hyrt_perfmodel.calibration.fit_rates import shared_rates, with_sparse_launch
 from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
+    read_calibration,
     why_other_device,
     why_other_machine,
 )
@@ -30,11 +31,12 @@ from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
 from hyrt.device.names import split_by_shares
-from hyrt.errors import UnsupportedModel, describe
+from hyrt.errors import ConfigError, DeviceUnavailable, UnsupportedModel, describe
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
+from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import product
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.host import LARGE, LEAST, SMALL
@@ -59,8 +61,8 @@ from hyrt.predict.calibrate.trainers import (
     fit_trainer,
     measure,
 )
-from hyrt.predict.calibrate.whole_graph import whole_graph_rates
-from hyrt.predict.workload import sampled_workload
+from hyrt.predict.calibrate.whole_graph import loop_cost, whole_graph_rates
+from hyrt.predict.workload import sampled_workload, why_not_measured
 
 KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: tuple[LoadForm, ...] = ("rows", "aggregated", "in_place", "sparse")
@@ -153,7 +155,10 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
 
 
 def measure_devices(
-    infos: Sequence[DeviceInfo], say: Say = lambda text: None, kinds: Sequence[str] = KINDS
+    infos: Sequence[DeviceInfo],
+    say: Say = lambda text: None,
+    kinds: Sequence[str] = KINDS,
+    known: Calibration | None = None,
 ) -> tuple[Calibration, dict[str, str]]:
     """Measure devices alone, beside what is known of this machine as long as that still holds.
 
@@ -165,6 +170,8 @@ def measure_devices(
         Called with what is being measured.
     kinds
         The kinds of models; each device is measured with the first of them that it runs.
+    known
+        What is known; by default, what was stored.
 
     Returns
     -------
@@ -176,7 +183,7 @@ def measure_devices(
         If the CPU cannot be measured.
     """
     cores = available_cores()
-    known = read_measured()
+    known = known or read_measured()
     if known is not None and why_other_machine(known, this_machine({})):
         known = None
     trainers, left_out = _measure_trainers(
@@ -220,6 +227,47 @@ def measure_devices(
     return Calibration(
         machine=machine, date=date, seconds=0.0, platform=platform, measured=measured
     ), left_out
+
+
+def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibration:
+    """Measure the CPU with further kinds of models, whose costs are like those of no other.
+
+    Parameters
+    ----------
+    kinds
+        The kinds, by the names that `model.kind` gives.
+    say
+        Called with what is being measured.
+
+    Returns
+    -------
+    The stored calibration of this machine with their rates.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such kind, or it has the costs of another.
+    HyrtError
+        If this machine has not been calibrated, or a kind cannot be measured.
+    """
+    for kind in kinds:
+        if like := find_model(kind).costs_like:
+            raise ConfigError(f"--model {kind}: it has the costs of {like}, which every calibration measures")
+        if why := why_not_measured(kind):
+            raise ConfigError(f"--model {kind}: {why}")
+    found = read_calibration()
+    if stale := why_other_machine(found, this_machine({})):
+        raise DeviceUnavailable(f"the calibration was {stale}: run `hyrt calibrate` first")
+    for kind in kinds:
+        say(f"cpu:0 with model.kind={kind}")
+        found, left_out = measure_devices([find_device("cpu:0")[1]], kinds=[kind], known=found)
+        if left_out:
+            raise UnsupportedModel(f"model.kind={kind}: {' '.join(left_out.values())}")
+        host = found.platform.host
+        if host.whole_graph is not None and (loops := loop_cost(kind, host.whole_graph)) is not None:
+            whole = replace(host.whole_graph, loops={**host.whole_graph.loops, kind: loops})
+            found = replace(found, platform=replace(found.platform, host=replace(host, whole_graph=whole)))
+    return found
 
 
 def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
@@ -327,7 +375,7 @@ def _measure_trainer(
         everything += measured + shared
         found.first_probe_s = found.first_probe_s or (shared or measured)[0].propagate.seconds
     if not found.rates:
-        raise UnsupportedModel(f"{info.name} runs none of {', '.join(KINDS)}")
+        raise UnsupportedModel(f"{info.name} runs none of {', '.join(kinds)}")
     if not info.zero_copy:
         found.link = fit_link(everything)
     found.reached = {
@@ -374,12 +422,16 @@ def _macs(workload: Workload) -> float:
 
 def _with_cpu(host: Host, cpu: _Trainer) -> Host:
     """The host with its trainer's rates with all threads."""
-    general = next(iter(cpu.rates.values()))
+    general = next((rates for kind, rates in cpu.rates.items() if kind in KINDS), None)
+    if general is not None:
+        host = replace(
+            host,
+            macs_per_s=general.macs_per_s,
+            launch_s=general.launch_s,
+            values_per_s=general.values_per_s,
+        )
     return replace(
         host,
-        macs_per_s=general.macs_per_s,
-        launch_s=general.launch_s,
-        values_per_s=general.values_per_s,
         models={**host.models, **cpu.rates},
         models_alone={**host.models_alone, **cpu.alone},
         forms=_forms(cpu.info),

@@ -23,6 +23,7 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import attention
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.load import Loader
@@ -197,8 +198,9 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Wor
     sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
-    return model_workload(
-        kind,
+    made = find_model(kind)
+    work = model_workload(
+        made.costs_like or "gcn",
         sizes.vertices,
         edges,
         widths,
@@ -206,6 +208,8 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Wor
         hidden=probe.hidden,
         row_entries=float(probe.row_entries) if plan.form == "sparse" else None,
     )
+    products = made.products({})
+    return work if products is None else work.with_products(*products)
 
 
 def _input_bytes(batch: MiniBatch) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from hyrt_perfmodel.calibration.fit_rates import non_negative
-from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
+from hyrt_perfmodel.platforms.whole_graph_rates import LoopCost, ReadCost, WholeGraphRates
 from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 from hyrt.fullgraph.replica import FullGraphReplica
@@ -29,7 +30,7 @@ from hyrt.nn.whole_graph.spmm import spmm_into
 from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import CacheSweep
 from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
-from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
+from hyrt.predict.whole_graphs.whole_graph_work import can_say, whole_graph_step
 from hyrt.sampling.full.full_sampler import FullSampler
 
 # Matrices of which all, some and hardly any rows lie in a core's own cache or the one that cores share.
@@ -64,6 +65,47 @@ _PROBES = (
 )
 
 
+# For loops of a kind of model: narrow messages and wide ones, along few edges a vertex and along many.
+_LOOP_PROBES = ((1 << 15, 32, 16), (1 << 16, 8, 64), (1 << 15, 8, 16))
+
+
+@contextmanager
+def _team(cores: int) -> Iterator[Workers]:
+    """The threads that steps are measured with."""
+    with (
+        Workers(cores, "hyrt.calibrate.train", on_start=use_one_torch_thread, pool=BufferPool()) as workers,
+        torch_threads(1),
+    ):
+        yield workers
+
+
+def loop_cost(kind: str, rates: WholeGraphRates) -> LoopCost | None:
+    """What the loops over edges of a kind of model take; None where it has none, or torch computes them.
+
+    Parameters
+    ----------
+    kind
+        The kind of model.
+    rates
+        What all else of a step takes on this machine.
+    """
+    terms, seconds = [], []
+    with _team(rates.threads) as workers:
+        for vertices, degree, width in _LOOP_PROBES:
+            probe = _Probe(kind, vertices, degree, width, width, width)
+            if not can_say(_model(probe)):
+                return None
+            step, measured_s = _measured_step(probe, workers)
+            loops = [each for each in step.reads if each.kind == "loops"]
+            if not loops:
+                return None
+            left_s = measured_s - rates.rows_s(step, rates.threads)
+            terms.append([sum(each.rows for each in loops), sum(each.rows * each.width for each in loops)])
+            seconds.append(max(left_s, 0.1 * measured_s))
+    edge_s, value_s = non_negative(np.array(terms) / np.array(seconds)[:, None])
+    return LoopCost(edge_s=float(edge_s), value_s=float(value_s))
+
+
 def whole_graph_rates(cores: int) -> WholeGraphRates:
     """Measure this machine with all its cores.
 
@@ -72,10 +114,7 @@ def whole_graph_rates(cores: int) -> WholeGraphRates:
     HyrtError
         As a step does.
     """
-    with (
-        Workers(cores, "hyrt.calibrate.train", on_start=use_one_torch_thread, pool=BufferPool()) as workers,
-        torch_threads(1),
-    ):
+    with _team(cores) as workers:
         reads = tuple(_reads(workers))
         mask_s = _mask_s(workers)
         only = WholeGraphRates(
@@ -177,6 +216,11 @@ def _mask_s(workers: Workers) -> float:
     return max(0.0, masked_s - _least_s(lambda: attend(None))) / (heads * (topology.num_edges + rows))
 
 
+def _model(probe: _Probe) -> GNN:
+    widths = {"in_features": probe.features, "hidden": probe.hidden, "num_classes": probe.classes}
+    return GNN(Architecture(kind=probe.kind, **widths))  # type: ignore[arg-type]
+
+
 def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, float]:
     """What a step is made of, and what it takes."""
     topology = _random_topology(probe.vertices, probe.vertices * probe.degree)
@@ -191,14 +235,8 @@ def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, flo
         np.arange(probe.vertices, dtype=np.int64) % probe.classes,
         {"train": every},
     )
-    architecture = Architecture(
-        kind=probe.kind,
-        in_features=probe.features,
-        hidden=probe.hidden,
-        num_classes=probe.classes,
-    )
-    model = GNN(architecture)
-    sampler = FullSampler(graph, graph.split("train"), architecture.layers, seed=0)
+    model = _model(probe)
+    sampler = FullSampler(graph, graph.split("train"), len(model.layers), seed=0)
     batch = sampler.sample(0, sampler.units(0), workers)
     assert batch.whole is not None
     batch.whole.topology.__dict__["is_symmetric"] = True

@@ -196,12 +196,14 @@ class StepWalk:
     def _read(self, parts: LayerParts, rows: int | None, *, back: bool) -> None:
         """Note what is gathered at all vertices; with `rows` None, at the targets."""
         sizes, gather = self.sizes, parts.gather
+        kind: GatherKind = "sum"
+        own = False
         if isinstance(gather, SagaSum):
-            return  # How long such loops take is not known.
-        kind: GatherKind = "attention" if isinstance(gather, AttentionSum) else "sum"
-        own = isinstance(gather, AttentionSum) or gather.self_path == "add"
-        if not isinstance(gather, AttentionSum) and gather.reduce == "max":
-            kind = "max"
+            kind = "loops"
+        elif isinstance(gather, AttentionSum):
+            kind, own = "attention", True
+        else:
+            kind, own = "max" if gather.reduce == "max" else "sum", gather.self_path == "add"
         edges, num = float(sizes.edges), sizes.vertices
         sources, passed = float(num), 0.0
         if rows is None:

@@ -21,12 +21,17 @@ from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 def can_say(model: torch.nn.Module) -> TypeGuard[GNN]:
     """Whether it is known how long the CPU takes for a step of a model.
 
-    Not where it takes the whole graph as one block, nor where messages are made of both ends of an edge.
+    Not where it takes the whole graph as one block, nor where torch computes messages chunk by chunk.
     """
     if not can_take_apart(model):
         return False
     parts = [layer.parts(multiply_first=False) for layer in model.layers if isinstance(layer, Layer)]
-    return not any(each is None or isinstance(each.gather, SagaSum) for each in parts)
+    return not any(each is None or _is_torch(each.gather) for each in parts)
+
+
+def _is_torch(gather: object) -> bool:
+    """Whether messages are made by torch, since no loop could be compiled for them."""
+    return isinstance(gather, SagaSum) and bool(gather.program.unfused)
 
 
 def whole_graph_step(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hyrt_perfmodel.checks import Count, NotNegative, Positive, Unbounded, check_numbers
 from hyrt_perfmodel.platforms.host_tables import between
@@ -32,6 +32,19 @@ class ReadCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopCost:
+    """Loops over edges that are compiled for a kind of model, forward and backward alike."""
+
+    edge_s: NotNegative
+    """What an edge costs whatever the width of its message."""
+    value_s: NotNegative
+    """What each column of the message costs."""
+
+    def __post_init__(self) -> None:
+        check_numbers("whole_graph: loops", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WholeGraphRates:
     """How fast whole graphs are computed with all cores; fewer threads take longer in proportion."""
 
@@ -47,20 +60,29 @@ class WholeGraphRates:
     """Multiply-accumulates a second."""
     values_per_s: Unbounded
     """Numbers a second that passes over rows read and write."""
+    loops: Mapping[str, LoopCost] = field(default_factory=dict)
+    """By kind of model, for those that were measured; none of the four kinds that have loops of no kind."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph", self)
 
-    def reads_s(self, reads: Sequence[EdgeReads], threads: int) -> float:
-        """Time of gathering with some threads."""
-        return sum(map(self._read_s, reads)) * self.threads / threads
+    def knows(self, step: WholeGraphStep, model: str) -> bool:
+        """Whether all that a step of a kind of model gathers was measured."""
+        return model in self.loops or all(each.kind != "loops" for each in step.reads)
+
+    def reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float:
+        """Time of gathering with some threads, for a kind of model that `knows`."""
+        return sum(self._read_s(each, model) for each in reads) * self.threads / threads
 
     def rows_s(self, step: WholeGraphStep, threads: int) -> float:
         """Time of the passes over rows with some threads, without products of sparse rows."""
         seconds = step.calls * self.call_s + step.macs / self.macs_per_s + step.values / self.values_per_s
         return seconds * self.threads / threads
 
-    def _read_s(self, reads: EdgeReads) -> float:
+    def _read_s(self, reads: EdgeReads, model: str) -> float:
+        if reads.kind == "loops":
+            cost = self.loops[model]
+            return reads.rows * (cost.edge_s + reads.width * cost.value_s)
         kind: GatherKind = "sum" if reads.kind == "max" else reads.kind
         # Backward, a maximum reads the gradient's row and who has won each of its columns.
         rows = reads.rows * (2 if reads.kind == "max" and reads.back else 1)

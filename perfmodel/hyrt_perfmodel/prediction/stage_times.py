@@ -329,11 +329,13 @@ class StepModel:
             return None
         memory_gib = self.host.memory_gib
         step = whole(math.inf if memory_gib is None else memory_gib * _GIB, threads.train)
+        if not rates.knows(step, self.training.model):
+            return None
         count = min(threads.train, self.host.cores or threads.train)
         rest_s = rates.rows_s(step, count)
         if work.sparse is not None:
             rest_s += self._sparse_s(trainer, work, threads, step.sparse_macs, step.sparse_weights)
-        return rates.reads_s(step.reads, count), rest_s
+        return rates.reads_s(step.reads, count, self.training.model), rest_s
 
     def _sparse_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, macs: float, weights: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-GatherKind = Literal["sum", "attention", "max"]
+GatherKind = Literal["sum", "attention", "max", "loops"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,8 @@ class EdgeReads:
     """Rows that are read along edges, in one direction of one layer."""
 
     kind: GatherKind
-    """How they are combined: sums (mean and GCN's normalisation too), sums weighted by attention, maxima."""
+    """How they are combined: sums (mean and GCN's normalisation too), sums weighted by attention, maxima; or
+    by loops that are compiled for the kind of model, which compute a message for each edge."""
     back: bool
     """Whether gradients are taken back to the sources."""
     rows: float

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
+from hyrt_perfmodel.platforms.whole_graph_rates import LoopCost, ReadCost, WholeGraphRates
 from hyrt_perfmodel.workloads.whole_graph import EdgeReads, WholeGraphStep
 
 NS = 1e-9
@@ -40,6 +41,18 @@ def reads(**other: Any) -> EdgeReads:
 def test_rows_that_are_read_along_edges(what: EdgeReads, ns: float) -> None:
     assert RATES.reads_s([what], 2) == pytest.approx(1e6 * ns * NS)
     assert RATES.reads_s([what, what], 1) == pytest.approx(4e6 * ns * NS)
+
+
+def test_loops_take_what_those_of_their_kind_took() -> None:
+    rates = replace(RATES, loops={"ggcn": LoopCost(edge_s=3 * NS, value_s=2 * NS)})
+    looped = reads(kind="loops", width=8)
+    assert rates.reads_s([looped, reads()], 2, "ggcn") == pytest.approx(1e6 * (3 + 16 + 17) * NS)
+    assert rates.reads_s([looped], 1, "ggcn") == pytest.approx(2e6 * 19 * NS)
+    step = WholeGraphStep(arrays={}, reads=(looped,), calls=0, macs=0, values=0)
+    assert rates.knows(step, "ggcn")
+    assert not rates.knows(step, "gcn")
+    assert not RATES.knows(step, "ggcn")
+    assert RATES.knows(replace(step, reads=(reads(),)), "gcn")
 
 
 def test_larger_matrices_are_read_more_slowly() -> None:

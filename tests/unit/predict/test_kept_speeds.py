@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +19,20 @@ from hyrt_perfmodel.platforms.calibration_file import (
 )
 from hyrt_perfmodel.platforms.host_tables import SampleCost
 from hyrt_perfmodel.platforms.platform import TrainerRates
+from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
 
+from hyrt.config.command_line import new_config
 from hyrt.device import DeviceInfo, Rates, StepResult
 from hyrt.device.discovery import find_device
 from hyrt.doctor.children import kept_rates
-from hyrt.errors import DataNotWritten
+from hyrt.errors import ConfigError, DataNotWritten
 from hyrt.graph import open_graph
+from hyrt.predict.calibrate import whole_graph
 from hyrt.predict.calibrate.host import SMALL
-from hyrt.predict.calibrate.machine import measure_devices
+from hyrt.predict.calibrate.machine import measure_devices, measure_kind, measure_kinds
 from hyrt.predict.calibrate.store import keep, known_speed, read_measured, usable
 from hyrt.predict.calibrate.trainers import PROBES, fit_link, measure
+from hyrt.predict.this_run import predict_run
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -171,6 +176,72 @@ def test_what_is_measured_joins_what_is_known(measured, cache: Path) -> None:
     # A machine is not a million times slower than it was.
     assert now.platform.host.models["graphsage"].macs_per_s > 1e3 * slow.macs_per_s
     assert usable()[0] == now
+
+
+def test_a_kind_with_costs_of_its_own_joins_what_is_known(
+    measured, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measured[1]
+    sampling = (SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),)
+    whole = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
+    host = replace(found.platform.host, sampling=sampling, whole_graph=whole)
+    keep(replace(found, platform=replace(found.platform, host=host)))
+    before = read_calibration().platform.host
+    graph = open_graph("synthetic:tiny")
+    of_kind = new_config(None, ["model.kind=commnet", "data.source=synthetic:tiny"])
+    said: list[str] = []
+    assert predict_run(of_kind, graph, say=said.append) is None
+    assert said == [
+        "no prediction: cpu:0 was not calibrated with model.kind=commnet: run `hyrt calibrate --model "
+        "commnet`, or choose another device with --devices"
+    ]
+    narrow = [
+        replace(PROBES[4], features=13, hidden=33, classes=2, targets=targets, fanouts=fanouts, graph=SMALL)
+        for targets in (16, 32, 64, 128, 256)
+        for fanouts in ((5, 5), (10, 10))
+    ]
+    monkeypatch.setattr(measure_kind, "__defaults__", (narrow,))
+    monkeypatch.setattr(whole_graph, "_LOOP_PROBES", ((256, 4, 8),))
+    again = measure_kinds(["commnet"])
+    keep(again)
+    now = read_calibration().platform.host
+    # What was measured before stays, and the host's general rates are still those of GraphSAGE.
+    assert now.models["graphsage"] == before.models["graphsage"]
+    assert (now.macs_per_s, now.sampling) == (before.macs_per_s, sampling)
+    assert now.models["commnet"].launch_s > 0
+    # A mean of neighbours needs no loop of its own.
+    assert now.whole_graph is not None
+    assert now.whole_graph.loops == {}
+    expected = predict_run(of_kind, graph)
+    assert expected is not None
+    assert expected.iteration_s > now.models["commnet"].launch_s
+
+
+def test_loops_over_edges_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_graph, "_LOOP_PROBES", ((256, 4, 8), (2048, 64, 8)))
+    rates = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
+    found = whole_graph.loop_cost("ggcn", rates)
+    assert found is not None
+    # An edge of 8 gates takes more than a cycle or two, and less than a hundred thousand.
+    assert 1e-9 < found.edge_s + 8 * found.value_s < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("gcn", "--model gcn: it has the costs of gcn, which every calibration measures"),
+        ("gnn-film", "--model gnn-film: it has the costs of gcn"),
+        (
+            "gine",
+            "--model gine: its costs would be measured on generated graphs, whose edges have no features",
+        ),
+        ("rgcn", "--model rgcn: the performance model knows vertices of one type and one relation"),
+        ("gnc", "unknown model.kind 'gnc'"),
+    ],
+)
+def test_kinds_that_are_not_measured_by_themselves(kind: str, says: str, cache: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        measure_kinds([kind])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "machine: 3", "machine: {node: x}"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from graphs import random_graph
+from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 from saga_layers import layer_of
 
@@ -104,5 +105,29 @@ def test_every_kind_is_told_for_an_open_graph(kind: str) -> None:
 def test_layers_of_known_costs_that_have_to_be_read_are_predicted() -> None:
     config = new_config(None, ["model.kind=gnn-film", "sampler.kind=full"])
     work = sampled_workload(config, random_graph(60, 5))
-    assert work.whole is None  # How long a loop over edges takes is not known, so GCN stands for it.
+    # Its loops over edges have not been measured: GCN's rates stand for it.
     assert work.model == "gcn"
+    assert work.whole is not None
+    rates = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e9, values_per_s=1e9)
+    assert not rates.knows(work.whole(1e9, 1), work.model)
+
+
+def test_loops_read_every_edge_forward_and_back() -> None:
+    """G-GCN of three layers: all forward, and back wherever gradients go on; the last for targets alone."""
+    graph = random_graph(60, 5)
+    config = new_config(None, ["model.kind=ggcn", "model.layers=3", "model.hidden=7", "sampler.kind=full"])
+    work = sampled_workload(config, graph)
+    assert work.model == "ggcn"
+    assert work.whole is not None
+    step = work.whole(1e9, 1)
+    into_targets = int(graph.topology.in_degrees[graph.split("train")].sum())
+    edges = {
+        False: [graph.num_edges, graph.num_edges, into_targets],
+        True: [into_targets, graph.num_edges, graph.num_edges],
+    }
+    for back, counts in edges.items():
+        found = [each for each in step.reads if each.back == back]
+        assert [each.rows for each in found] == counts
+        assert {each.kind for each in found} == {"loops"}
+        widths = [7, 7, graph.num_outputs]
+        assert [each.width for each in found] == (widths[::-1] if back else widths)
