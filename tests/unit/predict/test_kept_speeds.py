@@ -208,13 +208,14 @@ def test_a_kind_with_costs_of_its_own_joins_what_is_known(
     # What was measured before stays, and the host's general rates are still those of GraphSAGE.
     assert now.models["graphsage"] == before.models["graphsage"]
     assert (now.macs_per_s, now.sampling) == (before.macs_per_s, sampling)
-    assert now.models["commnet"].launch_s > 0
+    assert now.models_alone.keys() <= now.models.keys() == {"graphsage", "commnet"}
     # A mean of neighbours needs no loop of its own.
     assert now.whole_graph is not None
     assert now.whole_graph.loops == {}
     expected = predict_run(of_kind, graph)
     assert expected is not None
-    assert expected.iteration_s > now.models["commnet"].launch_s
+    # No step takes less than this.
+    assert expected.iteration_s > 1e-5
 
 
 def test_loops_over_edges_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
