@@ -11,22 +11,27 @@ from hyrt.config.commented_yaml import commented_section
 from hyrt.config.yaml_text import load_settings
 from hyrt.errors import ConfigError
 from hyrt.graph.tables.import_schema import ImportSchema
+from hyrt.graph.tables.typed.typed_schema import TypedImportSchema
 
 _LISTING = "hyrt data import --print-schema FILES"
 
 
-def read_schema(path: Path) -> ImportSchema:
-    """Read a schema.
+def read_schema(path: Path) -> ImportSchema | TypedImportSchema:
+    """Read a schema; one that has `relations` is of a typed graph.
 
     Raises
     ------
     ConfigError
         Naming the file, and the first setting that is wrong.
     """
+    settings = load_settings(path)
+    kind: type[ImportSchema | TypedImportSchema] = ImportSchema
+    if "relations" in settings:
+        kind = TypedImportSchema
     try:
-        return ImportSchema.model_validate(load_settings(path))
+        return kind.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {explained(error, ImportSchema, _LISTING)}") from None
+        raise ConfigError(f"{path}: {explained(error, kind, _LISTING)}") from None
 
 
 def schema_text(schema: ImportSchema) -> str:

@@ -198,6 +198,7 @@ def import_files(
 
     need_pyarrow()
     from hyrt.graph.tables.guess_schema import guess_schema
+    from hyrt.graph.tables.import_schema import ImportSchema
     from hyrt.graph.tables.import_tables import Import, import_tables
     from hyrt.report.terminal.printed_lines import shell_word
 
@@ -218,7 +219,12 @@ def import_files(
         guess = guess_schema(files)
         typer.echo("\n".join(guess.lines))
         tables = guess.schema
-    import_tables(Import(files, output, tables, force), typer.echo)
+    if isinstance(tables, ImportSchema):
+        import_tables(Import(files, output, tables, force), typer.echo)
+    else:
+        from hyrt.graph.tables.typed.import_typed import TypedImport, import_typed_tables
+
+        import_typed_tables(TypedImport(files, output, tables, force), typer.echo)
     typer.echo(f"wrote {shell_word(output)}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,8 +19,21 @@ from hyrt.graph.tables.vertex_names import VertexNames
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def matching(patterns: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
+def matching(
+    patterns: Sequence[str], columns: Sequence[str], name: str, taken: Collection[str] = ()
+) -> list[str]:
     """The columns that names or patterns mean, in the order of the patterns, each once.
+
+    Parameters
+    ----------
+    patterns
+        Names of columns, or patterns with `*` in them.
+    columns
+        All columns.
+    name
+        The file's name for messages.
+    taken
+        Columns that are something else, and that patterns do not mean.
 
     Raises
     ------
@@ -29,7 +42,11 @@ def matching(patterns: Sequence[str], columns: Sequence[str], name: str) -> list
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        some = [pattern] if pattern in columns else [each for each in columns if fnmatchcase(each, pattern)]
+        some = (
+            [pattern]
+            if pattern in columns
+            else [each for each in columns if each not in taken and fnmatchcase(each, pattern)]
+        )
         if not some:
             known = ", ".join(map(repr, columns[:20]))
             raise DataError(

@@ -41,7 +41,7 @@ class EdgeTable(Section):
     type: Column | None = None
     """The column of its type: whole numbers from 0 on, or texts, which are numbered."""
     features: Columns = Field(default=[])
-    """The columns of its features: names, or patterns such as `f*`."""
+    """The columns of its features: names, or patterns such as `f*` of columns that are nothing else."""
     undirected: bool = False
     """Whether each row is an edge in both directions. A file that has both directions already is not."""
     duplicates: Literal["merge", "first", "refuse"] = "merge"
@@ -70,8 +70,9 @@ class VertexRows(Section):
     order and numbered, `flags` are labels of 0 and 1, one a column, and `numbers` are to be predicted as they
     are. Vertices without a label have -1 or nothing."""
     features: Columns = Field(default=[])
-    """The columns of the features: names, or patterns such as `f*`. A column of a Parquet file may have lists
-    of one length. Without any, the feature of a vertex is the logarithm of its degree."""
+    """The columns of the features: names, or patterns such as `f*` of columns that are nothing else. A column
+    of a Parquet file may have lists of one length. Without any, the feature of a vertex is the logarithm of
+    its degree."""
     fill: float | None = None
     """The number that stands in the place of a missing feature; without one, it is an error."""
     split: Column | None = None

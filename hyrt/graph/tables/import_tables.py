@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, readable
+from hyrt.errors import DataError, listed, readable
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import check_destination
 from hyrt.graph.formats.folder import write_folder
@@ -33,6 +33,7 @@ from hyrt.graph.tables.read_vertices import ReadVertices, read_vertices
 from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles, files_of
 from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES
+from hyrt.graph.tables.reading.text_form import TextForm
 from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
 from hyrt.graph.tables.vertex_names import NAME_BYTES, VertexNames
 from hyrt.graph.vertex_table import SPLITS
@@ -43,11 +44,13 @@ from hyrt.quantities import counted, size
 Array = NDArray[Any]
 Say = Callable[[str], None]
 
-_VERTEX_BYTES = 80
+VERTEX_BYTES = 80
 """Of ids, order, labels, split, counts, row pointers and cursors."""
+NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
+"""The same where ids are names, beside twice their letters."""
 _SPARSE = 8
 """Vertices for each edge from which on ids do not look like numbers that count up."""
-_LARGE_INPUT = 16 << 30
+LARGE_INPUT = 16 << 30
 """Less text than this cannot name 2^31 vertices that are not mostly without edges."""
 
 
@@ -82,15 +85,19 @@ def import_tables(job: Import, say: Say = lambda line: None) -> None:
     destination = job.destination.absolute()
     check_destination(destination, job.force)
     schema = job.schema
-    edge_files, vertex_files = assigned(job.files, schema)
+    tables = {"edges": (schema.edges.files, schema.edges.text)}
+    if schema.vertices is not None:
+        tables["vertices"] = (schema.vertices.files, schema.vertices.text)
+    files = assigned(job.files, tables)
+    edge_files = files["edges"]
     say(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
         bad = BadRows()
         vertices = None
-        if schema.vertices is not None and vertex_files is not None:
+        if schema.vertices is not None:
             vertices = read_vertices(
                 schema.vertices,
-                vertex_files,
+                files["vertices"],
                 named=schema.ids == "names",
                 first_id=schema.first_id,
                 bad=bad,
@@ -113,36 +120,38 @@ def import_tables(job: Import, say: Say = lambda line: None) -> None:
         say(line)
 
 
-def assigned(given: Sequence[Path], schema: ImportSchema) -> tuple[TableFiles, TableFiles | None]:
-    """The files of the edges and those of the vertices.
+def assigned(
+    given: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], TextForm]]
+) -> dict[str, TableFiles]:
+    """The files of each table.
+
+    Parameters
+    ----------
+    given
+        Files and folders.
+    tables
+        For each table, by its name in the schema, the names and patterns of its files, and how they are
+        written.
 
     Raises
     ------
     DataError
-        If a file is of no table or of two, or a table has none.
+        If a file is of no table or of several, or a table has none.
     """
-    tables = {"edges": schema.edges}
-    patterns = {name: table.files for name, table in tables.items()}
-    if schema.vertices is not None:
-        patterns["vertices"] = schema.vertices.files
-    found: dict[str, list[Path]] = {name: [] for name in patterns}
+    found: dict[str, list[Path]] = {name: [] for name in tables}
     for path in given:
-        owners = [name for name, some in patterns.items() if _is_one_of(path, some)]
+        owners = [name for name, (patterns, _) in tables.items() if _is_one_of(path, patterns)]
         shown = readable(str(path))
         if not owners:
-            listed = "; ".join(f"{name}.files: {', '.join(some)}" for name, some in patterns.items())
-            raise DataError(f"{shown}: is in no table of the schema ({listed}): name it there, or omit it")
+            known = "; ".join(f"{name}: {', '.join(patterns)}" for name, (patterns, _) in tables.items())
+            raise DataError(f"{shown}: is in no table of the schema ({known}): name it there, or omit it")
         if len(owners) > 1:
-            raise DataError(f"{shown}: is in both tables of the schema: name it in one of them")
+            raise DataError(f"{shown}: is in several tables of the schema, {listed(owners)}: name it in one")
         found[owners[0]] += files_of(path)
     for name, paths in found.items():
         if not paths:
-            raise DataError(f"no file is given for {name}: the schema names {', '.join(patterns[name])}")
-    vertices = schema.vertices
-    return (
-        TableFiles(found["edges"], schema.edges.text),
-        None if vertices is None else TableFiles(found["vertices"], vertices.text),
-    )
+            raise DataError(f"no file is given for {name}: the schema names {', '.join(tables[name][0])}")
+    return {name: TableFiles(paths, tables[name][1]) for name, paths in found.items()}
 
 
 def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:
@@ -150,17 +159,20 @@ def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:
     return any(each in (name, str(path)) or fnmatchcase(name, each) for each in patterns)
 
 
+def block_bytes() -> int:
+    """Memory for the rows that are read or written at once, at most."""
+    # Text, its values as Arrow has them and as numpy does, of the blocks that wait and of those in work.
+    return (2 * available_cores() + 2) * 8 * BLOCK_BYTES + 6 * CHUNK_BYTES
+
+
 def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
     """The memory that is needed, in words."""
-    # A block, its values as Arrow and numpy have them, for those that wait and those in work.
-    blocks = (2 * available_cores() + 2) * 8 * BLOCK_BYTES
-    # Of the shortest row, two digits, the letter between them and the line's end; packed files may hold more.
-    is_plain = all(path.suffix.lower() in (".csv", ".tsv", ".txt") for path in edge_files.paths)
-    entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if is_plain else RANGE_BYTES
-    each = f"{_VERTEX_BYTES} bytes for each vertex"
+    # The shortest row has two digits, the letter between them and the line's end; packed files may hold more.
+    entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if edge_files.are_plain else RANGE_BYTES
+    each = f"{VERTEX_BYTES} bytes for each vertex"
     if schema.ids == "names":
-        each = f"{_VERTEX_BYTES + NAME_BYTES} bytes and twice its id's letters for each vertex"
-    return f"{size(blocks + entries + 6 * CHUNK_BYTES)} and {each}"
+        each = f"{NAMED_VERTEX_BYTES} bytes and twice its id's letters for each vertex"
+    return f"{size(block_bytes() + entries)} and {each}"
 
 
 def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> VertexIds:
@@ -174,19 +186,31 @@ def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> Vertex
 
 
 def _may_be_large(vertices: ReadVertices | None, files: TableFiles) -> bool:
-    return files.num_bytes >= _LARGE_INPUT if vertices is None else vertices.count >= 2**31
+    return files.num_bytes >= LARGE_INPUT if vertices is None else vertices.count >= 2**31
 
 
 def _num_vertices(ids: VertexIds, edges: ListedEdges, files: TableFiles) -> int:
     count = ids.num_vertices
     if not edges.num or not count:
         raise DataError(f"{files.names[0]}: the table of edges has no rows")
-    if isinstance(ids, Positions) and ids.count is None and count > 1000 + _SPARSE * 2 * edges.num:
-        raise DataError(
-            f"{files.names[0]}: has {counted(edges.num, 'edge')}, but ids go up to {ids.first + count - 1:,}"
-            ": where ids do not count up, give ids: names in the schema, else add a table of vertices"
-        )
+    check_dense(files.names[0], ids, 2 * edges.num)
     return count
+
+
+def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
+    """See that ids which should count up are not mostly of no vertex.
+
+    Raises
+    ------
+    DataError
+        If they are, with what to do.
+    """
+    count = ids.num_vertices
+    if isinstance(ids, Positions) and ids.count is None and count > 1000 + _SPARSE * times_named:
+        raise DataError(
+            f"{where}: ids go up to {ids.first + count - 1:,}, but edges name only {times_named:,}: where "
+            "they do not count up, give ids: names in the schema, else add a table of vertices"
+        )
 
 
 def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, scratch: Path) -> BuiltRows:
@@ -286,11 +310,12 @@ def _told(
     yield f"{counted(edges.num, 'row')} of edges: {counted(int(built.arrays['indptr'][-1]), 'edge')}{tail}"
     yield f"{counted(count, 'vertex', 'vertices')}"
     if types:
-        yield f"types of edges: {_numbered(types)}"
+        yield f"types of edges: {numbered(types)}"
     if vertices is not None and vertices.classes:
-        yield f"classes: {_numbered(vertices.classes)}"
+        yield f"classes: {numbered(vertices.classes)}"
 
 
-def _numbered(names: list[str]) -> str:
+def numbered(names: list[str]) -> str:
+    """The first names with their numbers."""
     shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:12]))
     return shown + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")

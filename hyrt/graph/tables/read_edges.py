@@ -53,7 +53,8 @@ def read_edges(
     -------
     The list, and the names of the types where these are no numbers.
     """
-    features = matching(table.features, files.columns(), files.names[0])
+    taken = [each for each in (table.source, table.target, table.weight, table.type) if each is not None]
+    features = matching(table.features, files.columns(), files.names[0], taken)
     kinds: dict[str, str] = {table.source: source_ids.kind, table.target: target_ids.kind}
     kinds |= dict.fromkeys(features, "number")
     if table.weight is not None:

@@ -105,7 +105,8 @@ class _Reader:
         self._class_names = VertexNames()
         self._count = 0
         columns = files.columns()
-        self._features = matching(table.features, columns, files.names[0])
+        taken = {*table.label, *table.masks, *filter(None, (table.id, table.split))}
+        self._features = matching(table.features, columns, files.names[0], taken)
         self._label = matching(table.label, columns, files.names[0])
         self._rows = FeatureColumns(self._features, table.text.decimal, table.fill, "vertices.fill")
         self._file = scratch / "read-features.npy"

@@ -297,7 +297,7 @@ def test_ids_that_are_wrong(tmp_path: Path) -> None:
         "  nodes.csv, line 4, column 'id': '1' is the id of an earlier row"
     )
     sparse = write(tmp_path / "sparse.csv", "src,dst\n0,123456789\n")
-    assert "sparse.csv: has 1 edge, but ids go up to 123,456,789: where" in wrong(sparse)[0]
+    assert "sparse.csv: ids go up to 123,456,789, but edges name only 2: where" in wrong(sparse)[0]
     huge = write(tmp_path / "huge.csv", "src,dst\n0,12345678901234\n-1,3\n")
     assert wrong(huge)[1:3] == [
         "  huge.csv, line 3, column 'src': -1 is below the first id, 0",
@@ -449,7 +449,7 @@ def test_what_users_get_wrong(tmp_path: Path) -> None:
         (["e.csv", "-o", "folder"], "folder: already exists; --force replaces it"),
         (
             ["n.csv", "-o", "x", "--schema", "s.yaml"],
-            "n.csv: is in no table of the schema (edges.files: e.csv)",
+            "n.csv: is in no table of the schema (edges: e.csv)",
         ),
         (["e.csv", "-o", "x", "--schema", "unknown.yaml"], "'edges.wieght': did you mean 'edges.weight'?"),
         (["e.csv", "-o", "x", "--schema", "missing.yaml"], "setting edges.target is missing: give it"),

@@ -66,6 +66,11 @@ class TableFiles:
         return [readable(str(path)) for path in self.paths]
 
     @property
+    def are_plain(self) -> bool:
+        """Whether no file is packed."""
+        return all(path.suffix.lower() in _TEXT for path in self.paths)
+
+    @property
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
 

@@ -1,0 +1,208 @@
+"""Making a typed dataset of tables: all or nothing, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats.convert import check_destination
+from hyrt.graph.formats.folder import write_folder
+from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.schema import Dataset, check_dataset
+from hyrt.graph.tables.import_schema import EdgeTable
+from hyrt.graph.tables.import_tables import (
+    LARGE_INPUT,
+    NAMED_VERTEX_BYTES,
+    VERTEX_BYTES,
+    assigned,
+    block_bytes,
+    check_dense,
+    drawn_split,
+    numbered,
+)
+from hyrt.graph.tables.listed_edges import ListedEdges
+from hyrt.graph.tables.read_edges import read_edges
+from hyrt.graph.tables.read_vertices import ReadVertices, read_vertices
+from hyrt.graph.tables.reading.bad_rows import BadRows
+from hyrt.graph.tables.reading.table_files import TableFiles
+from hyrt.graph.tables.typed.typed_schema import RelationTable, TypedImportSchema
+from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
+from hyrt.graph.tables.vertex_names import VertexNames
+from hyrt.graph.typed.graph_types import GraphTypes, Relation
+from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, TypedParts, typed_dataset, with_reverse
+from hyrt.graph.vertex_table import SPLITS
+from hyrt.quantities import counted, size
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TypedImport:
+    """What to make of which files."""
+
+    files: Sequence[Path]
+    """CSV or Parquet files, or folders of them."""
+    destination: Path
+    """A `.npz` file, or a folder where it does not end so."""
+    schema: TypedImportSchema
+    force: bool = False
+    """Replace what is at the destination."""
+
+
+def import_typed_tables(job: TypedImport, say: Callable[[str], None] = lambda line: None) -> None:
+    """Write a typed dataset from tables; as `hyrt.graph.tables.import_tables.import_tables`.
+
+    Raises
+    ------
+    DataError
+        Naming the rows that are wrong, or why the destination cannot be written.
+    """
+    destination = job.destination.absolute()
+    check_destination(destination, job.force)
+    schema = job.schema
+    given = {f"relations {_name(each)}": (each.files, each.text) for each in schema.relations}
+    tables = {name: kind.table for name, kind in schema.types.items() if kind.table is not None}
+    given |= {f"types.{name}": (table.files, table.text) for name, table in tables.items()}
+    files = assigned(job.files, given)
+    each = NAMED_VERTEX_BYTES if any(kind.ids == "names" for kind in schema.types.values()) else VERTEX_BYTES
+    total = sum(some.num_bytes for some in files.values())
+    bound = block_bytes() + 13 * min(BUILD_ENTRIES, total if _are_plain(files) else BUILD_ENTRIES)
+    vertex = f"{each} bytes{' and twice its letters' if each == NAMED_VERTEX_BYTES else ''} for each vertex"
+    say(f"memory: at most {size(bound)} and {vertex}, not counting the interpreter")
+    with all_or_nothing(destination, "dataset") as (result, scratch):
+        bad = BadRows()
+        read = {}
+        for number, (name, table) in enumerate(tables.items()):
+            kind = schema.types[name]
+            read[name] = read_vertices(
+                table,
+                files[f"types.{name}"],
+                named=kind.ids == "names",
+                first_id=kind.first_id,
+                bad=bad,
+                scratch=_folder(scratch, f"type-{number}"),
+            )
+        ids = {name: _ids(schema, name, read.get(name)) for name in schema.types}
+        lists = []
+        for number, relation in enumerate(schema.relations):
+            some = files[f"relations {_name(relation)}"]
+            ends = ids[relation.relation[0]], ids[relation.relation[2]]
+            dtype = np.dtype(np.int64 if total >= LARGE_INPUT else np.int32)
+            columns = {
+                key: getattr(relation, key) for key in ("files", "source", "target", "unknown", "text")
+            }
+            folder = _folder(scratch, f"relation-{number}")
+            edges, _ = read_edges(EdgeTable(**columns), some, *ends, bad, folder, dtype)
+            lists.append(edges)
+        bad.check()
+        parts = _parts(str(destination), schema, ids, lists, read)
+        data, merged = typed_dataset(str(destination), parts, _folder(scratch, "typed"))
+        if schema.reverse:
+            data = with_reverse(data, _folder(scratch, "reversed"))
+        check_dataset(data, features="none")
+        if destination.suffix == ".npz":
+            write_npz(data, result)
+        else:
+            result.mkdir()
+            write_folder(data, result)
+    for line in _told(schema, parts.types, lists, merged, read):
+        say(line)
+
+
+def _name(table: RelationTable) -> str:
+    return " ".join(table.relation)
+
+
+def _are_plain(files: dict[str, TableFiles]) -> bool:
+    return all(some.are_plain for some in files.values())
+
+
+def _folder(scratch: Path, name: str) -> Path:
+    folder = scratch / name
+    folder.mkdir()
+    return folder
+
+
+def _ids(schema: TypedImportSchema, name: str, read: ReadVertices | None) -> VertexIds:
+    if read is not None:
+        return read.ids
+    kind = schema.types[name]
+    return (
+        Named(VertexNames(), grows=True)
+        if kind.ids == "names"
+        else Positions(kind.first_id, None, ".", 2**31)
+    )
+
+
+def _parts(
+    where: str,
+    schema: TypedImportSchema,
+    ids: dict[str, VertexIds],
+    lists: list[ListedEdges],
+    read: dict[str, ReadVertices],
+) -> TypedParts:
+    counts = []
+    for name, found in ids.items():
+        named_by = sum(
+            edges.num
+            for edges, table in zip(lists, schema.relations, strict=True)
+            for end in (table.relation[0], table.relation[2])
+            if end == name
+        )
+        check_dense(f"type {name!r}", found, named_by)
+        counts.append(found.num_vertices)
+    relations = tuple(Relation(*table.relation) for table in schema.relations)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    types = GraphTypes(tuple(schema.types), starts, relations, schema.target_type)
+    target = read.get(schema.target_type)
+    count = types.count(schema.target_type)
+    if not count:
+        raise DataError(
+            f"{where}: there are no vertices of type {schema.target_type!r}, which is target_type"
+        )
+    labels = np.full(count, -1, np.int8) if target is None else target.labels
+    masks = None if target is None else target.masks
+    if masks is None:
+        masks = drawn_split(schema.split, labels)
+
+    def stream() -> Iterator[tuple[int, Array, Array]]:
+        for number, edges in enumerate(lists):
+            for sources, targets in edges.pieces():
+                known = (sources >= 0) & (targets >= 0)
+                yield number, sources[known], targets[known]
+
+    return TypedParts(
+        types,
+        stream,
+        {name: Dataset(where, {}, found.rows) for name, found in read.items() if found.rows is not None},
+        labels,
+        {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)},
+    )
+
+
+def _told(
+    schema: TypedImportSchema,
+    types: GraphTypes,
+    lists: list[ListedEdges],
+    merged: int,
+    read: dict[str, ReadVertices],
+) -> Iterator[str]:
+    """What was made, in lines."""
+    for table, edges in zip(schema.relations, lists, strict=True):
+        yield f"{_name(table)}: {counted(edges.num, 'row')} of edges"
+    if merged:
+        yield f"repeated edges that are left out: {merged:,}"
+    for name in types.vertex_types:
+        known = read.get(name)
+        without = "" if known is not None and known.rows is not None else ", whose features are learned"
+        yield f"{name}: {counted(types.count(name), 'vertex', 'vertices')}{without}"
+    target = read.get(schema.target_type)
+    if target is not None and target.classes:
+        yield f"classes: {numbered(target.classes)}"

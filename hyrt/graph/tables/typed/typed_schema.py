@@ -1,0 +1,85 @@
+"""What an import of a typed graph is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hyrt.errors import listed
+from hyrt.graph.tables.import_schema import Column, Columns, RandomSplit, VertexRows
+from hyrt.graph.tables.reading.text_form import TextForm
+from hyrt.graph.typed.check_types import why_no_name
+from hyrt.section import NoTruth, Section
+
+
+class VertexType(Section):
+    """One type of vertices."""
+
+    ids: Literal["positions", "names"] = "positions"
+    """What its ids are: `positions` are whole numbers that count from `first_id`, `names` are texts or any
+    numbers, and are numbered: in the order of the table, or as relations name them first."""
+    first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
+    """The first id, often 0 or 1; with `ids: positions`."""
+    table: VertexRows | None = None
+    """The table of its vertices; `null` where there is none, and relations alone name them. A type without
+    features learns a row for each vertex."""
+
+
+class RelationTable(Section):
+    """The table of the edges of one relation."""
+
+    relation: list[str]
+    """The type that its edges come from, its name, and the type they go to: `[author, writes, paper]`."""
+    files: Columns
+    """Which of the files that are given have its edges: names or patterns."""
+    source: Column
+    """The column of the vertex that an edge comes from."""
+    target: Column
+    """The column of the vertex that it goes to."""
+    unknown: Literal["refuse", "drop"] = "refuse"
+    """What is done with edges of vertices that the table of their type does not have."""
+    text: TextForm = TextForm()
+    """How CSV files are written."""
+
+
+class TypedImportSchema(Section):
+    """The tables of a typed graph."""
+
+    target_type: str
+    """The type whose vertices have labels and splits."""
+    types: dict[str, VertexType]
+    """The types of vertices by name."""
+    relations: Annotated[list[RelationTable], Field(min_length=1)]
+    """The relations."""
+    reverse: bool = False
+    """Whether each relation also gets one that goes the other way; within a type, both directions are one."""
+    split: RandomSplit = RandomSplit()
+    """The split of the vertices that have a label, where no column says it."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TypedImportSchema:
+        known = listed(self.types) if self.types else "none"
+        for name in self.types:
+            if why := why_no_name(name):
+                raise ValueError(f"the name {name!r} of a type {why}")
+        if self.target_type not in self.types:
+            raise ValueError(f"target_type {self.target_type!r} is not among the types: {known}")
+        for each in self.relations:
+            if len(each.relation) != 3:
+                raise ValueError(
+                    f"relation {each.relation}: give three words, such as [author, writes, paper]"
+                )
+            for end in (each.relation[0], each.relation[2]):
+                if end not in self.types:
+                    raise ValueError(f"relation {each.relation}: {end!r} is not among the types: {known}")
+        triples = [tuple(each.relation) for each in self.relations]
+        for triple in triples:
+            if triples.count(triple) > 1:
+                raise ValueError(f"relation {list(triple)} is there twice: name all of its files in one")
+        for name, kind in self.types.items():
+            if name != self.target_type and kind.table is not None and kind.table.label:
+                raise ValueError(
+                    f"type {name!r} has labels, but target_type is {self.target_type!r}: omit them"
+                )
+        return self

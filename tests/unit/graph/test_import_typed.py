@@ -1,0 +1,126 @@
+"""Tables of types and relations in, and the typed graph that a few loops over their rows make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import refused, run_here
+
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.graph import Graph
+
+pytest.importorskip("pyarrow")
+
+SCHEMA = """
+target_type: paper
+types:
+  paper:
+    ids: names
+    table: {files: [papers.csv], id: doi, label: [field], label_kind: names, features: ['f*'], split: part}
+  author: {ids: names}
+  place: {first_id: 1, table: {files: [places.csv], id: nr, features: [x]}}
+relations:
+  - {relation: [author, writes, paper], files: ['writes*.csv'], source: author, target: doi}
+  - {relation: [paper, cites, paper], files: [cites.csv], source: from, target: to, unknown: drop}
+  - {relation: [author, lives in, place], files: [lives.csv], source: who, target: where}
+"""
+FILES = {
+    "papers.csv": "doi,field,f0,f1,part\nb,math,1,2,train\na,art,3,4,val\nc,,5,6,\n",
+    "places.csv": "nr,x\n2,7\n1,8\n",
+    "writes1.csv": "author,doi\nann,a\nbob,a\n",
+    "writes2.csv": "author,doi\nann,c\nann,a\n",
+    "cites.csv": "from,to\na,b\nb,b\nz,a\n",
+    "lives.csv": "who,where\ncid,2\nann,1\n",
+}
+NAMES = {"paper": ["b", "a", "c"], "author": ["ann", "bob", "cid"], "place": ["1", "2"]}
+"""In the order of the tables, of the relations, and of the ids."""
+
+
+def write_all(folder: Path, schema: str = SCHEMA) -> None:
+    for name, text in {**FILES, "schema.yaml": schema}.items():
+        (folder / name).write_text(text)
+
+
+def named_edges(graph: Graph) -> set[tuple[str, str, str]]:
+    """Edges by names of their relations and vertices."""
+    types = graph.types
+    assert types is not None
+    assert graph.topology.edge_types is not None
+    names = [name for kind in types.vertex_types for name in NAMES[kind]]
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.topology.indptr))
+    return {
+        (str(types.relations[r]), names[u], names[v])
+        for u, v, r in zip(graph.topology.indices, targets, graph.topology.edge_types, strict=True)
+    }
+
+
+@pytest.mark.parametrize("destination", ["mine", "mine.npz"])
+def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_all(tmp_path)
+    run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", destination, cwd=tmp_path)
+    graph = open_graph(tmp_path / destination, check=True)
+    assert graph.types is not None
+    assert graph.types.vertex_types == ("paper", "author", "place")
+    assert graph.types.starts.tolist() == [0, 3, 6, 8]
+    assert graph.types.target == "paper"
+    assert named_edges(graph) == {
+        ("author writes paper", "ann", "a"),
+        ("author writes paper", "bob", "a"),
+        ("author writes paper", "ann", "c"),
+        ("paper cites paper", "a", "b"),
+        ("paper cites paper", "b", "b"),
+        ("author lives in place", "cid", "2"),
+        ("author lives in place", "ann", "1"),
+    }
+    assert graph.labels.tolist() == [1, 0, -1, *[-1] * 5]
+    assert np.flatnonzero(graph.masks["train"]).tolist() == [0]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("memory: at most")
+    assert said[1:] == [
+        "author writes paper: 4 rows of edges",
+        "paper cites paper: 3 rows of edges",
+        "author lives in place: 2 rows of edges",
+        "repeated edges that are left out: 1",
+        "paper: 3 vertices",
+        "author: 3 vertices, whose features are learned",
+        "place: 2 vertices",
+        "classes: 0 art, 1 math",
+        f"wrote {destination}",
+    ]
+    stored = np.load(tmp_path / destination) if destination.endswith("npz") else None
+    for kind, rows in (("paper", [[1, 2], [3, 4], [5, 6]]), ("place", [[8], [7]])):
+        key = f"features:{kind}"
+        found = np.load(tmp_path / destination / f"{key}.npy") if stored is None else stored[key]
+        assert found.tolist() == rows
+
+
+def test_relations_both_ways(tmp_path: Path) -> None:
+    write_all(tmp_path, f"reverse: true\n{SCHEMA}")
+    run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", "both", cwd=tmp_path)
+    graph = open_graph(tmp_path / "both", check=True)
+    assert graph.types is not None
+    assert len(graph.types.relations) == 5
+    assert len(graph.topology.indices) == 13
+
+
+def test_what_is_wrong_with_types(tmp_path: Path) -> None:
+    words = ("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x")
+    for old, new, message in (
+        ("target_type: paper", "target_type: papers", "target_type 'papers' is not among the types: paper,"),
+        ("[author, writes, paper]", "[author, writes, book]", "'book' is not among the types"),
+        ("[paper, cites, paper]", "[author, writes, paper]", "['author', 'writes', 'paper'] is there twice"),
+        ("[paper, cites, paper]", "[paper, paper]", "give three words, such as [author, writes, paper]"),
+        ("features: [x]", "features: [x], label: [x]", "type 'place' has labels, but target_type is 'paper'"),
+        ("files: [cites.csv]", "files: ['*.csv']", "is in several tables of the schema"),
+        ("unknown: drop", "unknwon: drop", "unknown setting 'relations.1.unknwon'"),
+    ):
+        assert old in SCHEMA
+        write_all(tmp_path, SCHEMA.replace(old, new))
+        assert message in refused(*words, cwd=tmp_path)
+    write_all(tmp_path, SCHEMA.replace(", unknown: drop", ""))
+    with pytest.raises(DataError, match=r"cites\.csv, line 4, column 'from': 'z' is no vertex of the table"):
+        run_here(*words, cwd=tmp_path)
+    assert not (tmp_path / "x").exists()
