@@ -14,6 +14,7 @@ are those of a single process.
 # "hyrt[partition]"`).
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,10 @@ here = Path(folder.name)
 def command(*words):
     """Run a module of Python, as `python -m` does, and show what it prints."""
     print("$ python -m", *words)
-    ran = subprocess.run(
-        [sys.executable, "-m", *words], cwd=here, check=True, stdout=subprocess.PIPE, text=True
-    )
+    # torchrun sets this variable too, but warns unless it is already there. hyrt chooses its threads itself.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", *words]
+    ran = subprocess.run(line, cwd=here, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     print(ran.stdout)
 
 
