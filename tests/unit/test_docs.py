@@ -63,3 +63,12 @@ def test_the_readme_runs(code: str) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["result"].metrics["test"]["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("name", ["layers", "full-graph", "typed"])
+def test_the_code_on_pages_runs(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found
+    for code in found:
+        exec(code, {})
