@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -209,6 +210,9 @@ class Command(TyperCommand):
         """What to write in place of an option that does not exist."""
         from hyrt.errors import listed
 
+        file = next((word for word in args if word.startswith("-") and os.path.lexists(word)), None)
+        if file is not None:
+            return f"to name the file, write {shlex.quote(f'./{file}')}"
         options = [option for each in self.params for option in each.opts if option.startswith("--")]
         if not name.startswith("--"):
             same = [option for option in options if option[2] == name[1]]

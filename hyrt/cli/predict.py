@@ -261,15 +261,15 @@ def _counts(text: str | None) -> list[int]:
         return []
     first, dots, last = text.partition("..")
     try:
-        counts = list(range(int(first), int(last if dots else first) + 1))
+        counts = range(int(first), int(last if dots else first) + 1)
     except ValueError:
-        counts = []
+        counts = range(0)
     if not counts or counts[0] < 0 or counts[-1] > _MOST_ACCELERATORS:
         raise ConfigError(
             f"--accelerators {text}: give a number such as 4, or a range such as 1..16, of at most "
             f"{_MOST_ACCELERATORS}"
         )
-    return counts
+    return list(counts)
 
 
 def _work(

@@ -104,6 +104,7 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--accelerators", "x", "--platform", GPU], "--accelerators x"),
         (["--accelerators", "2", "--platform", "amd-epyc-7763"], "has no accelerator"),
         (["--accelerators", "1..129", "--platform", GPU], "of at most 128"),
+        (["--accelerators", "1..999999999999", "--platform", GPU], "of at most 128"),
         (["--plot", "x.png", "--platform", GPU], "give a range"),
         (["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU], "--plot x.txt: unknown file type"),
         (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x: unknown file type"),

@@ -254,3 +254,15 @@ def test_a_package_that_cannot_be_imported_is_named(
         "error: torch cannot be imported (libtorch_cpu.so: failed to map segment): see what `hyrt doctor` "
         "says of it\n"
     )
+
+
+def test_a_file_whose_name_looks_like_an_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"^-y is not an option of hyrt data info: --help lists the options$"
+    ):
+        app(["data", "info", "-y z.npz"], prog_name="hyrt", standalone_mode=False)
+    Path("-y z.npz").touch()
+    says = r"^-y is not an option of hyrt data info: to name the file, write '\./-y z\.npz'$"
+    with pytest.raises(ConfigError, match=says):
+        app(["data", "info", "-y z.npz"], prog_name="hyrt", standalone_mode=False)
