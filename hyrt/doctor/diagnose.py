@@ -38,7 +38,8 @@ def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> in
     started = time.monotonic()
     findings: list[DoctorFinding] = []
     is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else None
+    # Into a pipe as well: it is people who read it there, and --json is for programs.
+    width = shutil.get_terminal_size().columns
     coloured = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     for finding in examine(asked, output, limit_s):
         findings.append(finding)

@@ -15,8 +15,8 @@ _LEAST_WIDTH = 60
 _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
 
 
-def finding_lines(finding: DoctorFinding, width: int | None, *, coloured: bool) -> list[str]:
-    """One finding, wrapped to the width of a terminal if there is one."""
+def finding_lines(finding: DoctorFinding, width: int, *, coloured: bool) -> list[str]:
+    """One finding, wrapped to the width of the output, if that is not too narrow for it."""
     state = finding.state.ljust(_STATE_WIDTH)
     if coloured:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
@@ -40,7 +40,7 @@ def _plural(state: State, count: int) -> str:
     return f"{state}s" if state in ("note", "warning") and count > 1 else state
 
 
-def _wrapped(text: str, start: int, width: int | None) -> list[str]:
-    if width is None or width < _LEAST_WIDTH:
+def _wrapped(text: str, start: int, width: int) -> list[str]:
+    if width < _LEAST_WIDTH:
         return [text]
     return textwrap.wrap(text, width - start, break_long_words=False, break_on_hyphens=False) or [""]

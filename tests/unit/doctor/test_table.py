@@ -27,13 +27,13 @@ def test_only_what_is_broken_makes_the_exit_code_1() -> None:
 
 def test_the_state_is_a_word_without_colour() -> None:
     for state in STATES:
-        plain = finding_lines(finding(state), None, coloured=False)
+        plain = finding_lines(finding(state), 200, coloured=False)
         assert plain[0].startswith(state)
         assert "\x1b" not in "".join(plain)
-        coloured = finding_lines(finding(state), None, coloured=True)
+        coloured = finding_lines(finding(state), 200, coloured=True)
         assert "\x1b[" in coloured[0]
         assert state in coloured[0]
-    assert finding_lines(finding("broken"), None, coloured=False)[1].strip() == "do: mend it"
+    assert finding_lines(finding("broken"), 200, coloured=False)[1].strip() == "do: mend it"
 
 
 @pytest.mark.parametrize("width", [60, 80, 121])
@@ -45,8 +45,8 @@ def test_lines_are_as_wide_as_the_terminal_at_most(width: int) -> None:
     assert len({len(line) - len(line.lstrip()) for line in lines[1:]}) == 1
 
 
-def test_a_pipe_gets_whole_lines() -> None:
-    assert len(finding_lines(finding("ok", "word " * 100), None, coloured=False)) == 1
+def test_an_output_that_is_too_narrow_gets_whole_lines() -> None:
+    assert len(finding_lines(finding("ok", "word " * 100), 59, coloured=False)) == 1
 
 
 def test_the_last_line_counts() -> None:
