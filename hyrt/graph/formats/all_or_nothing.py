@@ -45,9 +45,11 @@ def all_or_nothing(destination: Path, what: str) -> Iterator[tuple[Path, Path]]:
         finally:
             shutil.rmtree(work)
     except OSError as error:
+        remedy = "free space, or give a destination on another disk"
+        if isinstance(error, PermissionError):
+            remedy = "give a destination in a folder that you may write to"
         raise DataNotWritten(
-            f"{destination} cannot be written ({error.strerror or error}): free space, or give a destination "
-            "on another disk"
+            f"{destination} cannot be written ({error.strerror or error}): {remedy}"
         ) from error
 
 

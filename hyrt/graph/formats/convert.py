@@ -149,6 +149,8 @@ def check_destination(destination: Path, force: bool) -> None:
     DataError
         If not, with what to do.
     """
+    if destination.name == "-":
+        raise DataError("-: nothing is written to the standard output: give the name of a file or a folder")
     # Not a number, as in a folder's name like products-v1.2.
     if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
         raise DataError(
@@ -159,8 +161,6 @@ def check_destination(destination: Path, force: bool) -> None:
         raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
     if not destination.exists():
         return
-    if not force:
-        raise DataError(f"{destination}: already exists; --force replaces it")
     # What is replaced is deleted: never anything but a dataset.
     if destination.is_dir():
         files = list(destination.iterdir())
@@ -169,8 +169,11 @@ def check_destination(destination: Path, force: bool) -> None:
         is_dataset = destination.suffix == ".npz"
     if not is_dataset:
         raise DataError(
-            f"{destination}: not a dataset, and --force replaces only datasets; choose another name"
+            f"{destination}: already there, and not a dataset, which is all that --force replaces; choose "
+            "another name"
         )
+    if not force:
+        raise DataError(f"{destination}: already exists; --force replaces it")
 
 
 def memory_bound(source: Any, *, reorder: bool = False) -> int | None:

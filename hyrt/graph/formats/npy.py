@@ -78,7 +78,10 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
-        raise DataError(f"{where}: the .npy header is damaged or describes records: {header.strip()[:80]!r}")
+        raise DataError(
+            f"{where}: the .npy header is damaged or describes records: {header.strip()[:80]!r}: store plain "
+            "numbers"
+        )
     byte_order, kind, size = descr.groups()
     if kind == "O":
         raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")

@@ -21,9 +21,10 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 from hyrt.cli.datasets.data import data_app
-from hyrt.errors import DataError
+from hyrt.errors import DataError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.graph.formats import row_order
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
 from hyrt.graph.normalize import NORMALIZERS
 
@@ -88,12 +89,30 @@ def test_force_deletes_datasets_only(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "notes").write_text("dear")
-    for name in ("home", "notes"):
-        with pytest.raises(DataError, match="not a dataset, and --force replaces only datasets"):
-            convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
+    for name, force in itertools.product(("home", "notes"), (True, False)):
+        with pytest.raises(
+            DataError, match="not a dataset, which is all that --force replaces; choose another"
+        ):
+            convert(Conversion("synthetic:tiny", tmp_path / name, force=force))
+    with pytest.raises(DataError, match=r"^-: nothing is written to the standard output: give the "):
+        convert(Conversion("synthetic:tiny", tmp_path / "-"))
     assert _left(tmp_path) == ["home", "notes"]
     with pytest.raises(DataError, match="cannot be written"):
         convert(Conversion("synthetic:tiny", tmp_path / ("x" * 255)))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (PermissionError(13, "Permission denied"), "give a destination in a folder that you may write to"),
+        (OSError(28, "No space left on device"), "free space, or give a destination on another disk"),
+    ],
+)
+def test_what_to_do_depends_on_why_nothing_can_be_written(tmp_path, error, remedy):
+    says = rf"x cannot be written \({error.strerror}\): {remedy}$"
+    with pytest.raises(DataNotWritten, match=says), all_or_nothing(tmp_path / "x", "dataset"):
+        raise error
+    assert _left(tmp_path) == []
 
 
 def test_damaged_source(tmp_path):
