@@ -85,6 +85,9 @@ def init(
         overrides = [full_graph_override(overrides), *overrides]
     config = new_config(file, overrides)
     graph = open_graph(config.data.source)
+    chosen = file is not None or any(each.startswith("model.kind=") for each in overrides)
+    if graph.types is not None and not chosen:
+        config = new_config(None, ["model.kind=rgcn", *overrides])
     config = _with_epochs(config, graph)
     shown = [*_CHANGED_FIRST, *(["data.split"] if graph.num_splits > 1 else [])]
     text = "\n".join([*_head(config, graph, output), commented_yaml(config, shown)])

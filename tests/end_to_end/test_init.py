@@ -76,3 +76,8 @@ def test_wrong_words_leave_nothing_behind(tmp_path: Path) -> None:
     assert "did you mean 'gin'" in refused("init", "--model", "gni", cwd=tmp_path)
     assert "no/where: no such folder" in refused("init", "-o", "no/where/a.yaml", cwd=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_typed_graph_is_given_a_model_for_its_types(tmp_path: Path) -> None:
+    run_here("init", "--data", "synthetic:typed,vertices=300", cwd=tmp_path)
+    assert load_settings(tmp_path / "hyrt.yaml")["model"]["kind"] == "rgcn"

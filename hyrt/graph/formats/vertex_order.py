@@ -16,10 +16,20 @@ from hyrt.graph import kernels
 from hyrt.graph.csr import Store, ranges
 from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.schema import EDGE_TYPE, OF_EDGES, SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows
+from hyrt.graph.formats.schema import (
+    EDGE_FEATURES,
+    EDGE_TYPE,
+    EDGE_WEIGHT,
+    OF_EDGES,
+    SPARSE_KEYS,
+    VERTEX_IDS,
+    Dataset,
+    FeatureRows,
+)
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.graph.typed.typed_keys import TYPE_KEYS, types_of_arrays
+from hyrt.graph.typed.typed_order import renumbered_runs
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
 
@@ -150,12 +160,14 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
             arrays["indptr"], arrays["indices"] = _renumbered(
                 data.arrays["indptr"], data.arrays["indices"], order, places, scratch, workers
             )
-        else:
-            arrays["indptr"] = _starts(data.arrays["indptr"], order)
-        arrays |= _values_of_edges(data.arrays, order, places, scratch, typed=types is not None)
-        if types is None:
+            arrays |= _values_of_edges(data.arrays, order, places, scratch)
             taken = _features_taken(data, order, scratch, workers)
             return replace(data, arrays=arrays | taken.arrays, rows=taken.rows)
+        arrays["indptr"] = starts = _starts(data.arrays["indptr"], order)
+        if any(key in data.arrays for key in (EDGE_WEIGHT, EDGE_FEATURES)):
+            arrays |= _values_of_edges(data.arrays, order, places, scratch, typed=True)
+        else:
+            arrays |= renumbered_runs(data.arrays, order, starts, scratch, workers)
         tables: dict[str, Dataset] = {}
         for number, (name, table) in enumerate((data.tables or {}).items()):
             (folder := scratch / f"type-{number}").mkdir()
@@ -213,7 +225,7 @@ def _renumbered(
 
 
 def _values_of_edges(
-    arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, typed: bool
+    arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, typed: bool = False
 ) -> dict[str, Array]:
     """Types, weights and features of edges, in the order that `_renumbered` gives the edges.
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from hyrt.graph.kernels import sort_range
+
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 
@@ -53,6 +55,20 @@ def decode(entries, num_vertices, start, stop, sources, relations):
         relation = key // num_vertices
         relations[i] = relation
         sources[i] = key - relation * num_vertices
+
+
+@_compile
+def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts, first, last, keys):
+    """Row r of first..last-1 gets the edges of row order[r] with places[source], sorted, from starts[r] on.
+
+    An edge is relation * V + source.
+    """
+    for r in range(first, last):
+        at = starts[r]
+        for e in range(indptr[order[r]], indptr[order[r] + 1]):
+            keys[at] = np.int64(numbers[e]) * num_vertices + places[indices[e]]
+            at += 1
+        sort_range(keys, starts[r], at)
 
 
 @_compile
