@@ -310,13 +310,13 @@ class FullGraphConfig(Section):
     sums stay on the device until they are complete. `row-column` is the other way round, for comparison."""
     in_flight: Annotated[int, Field(ge=0, le=64), NoTruth] = 0
     """How many chunks a device holds at once: the next ones are copied while one is computed. 1 copies and
-    computes by turns. 0 is 1 on devices that read the host's memory in place, and 2 on others. Equal numbers
-    of intervals give equal bits, whatever this is."""
+    computes by turns. 0 is 1 on devices that read the host's memory in place, and 2 on others. The bits of
+    the result do not depend on it."""
     filter_below: Annotated[float, Field(ge=0, le=1), NoTruth] | None = None
-    """The useful fraction of the rows of an interval below which the CPU filters them before they are copied
-    for a chunk. 0 copies all rows. `null` is the fraction below which that saves time at the rates of the CPU
-    and of the device's link, which the run measures; nothing is filtered on devices that read the host's
-    memory in place. Equal numbers of intervals give equal bits, whatever this is."""
+    """If a chunk uses less than this fraction of the rows of an interval, the CPU picks out the used ones and
+    only these are copied to the device. 0 copies all rows. `null` chooses the fraction below which that saves
+    time at the rates of the CPU and of the device's link, which the run measures; nothing is picked out for
+    devices that read the host's memory in place. The bits of the result do not depend on it."""
 
     @property
     def chunk_settings(self) -> list[str]:

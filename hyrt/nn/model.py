@@ -257,7 +257,9 @@ def stack(
         If the widths of the layers do not go together.
     """
     if not layers:
-        raise ValueError("stack() needs at least one layer: give the layers, the input's first")
+        raise ValueError(
+            "stack() needs at least one layer: give all in order, the one that reads the features first"
+        )
     for i, layer in enumerate(layers):
         if (
             not isinstance(layer, Layer)

@@ -29,6 +29,7 @@ TESTED = {
     "unknown setting 'train.epoch'": "tests/unit/test_documented_commands.py",
     "2 values or rows are wrong; nothing is written": "tests/unit/graph/test_import.py",
     "value 1000000 at position 100 is not below the 2,708 vertices": "tests/unit/graph/test_check.py",
+    "value 16 at position 0 is a vertex of type 'field'": "tests/unit/graph/test_typed_files.py",
     "differ from what was written": "tests/unit/graph/test_formats.py",
 }
 
@@ -162,7 +163,7 @@ def test_commands_and_settings_in_sentences_exist(path: Path) -> None:
     for span in re.findall(r"`([^`\n]+(?:\n(?!\n)[^`\n]+)?)`", text):
         span = " ".join(span.replace("\n# ", " ").split())
         for name in re.findall(rf"^((?:{sections})\.[a-z_0-9.]+?)(?:=.*)?$", span):
-            is_file = name.endswith((".yaml", ".py", ".md", ".html", ".npz", ".h"))
+            is_file = name.endswith((".yaml", ".json", ".py", ".md", ".html", ".npz", ".h"))
             known = any(known == name or known.startswith(f"{name}.") for known in settings())
             assert is_file or known, f"{path.name}: there is no setting {name}"
         if re.match(r"hyrt [a-z]", span):

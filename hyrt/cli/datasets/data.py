@@ -184,8 +184,8 @@ def import_files(
 
     Columns are guessed by their names, and the guess is printed: src, source or from; dst, target or to;
     weight; id; label or y; split, or train, val and test. Other columns of numbers of a table of vertices are
-    features. The data is streamed; an upper bound on memory is printed first. Rows that are wrong are all
-    counted, and the first ones named; then nothing is written.
+    features. The data is streamed; an upper bound on memory is printed first. All wrong
+    rows are counted and the first ones are named; if there are any, nothing is written.
 
     \b
     Examples:

@@ -36,7 +36,8 @@ def partition(
         Literal["replicated", "split"],
         typer.Option(
             metavar="replicated|split",
-            help="All edges for every rank, or in each part the edges into its vertices.",
+            help="Whether every rank reads all edges (replicated), or only those into the vertices of its "
+            "part (split).",
         ),
     ] = "replicated",
     normalize: Annotated[

@@ -47,8 +47,9 @@ class SagaGathering:
         degrees = topology.in_degrees
         if what.program.edge_reads and what.program.accumulate == "max" and _has_parallel_edges(topology):
             raise UnsupportedModel(
-                f"{type(what.layer).__name__} takes the largest of messages that depend on what edges have, "
-                "and some edges of the graph join the same two vertices: give each pair of vertices one edge"
+                f"{type(what.layer).__name__} takes the maximum of messages that read weights or features of "
+                "edges, which works only without repeated edges, but this graph has some: remove them with "
+                "hyrt data convert --unique"
             )
         if slots := what.program.slots:
             check_slots(what.layer, slots, degrees + what.loops, np.arange(len(degrees)))

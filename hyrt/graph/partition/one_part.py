@@ -80,7 +80,7 @@ def open_part(
     num = manifest.num_parts if num_blocks is None else num_blocks
     if manifest.num_parts % num:
         parts = counted(manifest.num_parts, "part")
-        raise DataError(f"{name}: has {parts}, which cannot make {num} blocks: give a divisor of that")
+        raise DataError(f"{name}: has {parts}, which cannot make {num} blocks: give a number that divides it")
     if not 0 <= number < num:
         raise DataError(f"{name}: there is no part {number}: it has {counted(num, 'part')}, numbered from 0")
     arrays = files.shared_arrays()

@@ -107,7 +107,7 @@ def guess_schema(given: Sequence[Path]) -> Guess:
         settings["first_id"] = first
     if named and vertex_rows is not None and vertex_rows.id is None:
         raise DataError(
-            f"{others[0].name}: no column looks like the ids that edges name vertices by: {_ITSELF}"
+            f"{others[0].name}: no column seems to hold the vertex ids that the edges use: {_ITSELF}"
         )
     if vertex_rows is not None:
         settings["vertices"] = vertex_rows

@@ -166,7 +166,9 @@ def from_pyg(
         model = given[0]
         given, activation, dropout = _parts_of(model)
     if not given:
-        raise UnsupportedModel("from_pyg() needs at least one convolution: give them, the input's first")
+        raise UnsupportedModel(
+            "from_pyg() needs at least one convolution: give all of them, the one that reads features first"
+        )
     if not 0 <= dropout < 1:
         raise UnsupportedModel(f"from_pyg(): dropout={dropout} is not in [0, 1)")
     width = None

@@ -280,7 +280,7 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
     reader, unfused = FormReader(shapes, hoisted, constants), ""
     try:
         if slots:
-            raise NotElementWise("concatenation keeps each message, and a loop makes them one")
+            raise NotElementWise("concatenation keeps every message, but a loop adds them up to one")
         if loops and any(hoisted[node] == "edge" for node in frontier):
             raise NotElementWise("edges from vertices to themselves have weights or features of their own")
         form = reader.read(on_edge, returned)
