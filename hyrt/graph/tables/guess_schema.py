@@ -103,6 +103,8 @@ def guess_schema(given: Sequence[Path]) -> Guess:
             found = None if named else _first_id(others, vertex_rows)
             named, first = found is None, found or 0
     settings: dict[str, Any] = {"ids": "names" if named else "positions"}
+    if not named and (vertex_rows is None or vertex_rows.id is None):
+        first = _first_of_edges(edges, edge_table, others, vertex_rows)
     if first:
         settings["first_id"] = first
     if named and vertex_rows is not None and vertex_rows.id is None:
@@ -232,8 +234,9 @@ def _like_ids(sample: TableSample, edges: TableSample, source: str) -> str | Non
     """The column of different values that the edges name most of; None where there is none."""
     named = set(map(str, edges.values(source)))
     best, most = None, 0
-    for column, kind in sample.columns.items():
-        if kind not in ("whole", "text"):
+    for number, (column, kind) in enumerate(sample.columns.items()):
+        # Whole numbers of a later column are rather a feature.
+        if kind != "text" and (kind != "whole" or number):
             continue
         values = list(map(str, sample.values(column)))
         if len(set(values)) < len(values):
@@ -264,6 +267,28 @@ def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
     return least if largest - least + 1 == count else None
 
 
+def _first_of_edges(
+    edges: list[TableSample], table: EdgeTable, others: list[TableSample], rows: VertexRows | None
+) -> int:
+    """0 or 1, from where the ids of edges count, where no table has ids."""
+    if min(edges[0].least(column) for column in (table.source, table.target)) != 1:
+        return 0
+    if rows is None:
+        # An id of 0 further below is told as wrong by the import.
+        return 1
+    files = TableFiles([path for sample in others for path in files_of(sample.path)], rows.text)
+    count = sum(piece.num_rows for piece in files.pieces({files.columns()[0]: "text"}))
+    files = TableFiles([path for sample in edges for path in files_of(sample.path)], table.text)
+    least, largest = 1, 0
+    for piece in files.pieces({table.source: "whole", table.target: "whole"}):
+        for column in (table.source, table.target):
+            values, missing, bad = whole_numbers(piece.columns[column], table.text.decimal)
+            good = values[~(missing | bad)]
+            if len(good):
+                least, largest = min(least, int(good.min())), max(largest, int(good.max()))
+    return int(least == 1 and largest == count)
+
+
 def _patterns(features: list[str], columns: list[str]) -> list[str]:
     """Many columns as one pattern, where it means just them."""
     prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
@@ -280,6 +305,7 @@ def _shown(names: list[str]) -> str:
 
 
 def _unread(names: list[str]) -> str:
+    names = [name for name in names if name]
     return f"; not read: {_shown(names)}" if names else ""
 
 

@@ -253,6 +253,18 @@ def test_a_table_as_a_program_of_offices_writes_it(tmp_path: Path) -> None:
     assert said[-1] == "classes: 0 groß; rot, 1 klein"
 
 
+def test_where_ids_begin_and_names_without_a_header(tmp_path: Path) -> None:
+    """Ids from 1 without a column of ids; a list of names, of which the first line is one."""
+    edges = write(tmp_path / "e.csv", "src,dst\n1,2\n2,3\n")
+    assert edges_of(imported(edges, into=tmp_path / "a")[0]) == {(0, 1): 1, (1, 2): 1}
+    for rows, first in (("0.5\n1.5\n2.5\n", 1), ("0.5\n1.5\n2.5\n3.5\n", 0)):
+        nodes = write(tmp_path / "n.csv", f"x\n{rows}")
+        graph, _ = imported(edges, nodes, into=tmp_path / "b")
+        assert edges_of(graph) == {(1 - first, 2 - first): 1, (2 - first, 3 - first): 1}
+    names = write(tmp_path / "names.txt", "ann bob\nbob cid\ncid ann\n")
+    assert edges_of(imported(names, into=tmp_path / "c")[0]) == {(0, 1): 1, (1, 2): 1, (2, 0): 1}
+
+
 def test_every_bad_row_is_named(tmp_path: Path) -> None:
     nodes = write(tmp_path / "nodes.csv", "id,label,x\n0,a,1\n1,b,2\n2,a,\n3,a,4\n4,b,inf\n5,b,6\n")
     rows = "0,1,1\n\n0,two,2\n1,7,3\n,1,1\n2,1,0\n1,0\n2,0,1\n0,2,1\n1,2,1\n"
@@ -260,7 +272,7 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
     assert wrong(edges, nodes) == [
         "2 values or rows are wrong; nothing is written",
         "  nodes.csv, line 6, column 'x': inf is no number that float32 holds",
-        "  nodes.csv, line 4, column 'x': a missing value is no feature",
+        "  nodes.csv, line 4, column 'x': the value is missing",
         "Give a number in each of these rows, or leave the column out of the features",
         "Give a number in each of these rows, or leave the column out of the features, or what stands for a "
         "missing one: vertices.fill in the schema",
@@ -270,7 +282,7 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
         "5 values or rows are wrong; nothing is written",
         "  edges.csv, line 8: has 2 values for 3 columns ('1,0'): give one for each, in quotes where it has "
         "the delimiter ',' in it",
-        "  edges.csv, line 6, column 'src': a missing value is no id",
+        "  edges.csv, line 6, column 'src': the value is missing",
         "  edges.csv, line 4, column 'dst': 'two' is no whole number",
         "  edges.csv, line 5, column 'dst': '7' is no vertex: the table of vertices has 0 to 2",
         "  edges.csv, line 7, column 'weight': '0' is no weight",

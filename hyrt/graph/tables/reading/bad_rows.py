@@ -56,7 +56,7 @@ class BadRows:
             for row in rows[:room]:
                 self._add(
                     f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: "
-                    f"{_shown(values[int(row)].as_py())} {problem}"
+                    f"{_told(values[int(row)].as_py(), problem)}"
                 )
         self.total += max(0, len(rows) - room)
         self._remedies[remedy] = None
@@ -89,8 +89,8 @@ class BadRows:
         raise DataError("\n".join(lines))
 
 
-def _shown(value: Any) -> str:
+def _told(value: Any, problem: str) -> str:
     if value is None:
-        return "a missing value"
+        return "the value is missing"
     text = repr(value)
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
+    return f"{text if len(text) <= _SHOWN_LETTERS else f'{text[:_SHOWN_LETTERS]}...'} {problem}"

@@ -27,7 +27,7 @@ def guess_form(start: bytes) -> TextForm:
     Returns
     -------
     The delimiter that cuts most lines into equal numbers of values; a header where the first line has no
-    number; a decimal comma where numbers have one.
+    number, and no name that comes again below where all are names; a decimal comma where numbers have one.
     """
     given: dict[str, Any] = {}
     whole = start[: start.rfind(b"\n") + 1] or start
@@ -46,6 +46,10 @@ def guess_form(start: bytes) -> TextForm:
     given["delimiter"] = delimiter
     rows = _rows(lines, delimiter)
     given["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
+    below = {value for row in rows[1:] for value in row}
+    if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
+        # Names of columns among names of vertices are names of vertices, too.
+        given["header"] = False
     if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
         given["decimal"] = ","
     defaults = TextForm()
