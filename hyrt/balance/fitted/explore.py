@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, LOAD, SAMPLE, Evidence
 from hyrt.balance.fitted.fit import OTHER_SIZE, Fit, Line, kinds_of
 from hyrt.balance.fitted.growth import ShareGrowth
+from hyrt.balance.fitted.host_stage import by_size_alone
 from hyrt.balance.fitted.solve import best_assignment, lightest, whole, within_capacities
 from hyrt.balance.fitted.thread_curve import ThreadCurve
 from hyrt.balance.reason import change_in_words
@@ -36,6 +38,8 @@ _DARING = 2.0
 _NEAR = 0.02
 # An experiment must promise this much.
 _TRIED_GAIN = 0.05
+# Sizes of a trainer's shares that differ by less hardly tell how work grows from what its own targets cost.
+_TOLD_APART = 2.0
 # The part that may be launch of a time that was seen with one number of targets.
 _MOST_LAUNCH = 0.95
 # What an experiment leaves of the work of sampling and loading, at most.
@@ -130,6 +134,7 @@ def experiment(
         _more_threads,
         _fewer_trainers,
         _seen_small,
+        _by_size_alone,
         lighter,
         _larger_share,
     ):
@@ -182,16 +187,22 @@ def _fewer_threads(
 def _more_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where stages share cores: twice the threads for the stage that the iteration waits for."""
+    """Where stages share cores: twice the threads for what the iteration waits for, or soon would."""
     if not limits.threads_are_shared:
         return None
     newest = evidence.periods[0].seconds
-    stage, column = ("sample", SAMPLE) if newest[SAMPLE] > newest[LOAD] else ("load", LOAD)
-    if newest[column] < _WAITED_PART * newest[ITERATION]:
+    iteration_s = float(newest[ITERATION])
+    took = {"sample": float(newest[SAMPLE]), "load": float(newest[LOAD])}
+    if max(took.values()) < _WAITED_PART * iteration_s:
         return None
-    more = min(limits.cores, 2 * getattr(present.threads, stage))
-    after = replace(present, threads=replace(present.threads, **{stage: more}))
-    return after, "the stage that all others wait for gets more of the cores"
+    more = {
+        stage: min(limits.cores, 2 * getattr(present.threads, stage))
+        for stage, seconds in took.items()
+        # With the slowest twice as fast, the other one would be what is waited for.
+        if seconds > iteration_s / 2
+    }
+    after = replace(present, threads=replace(present.threads, **more))
+    return after, "the stages that all others wait for get more of the cores"
 
 
 def _needless_threads(
@@ -342,6 +353,36 @@ def _seen_small(
     if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
         return None
     return after, "a device takes hardly longer for more targets than it had"
+
+
+def _by_size_alone(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> tuple[Assignment, str] | None:
+    """What is best if a target of a larger share takes less to sample or to load, whoever has it.
+
+    Where no trainer was seen with numbers of targets that differ much, nothing tells whether its share takes
+    less for being larger, or for being its own.
+    """
+    for trainer in range(len(present.split)):
+        sizes = [units for period in evidence.periods if (units := period.assignment.split[trainer])]
+        if sizes and max(sizes) >= _TOLD_APART * min(sizes):
+            return None
+    newest, threads = evidence.periods[0], present.threads
+    split = np.array(present.split, dtype=np.float64)
+    samples = newest.seconds[SAMPLE] > newest.seconds[LOAD]
+    took_s = float(newest.seconds[SAMPLE if samples else LOAD])
+    if took_s < _WAITED_PART * newest.seconds[ITERATION] or len(split[split > 0]) < 2:
+        return None
+    if samples:
+        fitted = by_size_alone(model.sample, newest.sample_s, split, threads.sample)
+        variant, stage = replace(model, sample=fitted), "sampling"
+    else:
+        fitted = by_size_alone(model.load, newest.load_s, split, threads.load)
+        variant, stage = replace(model, load=fitted), "loading"
+    after = best_assignment(variant, present, limits)
+    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+        return None
+    return after, f"{stage} takes less for a few large shares than for many small ones"
 
 
 def _is_launch(evidence: Evidence, kinds: Sequence[str], limits: AssignmentLimits) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ OTHER_SIZE = 1.2
 
 # Trainers of one kind differ by about this much.
 _MATE_ERROR = 0.06
+# One that is off by more of its errors than this is a faster or slower one, which says nothing of the others.
+_ODD_MATE_ERRORS = 3.0
+_ODD_ERRORS = 5.0
 # The cores bound an iteration that uses this part of them and is so much longer than its slowest stage.
 _BUSY_PART = 0.75
 _SLOWER = 1.06
@@ -222,21 +226,23 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
                 train_curve, line = _host_line(seen, growth)
                 lines.append(line)
                 continue
-            mates = [
-                point for other in of_kind[kinds[trainer]] if other != trainer for point in as_mates[other]
-            ]
+            others = [other for other in of_kind[kinds[trainer]] if other != trainer and as_mates[other]]
+            mates = [as_mates[other] for other in others]
             if not seen and knows_mates:
                 # What happened to them need not have happened to it.
-                seen = mates = [
-                    point.times(1 / evidence.change[first + other])
-                    for other in of_kind[kinds[trainer]]
-                    if other != trainer
-                    for point in as_mates[other]
+                mates = [
+                    [point.times(1 / evidence.change[first + other]) for point in as_mates[other]]
+                    for other in others
                 ]
+                seen = list(chain.from_iterable(mates))
             sizes = [point.units for point in seen]
             # What a trainer itself took with other sizes says more than others of its kind.
             knows_itself = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
-            lines.append(_likeliest(seen, () if knows_itself else mates, growth))
+            grows = _told_apart(growth)
+            # What is transferred is what was loaded, and grows so where shares have shown that it is unusual.
+            is_shown = first == FIRST_TRAINER + trainers and growth.surprise > 0
+            forms = grows[::-1] if is_shown else grows
+            lines.append(_likeliest(seen, () if knows_itself else mates, forms))
         stages.append(tuple(lines))
     fitted = Fit(
         sample=sample,
@@ -308,11 +314,14 @@ def _points(
 
 def _line(
     seen: Sequence[Point],
-    mates: Sequence[Point] = (),
+    mates: Sequence[Sequence[Point]] = (),
     growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadCurve | None = None,
 ) -> tuple[Line | None, float]:
-    """The line through the newest point, whose launch part the others say; and its misfit."""
+    """The line through the newest point, whose launch part the others say; and its misfit.
+
+    Where mates contradict it or each other, one of them may be left out: the kind's odd one.
+    """
     if not seen:
         return None, 0.0
     newest = seen[0]
@@ -320,37 +329,80 @@ def _line(
         return Line(0.0, 0.0), 0.0
     speed = curve.at(newest.threads) if curve else 1.0
     work = growth.of(newest.units) * speed
+
+    def ratios(points: Sequence[Point], errors: float) -> list[_Ratio]:
+        found = []
+        for point in points:
+            part = growth.of(point.units) * (curve.at(point.threads) if curve else 1.0) / work
+            ratio = point.seconds / newest.seconds
+            spread = max(
+                (
+                    newest.error**2
+                    + (point.error * max(ratio, 0.1)) ** 2
+                    # Off by a part of what grows: that is little where most of a time is launch.
+                    + (_FORM_ERROR * (1 + point.age / 4) * min(abs(1 - part), abs(1 - ratio))) ** 2
+                )
+                ** 0.5,
+                1e-6,
+            )
+            found.append((part, ratio, spread, errors))
+        return found
+
+    own = ratios(seen[1:], _ODD_ERRORS)
+    of_mates = [ratios(points, _ODD_MATE_ERRORS) for points in mates]
+    known = [*own, *chain.from_iterable(of_mates)]
+    launch = _launch(known)
+    misfit = _misfit(known, launch) + _surprise(launch)
+    if len(of_mates) > 1 and _misfit(known, launch) > _ODD_MATE_ERRORS**2:
+        for left_out in range(len(of_mates)):
+            rest = [*own, *chain.from_iterable(of_mates[:left_out] + of_mates[left_out + 1 :])]
+            other = _launch(rest)
+            off = _misfit(known, other) + _surprise(other)
+            if off < misfit:
+                launch, misfit = other, off
+    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), misfit / 2
+
+
+_Ratio = tuple[float, float, float, float]
+"""What a point says of a line through the newest one: its work and its time, over those of the newest one;
+the error of the latter; and from how many errors on it says no more than that it is another device."""
+
+
+def _launch(known: Sequence[_Ratio]) -> float:
+    """The part of the newest point's time that does not grow, by least squares and what is usual."""
     weight = 1 / _LAUNCH_SPREAD**2
     total = _LAUNCH_PART * weight
-    others = []
-    for point in (*seen[1:], *mates):
-        part = growth.of(point.units) * (curve.at(point.threads) if curve else 1.0) / work
-        ratio = point.seconds / newest.seconds
-        spread = max(
-            (
-                newest.error**2
-                + (point.error * max(ratio, 0.1)) ** 2
-                + (_FORM_ERROR * (1 + point.age / 4) * (1 - part)) ** 2
-            )
-            ** 0.5,
-            1e-6,
-        )
-        others.append((part, ratio, spread))
+    largest = 1.0
+    for part, ratio, spread, _ in known:
         # A time that no line through the newest one reaches is from before a change.
         if min(part, 1.0) * 0.7 < ratio < max(part, 1.0) * 1.4:
             lever = (1 - part) / spread
             weight += lever**2
             total += lever * (ratio - part) / spread
-    launch = min(max(total / weight, 0.0), _MOST_LAUNCH)
-    misfit = (launch - _LAUNCH_PART) ** 2 / _LAUNCH_SPREAD**2
-    for part, ratio, spread in others:
-        misfit += min(((launch + (1 - launch) * part - ratio) / spread) ** 2, 25.0)
-    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), misfit / 2
+            largest = max(largest, part)
+    # Of the time of the largest share that was seen, at least a little grows: of a small one, hardly any may.
+    most = _MOST_LAUNCH * largest / (_MOST_LAUNCH * largest + 1 - _MOST_LAUNCH)
+    return min(max(total / weight, 0.0), most)
 
 
-def _likeliest(seen: Sequence[Point], mates: Sequence[Point], growth: ShareGrowth) -> Line | None:
-    """In proportion to the units, or to the work that the host's stages have with them."""
-    return min((_line(seen, mates, each) for each in _told_apart(growth)), key=lambda found: found[1])[0]
+def _misfit(known: Sequence[_Ratio], launch: float) -> float:
+    """Squared errors of a line with that launch part."""
+    misfit = 0.0
+    for part, ratio, spread, errors in known:
+        misfit += min(((launch + (1 - launch) * part - ratio) / spread) ** 2, errors**2)
+    return misfit
+
+
+def _surprise(launch: float) -> float:
+    """How unusual a launch part is, as a misfit."""
+    return (launch - _LAUNCH_PART) ** 2 / _LAUNCH_SPREAD**2
+
+
+def _likeliest(
+    seen: Sequence[Point], mates: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
+) -> Line | None:
+    """In proportion to the units, or to the work of the host's stages; of equally likely ones the first."""
+    return min((_line(seen, mates, each) for each in growths), key=lambda found: found[1])[0]
 
 
 def _told_apart(growth: ShareGrowth) -> tuple[ShareGrowth, ...]:

@@ -61,6 +61,29 @@ class HostStage:
         return self.curve.fewest(within_s / work_s) if work_s > 0 else 1
 
 
+def by_size_alone(stage: HostStage, shares_s: Floats, units: Floats, threads: int) -> HostStage:
+    """The stage if its shares differ by their sizes alone, and not by whose they are.
+
+    Parameters
+    ----------
+    stage
+        What it is otherwise.
+    shares_s, units
+        float64 [trainers], what each share took in a step, and its units; 0 where there was none.
+    threads
+        Those of the step.
+    """
+    busy = (shares_s > 0) & (units > 0)
+    took = np.log(shares_s[busy])
+    growths = possible_growths(float(units.sum()))
+    off = took - logarithms(growths, units[busy])
+    growth = growths[int(np.argmin(off.var(axis=1)))]
+    needs = tuple(float(weight > 0) for weight in stage.weights)
+    other = HostStage(1.0, needs, growth, stage.curve)
+    one_thread_s = float(shares_s.sum()) / other.seconds(units.tolist(), threads)
+    return HostStage(one_thread_s, needs, growth, stage.curve)
+
+
 def fit_host_stage(
     shares_s: Floats,
     splits: Floats,

@@ -12,7 +12,13 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
-from hyrt.balance.fitted.explore import _fewer_train_threads, _larger_share, _seen_small, lighter
+from hyrt.balance.fitted.explore import (
+    _by_size_alone,
+    _fewer_train_threads,
+    _larger_share,
+    _seen_small,
+    lighter,
+)
 from hyrt.balance.fitted.fit import Fit, Line, fit
 from hyrt.balance.fitted.growth import ShareGrowth, possible_growths
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
@@ -485,3 +491,56 @@ def test_one_of_the_devices_behind_a_switch_is_tried_with_all_targets() -> None:
     # Devices of four kinds have four links.
     limits = of_devices(("a:0", "b:0", "c:0", "d:0"), 1000)
     assert lighter(fit(evidence, limits), evidence, even.assignment, limits) is None
+
+
+def test_an_odd_device_of_a_kind_is_not_taken_for_launch_of_the_others() -> None:
+    """Two devices take 48 us a target, and the third of their kind has 1281 of them in less time than 774."""
+    took = (774 * 48e-6, 502 * 48e-6, 0.026)
+    evidence = gather(in_a_row(seen((774, 502, 1281), took)))
+    slow, other, _ = fit(evidence, of_devices(("gpu:0", "gpu:1", "gpu:2"), 2557)).propagate
+    assert slow is not None
+    assert other is not None
+    assert slow.seconds(387) == pytest.approx(387 * 48e-6, rel=0.1)
+    assert other.seconds(251) == pytest.approx(251 * 48e-6, rel=0.1)
+
+
+def test_what_few_targets_take_says_how_much_is_launch_and_nothing_of_more() -> None:
+    """A device takes 5.5 ms and 1.6 us a target; it had 432 of them, and has 3."""
+    few = [seen((9568, 432), (0.05, 0.0062)), seen((9997, 3), (0.052, 0.005505))]
+    line = fit(gather(in_a_row(*few)), of_devices(("gpu:0", "npu:0"), 10000)).propagate[1]
+    assert line is not None
+    assert line.seconds(5000) == pytest.approx(0.0135, rel=0.1)
+
+
+def test_transfers_grow_with_the_rows_that_are_loaded() -> None:
+    """A share meets at most 400 vertices, and a device had one number of targets."""
+    split = (1200, 600, 300, 150, 75)
+    rows = tuple(400 * (1 - np.exp(-units / 400)) for units in split)
+    loaded_s = tuple(1e-5 * count for count in rows)
+    step = seen(split, (1e-4,) * 5, tuple(2e-5 * count for count in rows), loaded_s)
+    model = fit(gather(in_a_row(step)), of_devices(("a:0", "b:0", "c:0", "d:0", "e:0"), sum(split)))
+    line = model.transfer[3]
+    assert line is not None
+    assert line.growth == model.load.growth
+    # In proportion to the targets it would be 20 ms.
+    assert 2e-5 * rows[0] * 0.9 < line.seconds(1200) < 0.014
+
+
+def test_all_targets_go_to_one_trainer_where_that_may_be_less_to_sample() -> None:
+    """Twice the targets took 1.45 times as long to sample: for being more, or for being another trainer's."""
+    limits = of_devices(("gpu:0", "npu:0"), 1500)
+    step = seen((1000, 500), (1e-3, 1e-3), (), (0.0145, 0.01))
+    step = replace(step, iteration_s=0.0245)
+    evidence = gather(in_a_row(step))
+    model = fit(evidence, limits)
+    assert model.sample.growth.power > 0.8
+    found = _by_size_alone(model, evidence, step.assignment, limits)
+    assert found is not None
+    assert max(found[0].split) > 1490
+    # A trainer that was seen with half and with twice the targets tells the two apart.
+    other = replace(seen((500, 1000), (1e-3, 1e-3), (), (0.0073, 0.02)), iteration_s=0.0273)
+    evidence = gather(in_a_row(other, step))
+    assert _by_size_alone(fit(evidence, limits), evidence, step.assignment, limits) is None
+    # What is not waited for need not get less.
+    evidence = gather(in_a_row(replace(step, iteration_s=0.04)))
+    assert _by_size_alone(fit(evidence, limits), evidence, step.assignment, limits) is None
