@@ -8,19 +8,22 @@ from pathlib import Path
 from hyrt.errors import ConfigError
 
 
-def output_file(output: Path, *, replace: bool, suffix: str = "", option: str = "--output") -> Path:
+def output_file(
+    output: Path, *, replace: bool, suffix: str = "", other: str = "", option: str = "--output"
+) -> Path:
     """The regular file an output is, behind symbolic links; `option` names it in messages.
 
     Raises
     ------
     ConfigError
         If it is something else, in no folder or in one that cannot be written, may not be replaced, or its
-        name says that it is of another format than `suffix`.
+        name says that it is of another format than `suffix` and `other`.
     """
     if str(output) == "-":
         raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
-    if suffix and output.suffix not in ("", suffix):
-        raise ConfigError(f"{output}: the file is written as {suffix}: give a name that ends so")
+    if suffix and output.suffix not in ("", suffix, other):
+        formats = f"{suffix} or {other}" if other else suffix
+        raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends so")
     file = Path(os.path.realpath(output))
     # What is written takes the place of what is there: of a device or a FIFO it must not.
     # A pipe behind /dev/stdout is nowhere but behind that name.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from sklearn.metrics import f1_score
 
 import hyrt as package
 from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.names.name_files import write_names
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,37 @@ def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "wanted.npy", wanted)
     run_here("infer", run, "-o", "some.npy", "--vertices", "wanted.npy", cwd=tmp_path)
     np.testing.assert_allclose(np.load(tmp_path / "some.npy"), scores[wanted], rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_has_names(run: Path, tmp_path: Path) -> None:
+    """Of vertices in another order, too; without names, numbers stand there."""
+    convert(Conversion("synthetic:tiny", tmp_path / "plain"))
+    names = [f"vertex, {number}" for number in range(2000)]
+    write_names(tmp_path / "plain" / "ids.csv", ["id"], ([name] for name in names))
+    write_names(tmp_path / "plain" / "classes.csv", ["class"], (["red"], ["green"], ["blue"], ["grey"]))
+    convert(Conversion(str(tmp_path / "plain"), tmp_path / "named.npz", order="degree"))
+    np.save(tmp_path / "some.npy", np.array([7, 3, 1999, 3]))
+    run_here("infer", run, "-o", "scores.npy", "--data", "plain", cwd=tmp_path)
+    scores = np.load(tmp_path / "scores.npy")
+
+    def table(*words: str) -> list[list[str]]:
+        run_here("infer", run, "-o", "out.csv", "--force", *words, cwd=tmp_path)
+        return list(csv.reader((tmp_path / "out.csv").read_text().splitlines()))
+
+    found = table("--data", "named.npz", "--what", "classes")
+    colours = np.array(["red", "green", "blue", "grey"])
+    assert found == [["id", "class"], *map(list, zip(names, colours[scores.argmax(1)], strict=True))]
+    found = table("--data", "named.npz", "--vertices", "some.npy")
+    assert found[0] == ["id", "red", "green", "blue", "grey"]
+    assert [row[0] for row in found[1:]] == ["vertex, 7", "vertex, 3", "vertex, 1999", "vertex, 3"]
+    rows = np.array([row[1:] for row in found[1:]], np.float32)
+    np.testing.assert_allclose(rows, scores[[7, 3, 1999, 3]], rtol=1e-5, atol=1e-6)
+    assert table("--vertices", "some.npy", "--what", "classes")[1][0] == "7"
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["out.csv"]
+    (tmp_path / "plain" / "ids.csv").write_text("id\na\n")
+    message = refused("infer", run, "-o", "x.csv", "--data", "plain", cwd=tmp_path)
+    assert "ids.csv has fewer lines than there are vertices" in message
+    assert not (tmp_path / "x.csv").exists()
 
 
 def test_infer_refuses(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -94,7 +95,9 @@ def evaluate(
 
 def infer(
     run: _RunFolder,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.npy", help="The file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.npy|FILE.csv", help="The file to write.")
+    ],
     data: _Data = None,
     what: Annotated[
         What | None,
@@ -124,21 +127,29 @@ def infer(
 ) -> None:
     """Compute scores, classes or embeddings of vertices, or scores of links.
 
-    They are computed from all neighbours and written to a .npy file.
+    They are computed from all neighbours and written to a .npy file, or to a .csv table, which has the ids of
+    vertices and the names of classes where the dataset was imported with such.
 
     \b
     Examples:
       hyrt infer runs/mine --output scores.npy
-      hyrt infer runs/mine -o classes.npy --what classes --vertices test
+      hyrt infer runs/mine -o classes.csv --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
       hyrt infer runs/mine -o scores.npy --links pairs.npy
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
+    from hyrt.errors import ConfigError
     from hyrt.machine.output_file import output_file
     from hyrt.machine.this_process.process_settings import prepare_process
 
-    file = output_file(output, replace=force, suffix=".npy")
+    file = output_file(output, replace=force, suffix=".npy", other=".csv")
+    as_table = output.suffix == ".csv"
+    if as_table and links is not None:
+        raise ConfigError("--links: scores of pairs are written as .npy: give a name that ends so")
     prepare_process()
+    from hyrt.graph.bundled import path_of
+    from hyrt.graph.formats.recorded_npy import map_npy
+    from hyrt.inference.named_rows import write_named_rows
     from hyrt.inference.write_link_scores import read_pairs, write_link_scores
     from hyrt.inference.write_rows import chosen_vertices, write_rows
     from hyrt.nn.links.link_gnn import LinkGNN
@@ -168,7 +179,17 @@ def infer(
             named = "embeddings" if graph.links is not None else (what or What.scores).value
             model = model.embedding_model() if isinstance(model, LinkGNN) else model
             kind = What.scores if graph.links is not None else what or What.scores
-            shape = write_rows(file, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes)
+            target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
+            try:
+                shape = write_rows(
+                    target, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes
+                )
+                if as_table:
+                    source = path_of(trained.config.data.source)
+                    write_named_rows(file, map_npy(target), wanted, graph, source, kind.value)
+            finally:
+                if as_table:
+                    target.unlink(missing_ok=True)
     size = " x ".join(f"{n:,}" for n in shape)
     typer.echo(f"wrote {shell_word(output)}: {named} {size} · weights of {trained.weights}")
 

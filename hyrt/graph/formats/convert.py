@@ -26,6 +26,7 @@ from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import Dataset, FeatureRows, feature_tables
 from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
+from hyrt.graph.names.name_files import NAME_FILES, carry_names
 from hyrt.graph.narrow.rounding import Rounding, column_scales
 from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.normalize import NORMALIZERS, scaled
@@ -120,6 +121,8 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         else:
             result.mkdir()
             write_folder(data, result)
+        if isinstance(job.source, str | Path):
+            carry_names(path_of(str(job.source)), result, scratch)
 
 
 def _folder(scratch: Path, name: str) -> Path:
@@ -164,7 +167,7 @@ def check_destination(destination: Path, force: bool) -> None:
     # What is replaced is deleted: never anything but a dataset.
     if destination.is_dir():
         files = list(destination.iterdir())
-        is_dataset = all(file.suffix == ".npy" or file.name == META for file in files)
+        is_dataset = all(file.suffix == ".npy" or file.name in (META, *NAME_FILES) for file in files)
     else:
         is_dataset = destination.suffix == ".npz"
     if not is_dataset:

@@ -28,6 +28,7 @@ from hyrt.graph.formats.schema import (
     wanted_keys,
     with_tables,
 )
+from hyrt.graph.names.name_files import NAME_FILES
 from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
 
@@ -200,7 +201,8 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
     """
     _check_kind(path, source)
     with _damage_named(source), zipfile.ZipFile(path) as archive:
-        names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+        files = [info.filename for info in archive.infolist() if info.filename not in NAME_FILES]
+        names = [name.removesuffix(".npy") for name in files]
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"{source}: duplicate key '{name}': the file is damaged")

@@ -19,6 +19,7 @@ from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.labels.label_kind import is_labelled
+from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit
 from hyrt.graph.tables.listed_edges import (
     RANGE_BYTES,
@@ -116,6 +117,7 @@ def import_tables(job: Import, say: Say = lambda line: None) -> None:
         else:
             result.mkdir()
             write_folder(data, result)
+        add_names(result, _name_files(ids, None if vertices is None else vertices.classes, scratch))
     for line in _told(schema, edges, built, count, types, vertices):
         say(line)
 
@@ -284,6 +286,18 @@ def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]
         mask[labelled[first:last]] = True
         masks.append(mask)
     return masks[0], masks[1], masks[2]
+
+
+def _name_files(ids: VertexIds, classes: list[str] | None, scratch: Path) -> dict[str, Path]:
+    """Files of the vertices' ids, where these are not their numbers, and of the names of classes."""
+    found = {}
+    if names := ids.names_in_order():
+        found[IDS] = scratch / IDS
+        write_names(found[IDS], ["id"], ([name] for name in names))
+    if classes:
+        found[CLASSES] = scratch / CLASSES
+        write_names(found[CLASSES], ["class"], ([name] for name in classes))
+    return found
 
 
 def _told(

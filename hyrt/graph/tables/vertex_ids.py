@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -32,6 +33,9 @@ class VertexIds(Protocol):
     def num_vertices(self) -> int:
         """How many vertices there are, as far as is known."""
 
+    def names_in_order(self) -> Iterator[object] | None:
+        """The ids of all vertices in the order of their numbers; None where they are these numbers."""
+
 
 @dataclass(slots=True)
 class Positions:
@@ -49,6 +53,9 @@ class Positions:
     @property
     def num_vertices(self) -> int:
         return self.largest + 1 if self.count is None else self.count
+
+    def names_in_order(self) -> Iterator[object] | None:
+        return iter(range(self.first, self.first + self.num_vertices)) if self.first else None
 
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         values, missing, wrong = whole_numbers(piece.columns[column], self.decimal)
@@ -109,6 +116,9 @@ class Named:
     @property
     def num_vertices(self) -> int:
         return self.names.num
+
+    def names_in_order(self) -> Iterator[object] | None:
+        return (name for block in self.names.blocks() for name in block)
 
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         ids, missing = texts(piece.columns[column])

@@ -20,6 +20,7 @@ from in_process import refused, run_here
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
+from hyrt.graph.names.name_files import read_names
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
@@ -197,6 +198,10 @@ def test_without_a_schema(tmp_path: Path) -> None:
     assert [np.flatnonzero(graph.masks[part]).tolist() for part in ("train", "val", "test")] == [[0], [1], []]
     assert said[0].startswith("memory: at most")
     assert said[1:] == ["3 rows of edges: 3 edges", "3 vertices", "classes: 0 7, 1 9"]
+    for name, wanted in (("ids.csv", ["cid", "ann", "bob"]), ("classes.csv", ["7", "9"])):
+        with read_names(tmp_path / "mine.npz", name) as names:
+            assert names is not None
+            assert list(names) == wanted
 
 
 def test_a_list_of_edges_alone(tmp_path: Path) -> None:

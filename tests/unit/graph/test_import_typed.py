@@ -11,6 +11,7 @@ from in_process import refused, run_here
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
+from hyrt.graph.names.name_files import read_names
 
 pytest.importorskip("pyarrow")
 
@@ -90,6 +91,9 @@ def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.Ca
         "classes: 0 art, 1 math",
         f"wrote {destination}",
     ]
+    with read_names(tmp_path / destination, "ids.csv") as names:
+        assert names is not None
+        assert list(names) == [f"{kind} {name}" for kind, some in NAMES.items() for name in some]
     stored = np.load(tmp_path / destination) if destination.endswith("npz") else None
     for kind, rows in (("paper", [[1, 2], [3, 4], [5, 6]]), ("place", [[8], [7]])):
         key = f"features:{kind}"

@@ -16,6 +16,7 @@ from hyrt.graph.formats.convert import check_destination
 from hyrt.graph.formats.folder import write_folder
 from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import Dataset, check_dataset
+from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
 from hyrt.graph.tables.import_schema import EdgeTable
 from hyrt.graph.tables.import_tables import (
     LARGE_INPUT,
@@ -112,6 +113,8 @@ def import_typed_tables(job: TypedImport, say: Callable[[str], None] = lambda li
         else:
             result.mkdir()
             write_folder(data, result)
+        classes = read[schema.target_type].classes if schema.target_type in read else []
+        add_names(result, _name_files(ids, classes, scratch))
     for line in _told(schema, parts.types, lists, merged, read):
         say(line)
 
@@ -185,6 +188,21 @@ def _parts(
         labels,
         {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)},
     )
+
+
+def _name_files(ids: dict[str, VertexIds], classes: list[str], scratch: Path) -> dict[str, Path]:
+    """Files of the types and ids of vertices, and of the names of classes."""
+    found = {IDS: scratch / IDS}
+    rows = (
+        [kind, name]
+        for kind, some in ids.items()
+        for name in some.names_in_order() or range(some.num_vertices)
+    )
+    write_names(found[IDS], ["type", "id"], rows)
+    if classes:
+        found[CLASSES] = scratch / CLASSES
+        write_names(found[CLASSES], ["class"], ([name] for name in classes))
+    return found
 
 
 def _told(

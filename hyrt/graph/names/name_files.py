@@ -1,0 +1,93 @@
+"""Files of names beside the arrays of a dataset: one line for each vertex, or for each class."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from hyrt.errors import DataError
+
+IDS = "ids.csv"
+"""The id of each vertex, by the number that it had before the dataset was put in another order; of a typed
+graph, its type and its id."""
+CLASSES = "classes.csv"
+"""The name of each class."""
+NAME_FILES = (IDS, CLASSES)
+
+
+def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a file of names."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
+    """Put files of names into a dataset that was just written, a folder or a .npz file."""
+    if dataset.is_dir():
+        for name, file in files.items():
+            shutil.copyfile(file, dataset / name)
+    elif files:
+        with zipfile.ZipFile(dataset, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name, file in files.items():
+                info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = 0o644 << 16
+                with file.open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target)
+
+
+def carry_names(source: Path, dataset: Path, scratch: Path) -> None:
+    """Give a dataset the names of the one that it was made of, where that has some."""
+    found = {}
+    for name in NAME_FILES:
+        with _opened(source, name) as file:
+            if file is not None:
+                found[name] = scratch / name
+                with found[name].open("wb") as target:
+                    shutil.copyfileobj(file, target)
+    add_names(dataset, found)
+
+
+@contextmanager
+def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
+    """The names in one of a dataset's files, in order; None where it has no such file.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    with _opened(source, name) as file:
+        if file is None:
+            yield None
+            return
+        try:
+            rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+            next(rows, None)
+            yield (" ".join(row) for row in rows)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: {name} is damaged ({error}): make the dataset again") from error
+
+
+@contextmanager
+def _opened(source: Path, name: str) -> Iterator[IO[bytes] | None]:
+    if source.is_dir() and (source / name).is_file():
+        with (source / name).open("rb") as file:
+            yield file
+    elif source.is_file() and zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            if name in archive.namelist():
+                with archive.open(name) as member:
+                    yield member
+            else:
+                yield None
+    else:
+        yield None
