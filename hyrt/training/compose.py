@@ -16,7 +16,7 @@ from hyrt_perfmodel.policy import Policy
 from hyrt.config import Config
 from hyrt.config.unused_settings import unused_settings
 from hyrt.device.names import split_by_shares
-from hyrt.errors import DataWarning
+from hyrt.errors import DataError, DataWarning
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.inference.evaluate import Evaluator
@@ -172,6 +172,11 @@ def compose_run(
     if graph.links is not None:
         # Nobody looks at the labels, and nothing has words for the work of a step.
         predict = None
+    elif not graph.num_outputs:
+        raise DataError(
+            f"{graph.name}: no vertex has a label, so there are no classes to learn: give labels, or set "
+            "train.objective=links to predict links"
+        )
     else:
         check_objective(objective, evaluator.metric, graph.num_outputs)
         _tell_of_labels(graph, prepared, tell)

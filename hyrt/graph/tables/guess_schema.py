@@ -216,7 +216,7 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
         words = {"classes": "class numbers", "names": "names of classes", "numbers": "numbers to predict"}
         line += f"; labels {label!r} ({words[label_kind]})"
     else:
-        line += "; no labels"
+        line += "; no labels: call their column label or y, or name it in a schema"
     if split or found_masks:
         line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
     elif label is not None:

@@ -18,7 +18,7 @@ from unit.distributed.test_distributed_training import trained_on
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
 from hyrt.machine.workers import Workers
@@ -182,3 +182,10 @@ def test_a_resumed_run_has_the_same_bits_and_evaluations_are_those_of_the_scores
 def test_devices_that_cannot_say_so() -> None:
     with pytest.raises(UnsupportedModel, match=r"objective 'multilabel' on null:0: .* such as cpu"):
         hyrt.train(FLAGS, config=build_config(settings(devices=["null"])))
+
+
+def test_a_graph_without_labels_says_what_to_do() -> None:
+    unlabelled = with_labels(np.full(150, -1))
+    with pytest.raises(DataError, match=r"random: no vertex has a label.*train\.objective=links"):
+        hyrt.train(unlabelled, "gcn")
+    hyrt.train(unlabelled, "gcn", train={"objective": "links", "epochs": 1})
