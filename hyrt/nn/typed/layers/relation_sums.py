@@ -213,6 +213,17 @@ def _own_of_types(
     return permuted(products, order.places, order.order)
 
 
+def start_small(*parameters: torch.nn.Parameter) -> None:
+    """Draw matrices [..., out, in] from U(-1, 1) / sqrt(in), as torch's linear maps start.
+
+    The products of all relations and of the own row are added up: from Glorot's larger numbers, training on
+    synthetic:typed ends 2 points lower (benchmarks/2026-11-25-typed.md).
+    """
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.uniform_(-1, 1).div_(parameter.shape[-1] ** 0.5)
+
+
 def footprint_row(width: int, out: int, num_relations: int) -> int:
     """Numbers for each destination: of each relation a mean and its product, the own row and its product."""
     return (num_relations + 1) * (width + 2 * out)

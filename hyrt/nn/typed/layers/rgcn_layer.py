@@ -8,7 +8,7 @@ from torch import nn
 from hyrt.nn.inputs import Rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.layers.relation_sums import footprint_row, relation_sums
+from hyrt.nn.typed.layers.relation_sums import footprint_row, relation_sums, start_small
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 
@@ -67,11 +67,9 @@ class RgcnLayer(Layer):
         if bases:
             self.coefficients = nn.Parameter(torch.empty(num, bases))
             nn.init.xavier_uniform_(self.coefficients)
-        for matrix in self.weight.data.flatten(0, -3):
-            nn.init.xavier_uniform_(matrix)
         self.own = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        nn.init.xavier_uniform_(self.own)
+        start_small(self.weight, self.own)
 
     def relation_weights(self) -> torch.Tensor:
         """[R, out, in] the matrix of each relation."""

@@ -8,7 +8,7 @@ from torch import nn
 from hyrt.nn.inputs import Rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.layers.relation_sums import footprint_row, relation_sums
+from hyrt.nn.typed.layers.relation_sums import footprint_row, relation_sums, start_small
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 
@@ -41,8 +41,7 @@ class RsageLayer(Layer):
         self.weight = nn.Parameter(torch.empty(shape.num_relations, out_features, in_features))
         self.own = nn.Parameter(torch.empty(len(shape.types), out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        for matrix in (*self.weight.data, *self.own.data):
-            nn.init.xavier_uniform_(matrix)
+        start_small(self.weight, self.own)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from the rows of the sources."""
