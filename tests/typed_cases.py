@@ -11,6 +11,7 @@ import torch
 from hyrt.graph.graph import Graph
 from hyrt.graph.typed.typed_graph import typed_graph
 from hyrt.machine.workers import Workers
+from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.pipeline.load import Loader
 from hyrt.sampling.block import Block
@@ -53,8 +54,6 @@ def small_typed(seed: int = 0, classes: int = 4, edges: int = 500, learned: bool
 
 
 def shape_of_small(graph: Graph) -> TypedShape:
-    from hyrt.training.given.typed_run import shape_of
-
     shape = shape_of(graph)
     assert shape is not None
     return shape

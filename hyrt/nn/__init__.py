@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hyrt.nn.model import stack
     from hyrt.nn.saga.layer import SagaLayer
+    from hyrt.nn.typed.typed_stack import typed_stack
 
-__all__ = ["SagaLayer", "stack"]
+__all__ = ["SagaLayer", "stack", "typed_stack"]
 
-_HOMES = {"SagaLayer": "hyrt.nn.saga.layer", "stack": "hyrt.nn.model"}
+_HOMES = {
+    "SagaLayer": "hyrt.nn.saga.layer",
+    "stack": "hyrt.nn.model",
+    "typed_stack": "hyrt.nn.typed.typed_stack",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.objective import Objective
 from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.registry import OBJECTIVES
@@ -32,7 +33,7 @@ from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.given.link_steps import build_link_sampler
-from hyrt.training.given.typed_run import check_kind, check_own_module, check_typed_sampler, shape_of
+from hyrt.training.given.typed_run import check_kind, check_own_module, check_typed_sampler
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:

@@ -7,31 +7,12 @@ import torch
 from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.machine.entry_points import EntryPointGroup
 from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_types
 from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.nn.typed.typed_shape import TypedShape
 
 # Samplers that know relations.
 _SAMPLERS = ("neighbor", "full")
-
-
-def shape_of(graph: Graph) -> TypedShape | None:
-    """What a model has to know of a typed graph; None of a graph of one type."""
-    types = graph.types
-    if types is None:
-        return None
-    rows = graph.features
-    assert isinstance(rows, TypedRows)
-    return TypedShape(
-        types=tuple(types.vertex_types),
-        counts=tuple(types.count(name) for name in types.vertex_types),
-        widths=tuple(None if table is None else table.width for table in rows.tables),
-        relations=tuple(
-            (types.number(r.source), r.name, types.number(r.destination)) for r in types.relations
-        ),
-    )
 
 
 def check_kind(config: Config, graph: Graph) -> None:
@@ -101,7 +82,7 @@ def check_own_module(module: torch.nn.Module, graph: Graph) -> None:
     if graph.types is not None and not isinstance(module, TypedGNN):
         raise ConfigError(
             f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "
-            "give a kind such as model='rgcn' (docs/typed.md)"
+            "give a kind such as model='rgcn', or layers of your own in hyrt.nn.typed_stack (docs/typed.md)"
         )
     if graph.types is None and isinstance(module, TypedGNN):
         raise ConfigError(f"{type(module).__name__} is for typed graphs, and {graph.name} has one type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.typed.learned_rows import tables_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.saga.layer import Edge, SagaLayer
 from hyrt.observe.events import StepGroup
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.relations.relation_sampler import RelationSampler
@@ -192,6 +194,48 @@ def test_what_does_not_go_together_is_refused() -> None:
         run(devices=["null:0"])
     with pytest.raises(ConfigError, match="has types of vertices: give a kind such as"):
         hyrt.train(GRAPH, torch.nn.Linear(3, 2), sampler={"fanout": [2]})
+
+
+class ByRelation(SagaLayer):
+    """A matrix a relation, and the own row."""
+
+    accumulate = "sum"
+
+    def __init__(self, in_features: int, out_features: int, edge_types: int) -> None:
+        super().__init__(in_features, out_features)
+        self.edge_types = edge_types
+        self.products = torch.nn.ModuleList(
+            torch.nn.Linear(in_features, out_features) for _ in range(edge_types)
+        )
+        self.own = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        chosen = [torch.where(edge.type == t, each(edge.src), 0) for t, each in enumerate(self.products)]
+        return reduce(torch.add, chosen)
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return self.own(vertex) + gathered
+
+
+def test_layers_of_ones_own_have_a_function_a_relation() -> None:
+    found = []
+    for sampler in ({"fanout": [-1, -1]}, {"kind": "full"}):
+        torch.manual_seed(4)
+        model = hyrt.nn.typed_stack(GRAPH, ByRelation(6, 6, 5), ByRelation(6, 4, 5))
+        losses: list[float] = []
+
+        def hear(event: object, losses: list[float] = losses) -> None:
+            if isinstance(event, StepGroup):
+                losses.extend(event.losses)
+
+        data = {} if "kind" in sampler else {"data": {"batch_size": 60}}
+        train = {"epochs": 3, "optimizer": "SGD", "lr": 0.01}
+        hyrt.train(GRAPH, model, sampler=sampler, train=train, emit=hear, **data)
+        found.append(losses)
+    assert found[0][0] > found[0][-1]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    with pytest.raises(ValueError, match="one type: make the model with hyrt.nn.stack"):
+        hyrt.nn.typed_stack(random_graph(), ByRelation(6, 4, 5))
 
 
 def test_memory_for_learned_rows_is_counted() -> None:

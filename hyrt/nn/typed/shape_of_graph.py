@@ -1,0 +1,24 @@
+"""What a model has to know of a graph that is open."""
+
+from __future__ import annotations
+
+from hyrt.graph.graph import Graph
+from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.nn.typed.typed_shape import TypedShape
+
+
+def shape_of(graph: Graph) -> TypedShape | None:
+    """What a model has to know of a typed graph; None of a graph of one type."""
+    types = graph.types
+    if types is None:
+        return None
+    rows = graph.features
+    assert isinstance(rows, TypedRows)
+    return TypedShape(
+        types=tuple(types.vertex_types),
+        counts=tuple(types.count(name) for name in types.vertex_types),
+        widths=tuple(None if table is None else table.width for table in rows.tables),
+        relations=tuple(
+            (types.number(r.source), r.name, types.number(r.destination)) for r in types.relations
+        ),
+    )
