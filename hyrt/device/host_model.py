@@ -18,7 +18,7 @@ from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.own_modules.model_errors import model_errors_named
 from hyrt.nn.torch_threads import threads_for
-from hyrt.nn.typed.learned_rows import take_row_gradients
+from hyrt.nn.typed.learned.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES

@@ -15,7 +15,7 @@ from hyrt.quantities import one_line
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.nn.typed.learned_rows import RowGradients
+    from hyrt.nn.typed.learned.learned_rows import RowGradients
     from hyrt.sampling.minibatch import MiniBatch
 
 InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]

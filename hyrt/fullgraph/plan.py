@@ -54,8 +54,10 @@ class ChainPlan:
 
 
 def can_take_apart(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Whether a model is a chain of layers that have parts, and computes nothing else."""
+    """Whether a model is a chain of layers that have parts, over rows of one width, and nothing else."""
     if not isinstance(model, GNN) or is_newer(type(model), "forward", "layer"):
+        return False
+    if model.architecture.shape is not None:
         return False
     return all(
         isinstance(layer, Layer)

@@ -13,8 +13,8 @@ import torch
 
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
-from hyrt.nn.typed.learned_rows import RowGradients, added_rows
-from hyrt.nn.typed.table_optimizer import TableOptimizer
+from hyrt.nn.typed.learned.learned_rows import RowGradients, added_rows
+from hyrt.nn.typed.learned.table_optimizer import TableOptimizer
 from hyrt.objective.objective import added
 from hyrt.observe.hook import Site, call_in
 from hyrt.pipeline.recovery import Recovery

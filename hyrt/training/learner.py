@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError, StageFailure, describe
-from hyrt.nn.typed.learned_rows import LearnedRows, tables_of
-from hyrt.nn.typed.row_rules import ROW_RULES
-from hyrt.nn.typed.table_optimizer import TableOptimizer
+from hyrt.nn.typed.learned.learned_rows import LearnedRows, tables_of
+from hyrt.nn.typed.learned.row_rules import ROW_RULES
+from hyrt.nn.typed.learned.table_optimizer import TableOptimizer
 
 Made = TypeVar("Made")
 

@@ -24,8 +24,8 @@ from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.nn.typed.shape_of_graph import shape_of
+from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.objective import Objective
 from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.registry import OBJECTIVES

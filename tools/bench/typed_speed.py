@@ -117,7 +117,7 @@ def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any
     assert graph.types is not None
     keys = [(each.source, each.name, each.destination) for each in graph.types.relations]
 
-    class Net(torch.nn.Module):
+    class TypedNet(torch.nn.Module):
         """A map a type, and two layers of a mean a relation and the own row."""
 
         def __init__(self) -> None:
@@ -157,7 +157,7 @@ def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any
             for step in range(sampler.steps_per_epoch())
         ]
     tables = {name: torch.from_numpy(np.ascontiguousarray(_rows(graph, name))) for name in WIDTHS}
-    net = Net()
+    net = TypedNet()
     optimizer = torch.optim.Adam(net.parameters(), 3e-3, fused=True)
     times = []
     for _ in range(epochs):

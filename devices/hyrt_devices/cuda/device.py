@@ -46,7 +46,7 @@ from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.typed.learned_rows import take_row_gradients
+from hyrt.nn.typed.learned.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.quantities import size

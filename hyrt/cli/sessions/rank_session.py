@@ -40,7 +40,7 @@ from hyrt.graph.partition.manifest import is_partition, read_manifest
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.nn.models.model_kind import find_model, takes_edge_types
-from hyrt.nn.typed.learned_rows import tables_of
+from hyrt.nn.typed.learned.learned_rows import tables_of
 from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment

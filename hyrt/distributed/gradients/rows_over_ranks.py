@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hyrt.distributed.rank_group import RankGroup
-from hyrt.nn.typed.learned_rows import LearnedRows, RowGradients, added_rows
+from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients, added_rows
 
 _PURPOSE = "row gradients"
 

@@ -17,7 +17,7 @@ from hyrt.distributed.strategies.model_centric import ModelCentric
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.nn.typed.learned_rows import tables_of
+from hyrt.nn.typed.learned.learned_rows import tables_of
 from hyrt.pipeline.shares import StepPart
 from hyrt.training.given.shared_run import SharedRun
 from hyrt.training.setup import PreparedRun

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hyrt.nn.operators.product import linear
-from hyrt.nn.typed.learned_rows import LearnedRows
+from hyrt.nn.typed.learned.learned_rows import LearnedRows
 from hyrt.nn.typed.permuted_rows import permuted
 from hyrt.nn.typed.stacked_products import stacked_products
 from hyrt.nn.typed.typed_input import TypedInput, TypedSources, TypePart

@@ -8,8 +8,8 @@ from typing import Any
 from hyrt.graph.graph import Graph
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import stack
-from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.nn.typed.shape_of_graph import shape_of
+from hyrt.nn.typed.typed_gnn import TypedGNN
 
 
 def typed_stack(graph: Graph, *layers: Layer, **between: Any) -> TypedGNN:

@@ -16,7 +16,7 @@ from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_typed import share_typed
 from hyrt.errors import ConfigError
-from hyrt.nn.typed.learned_rows import LearnedRows, RowGradients
+from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients
 from hyrt.observe.events import Event, StepGroup
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun

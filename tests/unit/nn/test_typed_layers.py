@@ -12,7 +12,7 @@ from typed_cases import dense_relations, shape_of_small, small_batch, small_type
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.typed.learned_rows import tables_of, take_row_gradients
+from hyrt.nn.typed.learned.learned_rows import tables_of, take_row_gradients
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block

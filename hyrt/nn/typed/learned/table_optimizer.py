@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hyrt.nn.typed.learned_rows import LearnedRows, RowGradients
-from hyrt.nn.typed.row_rules import RowRule
+from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients
+from hyrt.nn.typed.learned.row_rules import RowRule
 
 
 class TableOptimizer:
