@@ -20,6 +20,7 @@ from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, takes_edge_features, takes_edge_types
+from hyrt.nn.own_modules.modules_of_edges import check_takes_blocks
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
@@ -245,6 +246,7 @@ class PreparedRun:
                 "give links.decoder=dot with a module of your own, which returns the embeddings"
             )
         if self._module is not None:
+            check_takes_blocks(self._module)
             check_own_module(self._module, self.graph)
             check_typed_sampler(self._config, self.graph)
         model = build_model(self._config, self.graph) if self._module is None else self._module

@@ -12,6 +12,7 @@ from torch import nn
 
 from hyrt.errors import DataError, UnsupportedModel
 from hyrt.nn.operators.dropout import dropout as drop
+from hyrt.nn.own_modules.modules_of_edges import from_pyg_instead
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
@@ -195,7 +196,9 @@ def _parts_of(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tensor], torch
 def _width_after(named: str, conv: Any, width: int | None) -> int:
     """Try a convolution on two made-up destinations; returns the width of its result."""
     if not isinstance(conv, nn.Module) or not hasattr(conv, "propagate"):
-        raise UnsupportedModel(f"from_pyg(): {named} is no convolution of torch_geometric.nn")
+        inside = isinstance(conv, nn.Module) and any(hasattr(each, "propagate") for each in conv.modules())
+        remedy = f": {from_pyg_instead(conv)}" if inside else ""
+        raise UnsupportedModel(f"from_pyg(): {named} is no convolution of torch_geometric.nn{remedy}")
     if any(isinstance(each, nn.parameter.UninitializedParameter) for each in conv.parameters()):
         raise UnsupportedModel(f"from_pyg(): {named} does not know its width yet: give in_channels, not -1")
     if getattr(conv, "dropout", 0.0):

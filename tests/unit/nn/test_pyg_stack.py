@@ -132,11 +132,32 @@ def test_a_model_of_pygs_brings_its_activation_and_its_dropout() -> None:
     assert {id(p) for p in made.parameters()} == {id(p) for p in model.parameters()}
 
 
+class WholeGraph(nn.Module):
+    """As scripts with PyG have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = pyg.SAGEConv(10, 8), nn.ModuleList([pyg.SAGEConv(8, 3)])
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.rest[0](self.first(x, edge_index).relu(), edge_index)
+
+
+def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
+    said = (
+        r"WholeGraph\.forward takes \(x, edge_index\), but hyrt gives it \(blocks, x\): "
+        r".* hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"
+    )
+    with pytest.raises(UnsupportedModel, match=said):
+        hyrt.train(GRAPH, WholeGraph())
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ([], "needs at least one convolution"),
         ([nn.Linear(3, 3)], r"convolution 1 \(Linear\) is no convolution of torch_geometric.nn"),
+        ([WholeGraph()], r"hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"),
         ([pyg.SAGEConv(-1, 3)], "does not know its width yet: give in_channels, not -1"),
         (
             [pyg.SAGEConv(10, 8), pyg.SAGEConv(7, 3)],
