@@ -79,11 +79,20 @@ def save(
 
     Raises
     ------
+    ConfigError
+        If an argument is of no kind that it may have.
     DataError
         For bad input, and for a destination that exists or cannot be written.
     """
     from hyrt.graph.formats.convert import Conversion, convert
 
+    if isinstance(source, str | Path) and str(source):
+        _check_path("source", source, "give a graph, the path of one, or a name such as synthetic:tiny")
+    _check_path("destination", destination, "give the path of a .npz file or a folder")
+    for name, given in (("rows", rows), ("normalize", normalize), ("order", order)):
+        if given is not None and not isinstance(given, str):
+            raise ConfigError(f"{name}={given!r}: give a word, as hyrt data convert --help lists them")
+    _check_flags(reverse=reverse, force=force)
     convert(
         Conversion(
             source,
@@ -239,10 +248,16 @@ def _check_given(
         raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
     if emit is not None and not callable(emit):
         raise ConfigError(f"emit={emit!r}: give a function that takes an event, or omit it")
-    if not isinstance(full_graph, bool):
-        raise ConfigError(f"full_graph={full_graph!r}: give True or False")
+    _check_flags(full_graph=full_graph)
     if folder is not None:
         _check_path("folder", folder, "give the path of a new folder, or omit it")
+
+
+def _check_flags(**given: Any) -> None:
+    """Refuse what is neither True nor False: the word 'no' would count as True."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r}: give True or False")
 
 
 def _check_path(name: str, given: Any, wanted: str) -> None:

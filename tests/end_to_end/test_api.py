@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from end_to_end.terminal import TINY, summary
@@ -142,6 +143,24 @@ def test_arguments_that_would_be_taken_for_something_else(given: dict[str, Any],
         hyrt.train(**{"graph": "synthetic:tiny", **given})
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"destination": None}, r"^destination=None: give the path of a \.npz file or a folder$"),
+        ({"destination": "a\0b"}, r"^destination='a\\x00b': give the path"),
+        ({"source": "a\0b"}, r"^source='a\\x00b': give a graph, the path of one, or a name such as "),
+        ({"rows": []}, r"^rows=\[\]: give a word, as hyrt data convert --help lists them$"),
+        ({"order": 5}, "^order=5: give a word"),
+        ({"force": "no"}, "^force='no': give True or False$"),
+        ({"reverse": None}, "^reverse=None: give True or False$"),
+    ],
+)
+def test_what_cannot_be_saved_is_told(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        hyrt.save(**{"source": "synthetic:tiny", "destination": tmp_path / "x", **given})
+    assert not list(tmp_path.iterdir())
+
+
 def test_folders_and_files_that_can_be_none() -> None:
     for checkpoint in (None, 5, b"best", ""):
         with pytest.raises(
@@ -193,6 +212,20 @@ def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:
         hyrt.load_run(folder, graph="synthetic:tiny,features=7")
 
 
+def test_a_dataset_that_has_changed_since_is_told(tmp_path: Path) -> None:
+    hyrt.save(hyrt.load("synthetic:tiny"), tmp_path / "g.npz")
+    words = ["--data", "g.npz", "data.batch_size=256", "train.epochs=1", "--name", "run"]
+    run_hyrt("run", *words, "--devices", "cpu:0", cwd=tmp_path)
+    hyrt.load_run(tmp_path / "runs" / "run")
+    with np.load(tmp_path / "g.npz") as file:
+        arrays = {**file, "labels": file["labels"][::-1]}
+    np.savez(tmp_path / "g.npz", **arrays)
+    with pytest.warns(RunWarning, match=r"g\.npz has changed since .*run was trained on it: other labels or"):
+        hyrt.load_run(tmp_path / "runs" / "run")
+    # Whoever gives a graph knows that it is another.
+    hyrt.load_run(tmp_path / "runs" / "run", graph=tmp_path / "g.npz")
+
+
 def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
     graph = hyrt.load("synthetic:tiny")
     mine = Mine(graph.num_features, graph.num_classes)
@@ -226,7 +259,7 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
 
 def test_what_the_package_shows_of_itself() -> None:
     shown = [name for name in dir(hyrt) if not name.startswith("_")]
-    functions = ["from_pyg", "load", "load_run", "nn", "ops", "train"]
+    functions = ["from_pyg", "load", "load_run", "nn", "ops", "save", "train"]
     assert shown == ["Config", "Graph", "TrainResult", "TrainedRun", *functions]
     assert set(hyrt.__all__) <= set(dir(hyrt))
     assert all(getattr(hyrt, name).__doc__ for name in shown)

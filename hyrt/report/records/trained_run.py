@@ -63,7 +63,7 @@ def open_trained(
     checkpoint
         `best`: the weights of the best evaluation (the newest where there was none); `newest`; or a file.
     warn
-        Told which damaged checkpoints were passed over.
+        Told which damaged checkpoints were passed over, and that the dataset has changed.
     graph
         In place of the dataset of the settings: a graph, or what `hyrt.load` takes.
     module
@@ -102,6 +102,8 @@ def open_trained(
         weights, words = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, words = found.state["model"], f"step {found.step}"
+    # Its own dataset, with the settings that it was trained with.
+    is_same = graph is None and not any(entry.startswith("data.") for entry in overrides)
     if not isinstance(graph, Graph):
         # One that is not open yet is scaled as the settings say.
         source = config.data.source if graph is None else graph
@@ -112,6 +114,11 @@ def open_trained(
             graph = opened_graph(config, source, run / LINKS if is_own else None)
     elif config.train.predicts_links:
         graph = link_graph(config, graph, run / LINKS)
+    if is_same and found.state.get("graph", graph.checksum) != graph.checksum:
+        warn(
+            f"{graph.name} has changed since {run} was trained on it: other labels or splits. What follows "
+            "is of the dataset as it is now; give the former one as --data (graph= in Python)"
+        )
     model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)
