@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from hyrt.machine.cores import available_cores, processor_name
@@ -31,15 +32,24 @@ def count_of(text: str) -> int:
     return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
 
 
-def write_edges(path: Path, num_edges: int, num_vertices: int) -> None:
+def write_edges(path: Path, num_edges: int, num_vertices: int, *, names: bool, weights: bool) -> None:
     """Edges that some vertices have many more of than others."""
     rng = np.random.default_rng(0)
-    schema = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
+    kind = pa.string() if names else pa.int64()
+    fields = [("src", kind), ("dst", kind)] + [("weight", pa.float64())] * weights
+    schema = pa.schema(fields)
     places = rng.permutation(num_vertices)
     with csv.CSVWriter(path, schema) as writer:
         for start in range(0, num_edges, _PIECE):
             ends = rng.random((2, min(_PIECE, num_edges - start))) ** 2 * num_vertices
-            writer.write(pa.table([places[end.astype(np.int64)] for end in ends], schema=schema))
+            columns = [pa.array(places[end.astype(np.int64)]) for end in ends]
+            if names:
+                columns = [
+                    pc.binary_join_element_wise("vertex-", pc.cast(each, kind), "") for each in columns
+                ]
+            if weights:
+                columns.append(pa.array(rng.integers(1, 1000, ends.shape[1]) / 8))
+            writer.write(pa.table(columns, schema=schema))
 
 
 def check(source: Path, folder: Path) -> None:
@@ -57,12 +67,16 @@ def main() -> None:
     parser.add_argument("edges", type=count_of, help="such as 10M")
     parser.add_argument("--vertices", type=count_of, help="a twentieth of the edges by default")
     parser.add_argument("--folder", type=Path, default=Path("build/import-speed"))
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--names", action="store_true", help="ids are texts, such as vertex-12")
+    parser.add_argument("--weights", action="store_true", help="edges have weights")
+    parser.add_argument("--check", action="store_true", help="of whole numbers alone")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    source = options.folder / f"edges-{options.edges}.csv"
+    kinds = "-names" * options.names + "-weights" * options.weights
+    source = options.folder / f"edges-{options.edges}{kinds}.csv"
     if not source.exists():
-        write_edges(source, options.edges, options.vertices or options.edges // 20)
+        how = {"names": options.names, "weights": options.weights}
+        write_edges(source, options.edges, options.vertices or options.edges // 20, **how)
     destination = options.folder / "imported"
     print(f"{source.name}: {options.edges:,} edges, {size(source.stat().st_size)}")
     print(f"{processor_name()}, {available_cores()} cores, load before {os.getloadavg()[0]:.1f}")

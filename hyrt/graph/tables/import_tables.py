@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 VERTEX_BYTES = 80
 """Of ids, order, labels, split, counts, row pointers and cursors."""
 NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
-"""The same where ids are names, beside twice their letters."""
+"""The same where ids are names, beside three times their letters."""
 _SPARSE = 8
 """Vertices for each edge from which on ids do not look like numbers that count up."""
 LARGE_INPUT = 16 << 30
@@ -173,7 +173,7 @@ def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
     entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if edge_files.are_plain else RANGE_BYTES
     each = f"{VERTEX_BYTES} bytes for each vertex"
     if schema.ids == "names":
-        each = f"{NAMED_VERTEX_BYTES} bytes and twice its id's letters for each vertex"
+        each = f"{NAMED_VERTEX_BYTES} bytes and three times its id's letters for each vertex"
     return f"{size(block_bytes() + entries)} and {each}"
 
 

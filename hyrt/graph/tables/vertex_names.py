@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hyrt.graph.tables import name_kernels as kernels
 
-NAME_BYTES = 48
-"""Memory that a name takes at most, beside twice its own bytes."""
+NAME_BYTES = 56
+"""Memory that a name takes at most, beside three times its own bytes."""
 _LEAST = 1 << 12
 
 
@@ -75,7 +75,9 @@ class VertexNames:
             kept[:used] = self._kept[:used]
             self._kept = kept
         if 2 * (self.num + names) > len(self._slots):
-            self._slots = np.full(1 << int(4 * (self.num + names) - 1).bit_length(), -1, np.int64)
+            # The old one is given up first.
+            self._slots = np.empty(0, np.int64)
+            self._slots = np.full(1 << int(2 * (self.num + names) - 1).bit_length(), -1, np.int64)
             kernels.fill_slots(self._kept, self._ends, self.num, self._slots)
 
 

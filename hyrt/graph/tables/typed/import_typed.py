@@ -75,7 +75,8 @@ def import_typed_tables(job: TypedImport, say: Callable[[str], None] = lambda li
     each = NAMED_VERTEX_BYTES if any(kind.ids == "names" for kind in schema.types.values()) else VERTEX_BYTES
     total = sum(some.num_bytes for some in files.values())
     bound = block_bytes() + 13 * min(BUILD_ENTRIES, total if _are_plain(files) else BUILD_ENTRIES)
-    vertex = f"{each} bytes{' and twice its letters' if each == NAMED_VERTEX_BYTES else ''} for each vertex"
+    letters = " and three times its id's letters" if each == NAMED_VERTEX_BYTES else ""
+    vertex = f"{each} bytes{letters} for each vertex"
     say(f"memory: at most {size(bound)} and {vertex}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
         bad = BadRows()
