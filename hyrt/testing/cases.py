@@ -192,6 +192,9 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
     """How a model is given its input in a form; None where it cannot take it."""
     takes = inputs_of(model)
+    if form == "typed":
+        # It is for graphs with types of vertices, which those of the cases are not.
+        return None
     if form == "aggregated":
         return None if takes.aggregation is None else InputPlan(form, takes.aggregation)
     if (form == "in_place" and not takes.in_place) or (form == "sparse" and not takes.sparse):

@@ -20,6 +20,7 @@ from hyrt.graph.formats.recorded_npy import map_with_header
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT
 from hyrt.graph.tables import edge_kernels as kernels
 from hyrt.machine.cores import available_cores
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -109,6 +110,8 @@ class BuiltRows:
     self_loops: int
     merged: int
     """Edges that are no more, as they repeat others."""
+
+    __repr__ = one_line
 
 
 class RepeatedEdges(DataError):

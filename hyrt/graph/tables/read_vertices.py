@@ -23,6 +23,7 @@ from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import real_numbers, texts, whole_numbers
 from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
 from hyrt.graph.tables.vertex_names import VertexNames
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -51,6 +52,8 @@ class ReadVertices:
     ids: VertexIds
     classes: list[str]
     """The names of the classes; empty where these are numbers."""
+
+    __repr__ = one_line
 
 
 def read_vertices(

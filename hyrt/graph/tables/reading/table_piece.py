@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.quantities import one_line
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -35,3 +37,5 @@ class TablePiece:
     """[n] the number of each row's line or row in its file, from 1."""
     bad: Sequence[BadRow] = ()
     """Rows that are left out here, as they cannot be read."""
+
+    __repr__ = one_line
