@@ -40,8 +40,9 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film, or one that an "
-        "installed package declares.",
+        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film; gine, edge-gat "
+        "for features of edges; rgcn, rsage, rgat, hgt for typed graphs; or one that an installed package "
+        "declares.",
     ),
 ]
 Devices = Annotated[
@@ -55,7 +56,7 @@ FullGraph = Annotated[
     bool,
     typer.Option(
         "--full-graph",
-        help="Train on the whole graph in each step: exact gradients, one step an epoch.",
+        help="Train on the whole graph in each step: exact gradients, one step per epoch.",
     ),
 ]
 Epochs = Annotated[str | None, typer.Option(metavar="N", help="Short for train.epochs=N.")]

@@ -82,11 +82,17 @@ def predict(
     ] = None,
     locality: Annotated[
         float | None,
-        typer.Option(metavar="PART", help="The part of a root's input rows that is in the root's part."),
+        typer.Option(
+            metavar="FRACTION",
+            help="Which fraction, from 0 to 1, of the rows that a target needs is on its own machine.",
+        ),
     ] = None,
     homes: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npy", help="The part of each vertex, to count what is sent."),
+        typer.Option(
+            metavar="FILE.npy",
+            help="The part of each vertex, so that what is sent is counted, not estimated.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

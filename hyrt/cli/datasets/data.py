@@ -110,7 +110,9 @@ def convert(
     ] = False,
     unique: Annotated[
         bool,
-        typer.Option("--unique", help="Keep one of several equal edges; add up the values of equal columns."),
+        typer.Option(
+            "--unique", help="Keep one of several equal edges; add up values of one column in a sparse row."
+        ),
     ] = False,
     reverse: Annotated[
         bool,

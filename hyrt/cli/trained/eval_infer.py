@@ -104,7 +104,7 @@ def infer(
         typer.Option(
             help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
             "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. Of a run that "
-            "predicts links, embeddings alone, which are the model's result."
+            "predicts links, only embeddings, which are what its model computes."
         ),
     ] = None,
     vertices: Annotated[
@@ -119,7 +119,7 @@ def infer(
         typer.Option(
             metavar="PAIRS.npy",
             help="Write scores of pairs of vertices, [n, 2] integers, by a run that predicts links: [n] "
-            "float32, higher for a link. The sigmoid makes chances of them.",
+            "float32, higher for a link. Their sigmoids are probabilities.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
