@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from unit.graph.saved_by_dgl import saved_by_dgl
 
+import hyrt
 from hyrt.config import build_config
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
 from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
@@ -319,3 +321,19 @@ def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.Monke
     assert said["sizes"]
     assert "needs" not in said
     assert said["unknown"] == "the sampler does not say how large its mini-batches are"
+
+
+def test_sizes_of_typed_graphs_are_known_once_they_are_open(tmp_path):
+    source = "synthetic:typed,vertices=300"
+    names = [source, "mag240m:typed"]
+    for name in ("a.npz", "a"):
+        hyrt.save(source, tmp_path / name)
+        names.append(str(tmp_path / name))
+    (tmp_path / "saved.bin").write_bytes(saved_by_dgl("plain"))
+    for name in names:
+        with pytest.raises(
+            SizesUnknown, match="the sizes of a graph with types of vertices are known once it"
+        ):
+            dataset_sizes(name, 0, "none")
+    with pytest.raises(SizesUnknown, match="the sizes of a graph of DGL are known once it is opened"):
+        dataset_sizes(str(tmp_path / "saved.bin"), 0, "none")

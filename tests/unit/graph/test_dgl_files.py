@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.graph.saved_by_dgl import saved_by_dgl
 
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
 from hyrt.graph.typed.typed_graph import edge_lists
-from tests.unit.graph.saved_by_dgl import saved_by_dgl
 
 EDGES = {
     "author writes paper": [(0, 1), (1, 0), (1, 2), (2, 2)],

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.graph.graph_datasets import save
+from unit.graph.typed_datasets import NAMES, RELATIONS, Arrays, lists_of, make_typed, typed_datasets
 
 import hyrt
 from hyrt.errors import DataError, DataWarning
@@ -21,8 +23,6 @@ from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.typed import typed_order
 from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
 from hyrt.machine.workers import current_workers
-from tests.unit.graph.graph_datasets import save
-from tests.unit.graph.typed_datasets import NAMES, RELATIONS, Arrays, lists_of, make_typed, typed_datasets
 
 
 def pairs_of(graph: Any) -> dict[tuple[str, str, str], set[tuple[int, int]]]:
