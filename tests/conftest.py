@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,8 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ERRORS] = os.dup(2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the collector, which would visit the same half a million objects over and over."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Half a million objects, which the collector would visit over and over while kernels are compiled.
+    # Nor does it visit them while kernels are compiled.
     gc.collect()
     gc.freeze()
 
