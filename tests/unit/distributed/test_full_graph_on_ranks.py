@@ -31,7 +31,7 @@ from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
-EPOCHS = 8
+EPOCHS = 4
 
 
 def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
         "sampler": {"kind": "full"},
         "train": {"epochs": EPOCHS, "lr": 0.01, "weight_decay": 0.0},
         "runtime": {"sample_threads": 1, "load_threads": 1, "train_threads": 1},
-        "evaluate": {"every": 4},
+        "evaluate": {"every": 2},
         "balance": {"policy": "static", "predict": False},
         "devices": ["cpu:0"],
         **sections,
