@@ -13,6 +13,7 @@ from end_to_end.terminal import TINY, summary
 from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
+from hyrt.config import build_config, to_yaml
 from hyrt.config.settings import TrainConfig
 from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning
 from hyrt.inference.evaluate import Evaluator
@@ -176,14 +177,28 @@ def test_folders_and_files_that_can_be_none() -> None:
 
 
 def test_warnings_are_pythons_at_the_callers_line_where_nobody_hears_events(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"train": {"epochs": 2}, "data": {"batch_size": 256}, "devices": ["cpu:0"]}
+    data, folder, model = tmp_path / "g.npz", tmp_path / "run", {"kind": "gcn", "heads": 8}
+    hyrt.save("synthetic:tiny", data)
     with pytest.warns(RunWarning, match=r"model\.heads") as told:
-        hyrt.train("synthetic:tiny", {"kind": "gcn", "heads": 8}, folder=tmp_path, **options)
+        hyrt.train(
+            data, model, train={"epochs": 2}, data={"batch_size": 256}, devices=["cpu:0"], folder=folder
+        )
     assert [each.filename for each in told] == [__file__]
-    newest = max((tmp_path / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    # As `hyrt run` keeps it, with its dataset.
+    config = build_config({"data": {"source": str(data)}, "model": model})
+    (folder / "config.yaml").write_text(to_yaml(config))
+    hyrt.load_run(folder)
+    with np.load(data) as file:
+        arrays = {**file, "labels": file["labels"][::-1]}
+    np.savez(data, **arrays)
+    with pytest.warns(RunWarning, match=r"g\.npz has changed since .*run was trained on it: other labels or"):
+        hyrt.load_run(folder)
+    # Whoever gives a graph knows that it is another.
+    hyrt.load_run(folder, graph=data)
+    newest = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(b"")
     with pytest.warns(RunWarning, match="Using the checkpoint of step") as told:
-        hyrt.load_run(tmp_path, graph="synthetic:tiny")
+        hyrt.load_run(folder, graph=data)
     assert [each.filename for each in told] == [__file__]
 
 
@@ -210,20 +225,6 @@ def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:
         hyrt.load_run(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="do not fit"):
         hyrt.load_run(folder, graph="synthetic:tiny,features=7")
-
-
-def test_a_dataset_that_has_changed_since_is_told(tmp_path: Path) -> None:
-    hyrt.save(hyrt.load("synthetic:tiny"), tmp_path / "g.npz")
-    words = ["--data", "g.npz", "data.batch_size=256", "train.epochs=1", "--name", "run"]
-    run_hyrt("run", *words, "--devices", "cpu:0", cwd=tmp_path)
-    hyrt.load_run(tmp_path / "runs" / "run")
-    with np.load(tmp_path / "g.npz") as file:
-        arrays = {**file, "labels": file["labels"][::-1]}
-    np.savez(tmp_path / "g.npz", **arrays)
-    with pytest.warns(RunWarning, match=r"g\.npz has changed since .*run was trained on it: other labels or"):
-        hyrt.load_run(tmp_path / "runs" / "run")
-    # Whoever gives a graph knows that it is another.
-    hyrt.load_run(tmp_path / "runs" / "run", graph=tmp_path / "g.npz")
 
 
 def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
