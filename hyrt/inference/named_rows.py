@@ -63,7 +63,8 @@ def write_named_rows(
         named = _named(numbers, ids, source)
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            values: list[Any] = part.tolist()
+            # As many digits as float32 has, not those of the float64 that Python would make of it.
+            values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
             if columns == ["class"]:
                 values = [[value if classes is None else classes[value]] for value in values]
             writer.writerows([next(named), *row] for row in values)
