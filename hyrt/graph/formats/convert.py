@@ -133,7 +133,8 @@ def _folder(scratch: Path, name: str) -> Path:
 
 def _reversing_bytes(data: Dataset) -> int:
     """Memory that reversed relations take at most."""
-    return 40 * len(data.arrays["indptr"]) + 13 * BUILD_ENTRIES + _BLOCKS_BYTES
+    entries = min(BUILD_ENTRIES, 2 * len(data.arrays["indices"]))
+    return 40 * len(data.arrays["indptr"]) + 13 * entries + _BLOCKS_BYTES
 
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
