@@ -171,7 +171,7 @@ def test_files_are_predicted_in_a_second(files: Path) -> None:
         return min(time.perf_counter() - begun, cpu_s() - used)
 
     # The first may compile modules. Shared cores have taken 1.2 s for what takes 0.7 on one's own.
-    assert min(took_s() for _ in range(4)) < 1.5
+    assert any(took_s() < 1.5 for _ in range(4))
 
 
 def test_several_ranks(files: Path) -> None:
