@@ -385,37 +385,48 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "file", 1, a_state(1), keep=1)
 
 
-WRITER = """
-import sys, torch
+# Each turn's writer is forked from a process that has imported what it needs.
+WRITERS = """
+import os, sys, torch
 from pathlib import Path
 from hyrt.training.checkpoint import load_newest_checkpoint, save_checkpoint
 folder = Path(sys.argv[1])
-step = load_newest_checkpoint(folder, lambda text: sys.exit(text)).step
-print("ready", flush=True)
-while True:
-    step += 1
-    save_checkpoint(folder, step, {"step": step, "w": torch.full((300_000,), float(step))}, keep=2)
-    print("saved", flush=True)
+while sys.stdin.readline():
+    writer = os.fork()
+    if writer:
+        print("ended", os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]), flush=True)
+        continue
+    step = load_newest_checkpoint(folder, lambda text: sys.exit(text)).step
+    print(os.getpid(), flush=True)
+    while True:
+        step += 1
+        save_checkpoint(folder, step, {"step": step, "w": torch.full((300_000,), float(step))}, keep=2)
+        print("saved", flush=True)
 """
 
 
 def test_killed_writers_leave_a_whole_newest_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 0, {"step": 0, "w": torch.zeros(300_000)}, keep=2)
     last = 0
-    for turn in range(4):
-        command = [sys.executable, "-c", WRITER, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            assert writer.stdout.readline() == b"saved\n"
+    command = [sys.executable, "-c", WRITERS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
+        assert writers.stdin is not None
+        assert writers.stdout is not None
+        for turn in range(4):
+            writers.stdin.write("\n")
+            writers.stdin.flush()
+            writer = int(writers.stdout.readline())
+            assert writers.stdout.readline() == "saved\n"
             time.sleep(0.017 * turn)
-            writer.send_signal(signal.SIGKILL)
-        assert writer.returncode == -signal.SIGKILL
-        newest = load_newest_checkpoint(tmp_path, no_warning)
-        assert newest.step >= last
-        assert newest.state["step"] == newest.step
-        assert torch.equal(newest.state["w"], torch.full((300_000,), float(newest.step)))
-        last = newest.step
+            os.kill(writer, signal.SIGKILL)
+            while (said := writers.stdout.readline()) == "saved\n":
+                pass
+            assert said == f"ended {-signal.SIGKILL:d}\n"
+            newest = load_newest_checkpoint(tmp_path, no_warning)
+            assert newest.step >= last
+            assert newest.state["step"] == newest.step
+            assert torch.equal(newest.state["w"], torch.full((300_000,), float(newest.step)))
+            last = newest.step
     assert last > 0
     save_checkpoint(tmp_path, last + 1, a_state(last + 1), keep=1)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
