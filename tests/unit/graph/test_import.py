@@ -358,6 +358,9 @@ RECORDS = [
     b"\n",
     b"\r\n",
     b'"\n\n",","\n',
+    b'5" pipe,6\n',
+    b'"a"b"c,d\r\n',
+    b"\n\r\n",
     b"last,one",
 ]
 

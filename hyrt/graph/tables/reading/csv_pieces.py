@@ -92,6 +92,11 @@ def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: di
                 bad.append(BadRow(number, f"{shown!r} is not UTF-8 text: give encoding: cp1252"))
         data = data.decode(errors="replace").encode()
     table = _read(file, data, names, wanted, skip)
+    if len(found) != table.num_rows + len(invalid):
+        raise DataError(
+            f"{file.name}, from line {block.first_line} on: records cannot be told apart: close every quote, "
+            "or give another letter as text.quote in the schema"
+        )
     left = np.ones(len(found), np.bool_)
     for row in invalid:
         left[row.number - 1] = False

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, readable
+from hyrt.graph.tables.reading.record_kernels import find_records
 from hyrt.graph.tables.reading.text_form import TextForm
 
 BLOCK_BYTES = 8 << 20
@@ -25,7 +26,6 @@ MOST_RECORD_BYTES = 32 << 20
 _BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _UTF8_BOM = b"\xef\xbb\xbf"
 _COMMENTS = (b"#", b"%")
-_NEWLINE, _RETURN = 10, 13
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
@@ -43,22 +43,15 @@ class TextBlock:
     @property
     def lines(self) -> NDArray[np.int64]:
         """The number of the line in which each record begins; a line without letters is no record."""
-        raw = np.frombuffer(self.data, np.uint8)
-        ends = np.flatnonzero(raw == _NEWLINE)
-        if not len(raw):
-            return np.empty(0, np.int64)
-        if ends.size == 0 or ends[-1] != len(raw) - 1:
-            ends = np.append(ends, len(raw))
-        starts = np.append(0, ends[:-1] + 1)
-        lines = self.first_line + np.arange(len(ends))
-        quote = self.form.quote
-        quotes = np.cumsum(raw == ord(quote)) if quote else np.zeros(len(raw), np.int64)
-        # A line begins a record where all quotes before it are closed.
-        opened = np.append(0, quotes)[starts] % 2
-        lengths = ends - starts
-        blank = (lengths == 0) | ((lengths == 1) & (raw[np.minimum(starts, len(raw) - 1)] == _RETURN))
-        found: NDArray[np.int64] = lines[(opened == 0) & ~blank].astype(np.int64)
-        return found
+        return _records(self.data, self.form, self.first_line)[0]
+
+
+def _records(data: bytes, form: TextForm, line: int) -> tuple[NDArray[np.int64], int]:
+    """The line of each record, and where the last whole one ends."""
+    lines = np.empty(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
+    quote = ord(form.quote) if form.quote else -1
+    num, end = find_records(np.frombuffer(data, np.uint8), ord(form.delimiter), quote, line, lines)
+    return lines[:num], int(end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +114,6 @@ class TextFile:
         DataError
             If the file cannot be read, or has a record that does not end.
         """
-        quote = self.form.quote.encode()
         with self._opened() as stream:
             head = _Head(self, stream)
             line, rest = head.next_line, head.rest
@@ -130,7 +122,7 @@ class TextFile:
                 data = stream.read(block_bytes)
                 ended = not data
                 data = rest + data
-                cut = len(data) if ended else _last_end(data, quote)
+                cut = len(data) if ended else _last_end(data, self.form)
                 if not cut and len(data) > MOST_RECORD_BYTES:
                     raise DataError(
                         f"{self.name}, line {line}: a record of more than {MOST_RECORD_BYTES >> 20} MiB "
@@ -189,15 +181,8 @@ def _decoded(file: TextFile, line: bytes) -> str:
         ) from None
 
 
-def _last_end(data: bytes, quote: bytes) -> int:
+def _last_end(data: bytes, form: TextForm) -> int:
     """Where the last record ends that ends in these bytes, which begin with a record; 0 where none does."""
-    end = len(data)
-    if not quote:
+    if not form.quote or form.quote.encode() not in data:
         return data.rfind(b"\n") + 1
-    quotes = data.count(quote)
-    while (at := data.rfind(b"\n", 0, end)) >= 0:
-        quotes -= data.count(quote, at + 1, end)
-        if quotes % 2 == 0:
-            return at + 1
-        end = at
-    return 0
+    return _records(data, form, 0)[1]

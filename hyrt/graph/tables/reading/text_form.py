@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from hyrt.section import Section
 
@@ -13,15 +13,23 @@ def _as_tab(value: object) -> object:
     return "\t" if value in ("tab", "\\t") else value
 
 
+def _plain(letter: str) -> str:
+    if not letter.isascii():
+        raise ValueError("give a letter of ASCII")
+    return letter
+
+
 class TextForm(Section):
     """How a CSV file is written; Parquet files need none of it."""
 
-    delimiter: Annotated[str, Field(min_length=1, max_length=1), BeforeValidator(_as_tab)] = ","
+    delimiter: Annotated[
+        str, Field(min_length=1, max_length=1), BeforeValidator(_as_tab), AfterValidator(_plain)
+    ] = ","
     """The letter between two values, such as `;`; `tab` for a tab."""
     header: bool = True
     """Whether the first line has the names of the columns. Without names, columns are called by their
     numbers: 1, 2 and so on."""
-    quote: Annotated[str, Field(max_length=1)] = '"'
+    quote: Annotated[str, Field(max_length=1), AfterValidator(_plain)] = '"'
     """The letter around values that have the delimiter in them; empty where there is none."""
     decimal: Literal[".", ","] = "."
     """What stands between a number and its decimal places."""
