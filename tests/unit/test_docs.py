@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from importlib.metadata import EntryPoint, entry_points
@@ -34,6 +35,14 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_headings_leave_out_no_level(path: Path) -> None:
+    """Readers of screens go from heading to heading."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    levels = [1, *map(len, re.findall(r"^(#+) ", text, re.M))]
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
 def test_make_run_says_how_hyrt_comes_onto_the_path() -> None:
