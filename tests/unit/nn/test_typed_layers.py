@@ -12,6 +12,7 @@ from typed_cases import dense_relations, shape_of_small, small_batch, small_type
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.typed.layers import relation_sums
 from hyrt.nn.typed.learned.learned_rows import tables_of, take_row_gradients
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.nn.typed.typed_shape import TypedShape
@@ -151,6 +152,30 @@ def dense_scores(
 def test_model_equals_a_dense_one_in_float64(
     kind: str, options: dict[str, Any], fanouts: tuple[int, int]
 ) -> None:
+    check_model(kind, options, fanouts)
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage"])
+def test_sources_may_be_multiplied_before_they_are_combined(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiplied: list[int] = []
+    linear = relation_sums.linear
+
+    def watched(x: torch.Tensor, *given: Any, **more: Any) -> torch.Tensor:
+        multiplied.append(len(x))
+        return linear(x, *given, **more)
+
+    monkeypatch.setattr(relation_sums, "linear", watched)
+    check_model(kind, {}, (3, 2))
+    before = sum(multiplied)
+    # As if reading a row took long: the last layer, which makes rows narrower, multiplies all sources.
+    monkeypatch.setattr(relation_sums, "_READ", 10**6)
+    check_model(kind, {}, (3, 2))
+    assert sum(multiplied) > 2 * before
+
+
+def check_model(kind: str, options: dict[str, Any], fanouts: tuple[int, int]) -> None:
     graph = small_typed(edges=250)
     shape, heads = shape_of_small(graph), 2
     batch = small_batch(graph, fanouts)

@@ -23,6 +23,7 @@ class TableOptimizer:
     """
 
     def __init__(self, tables: Sequence[LearnedRows], make: Callable[[torch.Tensor], RowRule]) -> None:
+        self._tables = list(tables)
         self._rules = [make(table.values) for table in tables]
 
     def step(self, gradients: Sequence[RowGradients], lr: float) -> None:
@@ -34,8 +35,19 @@ class TableOptimizer:
             At most one a table, each row once.
         lr
             The learning rate of the step.
+
+        Raises
+        ------
+        ValueError
+            If gradients have not a row of the table's width for each of its rows that they are of.
         """
         for each in gradients:
+            table = self._tables[each.table]
+            if each.values.shape != (len(each.rows), table.width) or len(each.rows) > len(table.values):
+                raise ValueError(
+                    f"gradients of {len(each.rows)} learned rows have the shape {tuple(each.values.shape)}, "
+                    f"but the table is {tuple(table.values.shape)}"
+                )
             self._rules[each.table].step(each.rows, each.values.contiguous().numpy(), lr)
 
     def state_dict(self) -> list[dict[str, Any]]:
