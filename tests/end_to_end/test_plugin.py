@@ -75,7 +75,7 @@ def test_a_second_claim_to_its_kind_is_a_conflict_that_names_both(
     done = hyrt("run", *TINY, "--devices", "plain", cwd=tmp_path, code=2, **both)
     assert "hyrt-plain 0.1 and by other-plain 2.0" in done.stderr
     listed = hyrt("devices", cwd=tmp_path, **both).stdout
-    assert "uninstall one of them" in listed
+    assert "uninstall one of them" in " ".join(listed.split())
     assert "cpu:0" in listed
 
 
