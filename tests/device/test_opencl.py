@@ -145,7 +145,7 @@ def small_replica(request):
 
 
 @given(chain=chains())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_blocks(small_replica, chain) -> None:
     device, model = small_replica
     first, last, seed = chain
