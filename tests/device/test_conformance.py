@@ -26,7 +26,7 @@ INFO = CpuDevice.probe()[0]
 # Several of these are one and the same device.
 COPIES = ("cpu", "null")
 # What a backend may take besides rows.
-FORMS = ("narrow", "sparse", "aggregated", "in_place", "ids", "cached")
+FORMS = ("narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed")
 
 
 def there() -> list[tuple[str, str]]:

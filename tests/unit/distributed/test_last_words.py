@@ -17,10 +17,10 @@ def test_rank_0_gets_what_each_rank_leaves() -> None:
     data = bytes(range(256))
     others = [LastWords(lambda: store, rank, lambda: [0]) for rank in (1, 2)]
     late = threading.Timer(0.3, others[1].leave, ["figures", b""])
+    began = time.monotonic()
     late.start()
     assert others[0].leave("figures", data) == {}
     assert others[0].leave("trace", b"other") == {}
-    began = time.monotonic()
     found = LastWords(lambda: store, 0, lambda: [1, 2]).leave("figures", b"own")
     assert found == {0: b"own", 1: data, 2: b""}
     assert 0.2 < time.monotonic() - began < 1.5

@@ -71,7 +71,7 @@ def test_training_says_what_the_module_returned(scores: int, end: Any, message: 
 def test_evaluation_says_what_the_module_returned(scores: int, end: Any, message: str) -> None:
     settings = SETTINGS | {"data": {"batch_size": 100}}
     with pytest.raises(UnsupportedModel, match=message.replace("100", "[0-9,]+").replace("99 ", "[0-9,]+ ")):
-        train(GRAPH, Wrong(scores, end, "evaluation"), **settings)
+        train(GRAPH, Wrong(scores, end, "evaluation"), **settings, emit=lambda event: None)
 
 
 @pytest.mark.parametrize(("scores", "end", "message"), CASES)
