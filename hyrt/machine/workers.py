@@ -31,6 +31,8 @@ _LONG_S = 1e-3
 # Of the two ways to do some work, what the one not taken was seen to take fades by this each time, so that it
 # is tried again after a while.
 _FADING = 0.995
+# Short calls in a row after a long one until one is done alone.
+_TRUSTED = 8
 _MOST_KINDS = 1 << 10
 
 
@@ -75,10 +77,11 @@ class _Seen:
     some work takes as a whole.
     """
 
-    __slots__ = ("alone_s", "shared_s")
+    __slots__ = ("alone_s", "shared_s", "short_calls")
 
     def __init__(self) -> None:
         self.shared_s, self.alone_s = 0.0, math.inf
+        self.short_calls = _TRUSTED
 
     def learn(self, seconds: float, *, is_alone: bool) -> None:
         if is_alone:
@@ -87,10 +90,15 @@ class _Seen:
             return
         self.shared_s = _mean(self.shared_s, seconds)
         if seconds > _LONG_S:
-            self.alone_s = math.inf
-        else:
+            # Layers of other widths may have as many chunks: long work in between stays shared.
+            self.alone_s, self.short_calls = math.inf, 0
+            return
+        self.short_calls += 1
+        if not math.isinf(self.alone_s):
+            self.alone_s *= _FADING
+        elif self.short_calls > _TRUSTED:
             # Not known yet: the next call is done alone, to find out.
-            self.alone_s = 0.0 if math.isinf(self.alone_s) else self.alone_s * _FADING
+            self.alone_s = 0.0
 
 
 def _mean(known_s: float, seconds: float) -> float:

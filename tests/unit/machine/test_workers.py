@@ -172,6 +172,26 @@ def test_long_work_is_shared_each_time(team: Workers) -> None:
     assert by_helpers(team, lambda: time.sleep(0.002), 20) == 20
 
 
+def test_long_work_stays_shared_where_short_work_looks_like_it(team: Workers) -> None:
+    calls = 0
+
+    def work() -> None:
+        if (calls // 6) % 2:
+            time.sleep(0.002)
+
+    def counted() -> None:
+        nonlocal calls
+        work()
+        calls += 1
+
+    shared = 0
+    for call in range(40):
+        seen = by_helpers(team, counted, 1)
+        calls = 6 * (call + 1)
+        shared += seen * (call % 2)
+    assert shared >= 19  # One of the twenty long ones may be done alone, before any is known.
+
+
 def test_work_that_has_become_long_is_shared_again(team: Workers) -> None:
     seconds = 0.0
     assert by_helpers(team, lambda: time.sleep(seconds), 30) < 30
