@@ -234,9 +234,12 @@ class Workers:
     def _seen_of(self, work: Chunk, num_chunks: int) -> _Seen:
         """What calls like this one took: of the same code, and as many chunks, which tells layers apart."""
         kind = getattr(work, "__code__", type(work)), num_chunks
-        if kind not in self._seen and len(self._seen) >= _MOST_KINDS:
-            self._seen.clear()
-        return self._seen.setdefault(kind, _Seen())
+        found = self._seen.get(kind)
+        if found is None:
+            if len(self._seen) >= _MOST_KINDS:
+                self._seen.clear()
+            found = self._seen[kind] = _Seen()
+        return found
 
     def _share(self, job: _Job) -> None:
         for _ in range(min(len(self._threads), job.num_chunks - 1)):

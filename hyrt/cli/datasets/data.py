@@ -224,9 +224,9 @@ def import_files(
     if isinstance(tables, ImportSchema):
         import_tables(Import(files, output, tables, force), typer.echo)
     else:
-        from hyrt.graph.tables.typed.import_typed import TypedImport, import_typed_tables
+        from hyrt.graph.tables.typed.import_typed import import_typed_tables
 
-        import_typed_tables(TypedImport(files, output, tables, force), typer.echo)
+        import_typed_tables(Import(files, output, tables, force), typer.echo)
     typer.echo(f"wrote {shell_word(output)}")
 
 

@@ -116,11 +116,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         if job.rows is not None and not any(table.rows for table in feature_tables(data).values()):
             raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
         data = data.with_features(lambda table: _in_format(table, formats[table.name], seed))
-        if destination.suffix == ".npz":
-            write_npz(data, result)
-        else:
-            result.mkdir()
-            write_folder(data, result)
+        write_dataset(data, destination, result)
         if isinstance(job.source, str | Path):
             carry_names(path_of(str(job.source)), result, scratch)
 
@@ -143,6 +139,15 @@ def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
     if job.rows is not None:
         return ROW_FORMATS[job.rows]
     return None if kept is None else kept.format
+
+
+def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
+    """Write a dataset to `result`: a `.npz` file or a folder, as the name of the destination says."""
+    if destination.suffix == ".npz":
+        write_npz(data, result)
+    else:
+        result.mkdir()
+        write_folder(data, result)
 
 
 def check_destination(destination: Path, force: bool) -> None:

@@ -47,46 +47,16 @@ def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def draw_edges(  # type: ignore[no-untyped-def]
-    first, last, ratio, cumulative, shift, guide, order, class_start, class_at, inside, edge_key, place_key,
-    sources, targets,
-):  # fmt: skip
-    """Draw the edges whose first end is at positions first..last-1 (positions are vertices ordered by class).
-
-    A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the
-    class of the first where the 53 random bits of `place_key` are below `inside`, from all vertices
-    elsewhere.
-    """
-    at = 0
-    total = np.float64(cumulative[len(cumulative) - 1])
-    for p in range(first, last):
-        c = class_at[p]
-        low = cumulative[class_start[c]]
-        width = np.float64(cumulative[class_start[c + 1]] - low)
-        for e in range(np.int64(cumulative[p] * ratio), np.int64(cumulative[p + 1] * ratio)):
-            r = np.float64(random_bits(edge_key, np.uint64(e)) >> _11) * UNIT
-            if np.float64(random_bits(place_key, np.uint64(e)) >> _11) * UNIT < inside:
-                value = low + np.int64(r * width)
-            else:
-                value = np.int64(r * total)
-            q = np.int64(guide[value >> shift])
-            while cumulative[q + 1] <= value:
-                q += 1
-            sources[at] = order[p]
-            targets[at] = order[q]
-            at += 1
-    return at
-
-
-@_compile
 def draw_pairs(  # type: ignore[no-untyped-def]
     first, last, ratio, cumulative, order, class_at, cumulative_b, shift, guide, order_b, class_start, inside,
-    same, edge_key, place_key, sources, targets,
+    loopless, edge_key, place_key, sources, targets,
 ):  # fmt: skip
     """Draw edges from vertices of one kind to those of another; returns how many there are.
 
-    As `draw_edges`, with the second end from `cumulative_b` and so on: of the class `class_at` where `inside`
-    says so, from all elsewhere. Where both kinds are the same, loops are left out.
+    First ends are at positions first..last-1 (positions are vertices ordered by class). A position of weight
+    w is the first end of ratio * w edges. The second end is drawn by weight, with `cumulative_b` and so on:
+    from the class `class_at` where the 53 random bits of `place_key` are below `inside`, from all vertices
+    elsewhere. Where `loopless`, edges from a vertex to itself are left out.
     """
     at = 0
     total = np.float64(cumulative_b[len(cumulative_b) - 1])
@@ -103,7 +73,7 @@ def draw_pairs(  # type: ignore[no-untyped-def]
             q = np.int64(guide[value >> shift])
             while cumulative_b[q + 1] <= value:
                 q += 1
-            if not same or order[p] != order_b[q]:
+            if not loopless or order[p] != order_b[q]:
                 sources[at] = order[p]
                 targets[at] = order_b[q]
                 at += 1

@@ -169,9 +169,10 @@ def _edge_pieces(model: _Model, draws: int) -> Iterator[tuple[Array, Array]]:
         first, last = ends
         count = int(float(cumulative[last]) * ratio) - int(float(cumulative[first]) * ratio)
         sources, targets = np.empty(count, np.int32), np.empty(count, np.int32)
-        kernels.draw_edges(
-            first, last, ratio, cumulative, vertices.shift, vertices.guide, vertices.order,
-            vertices.class_start, class_at, model.spec.homophily, edge_key, place_key, sources, targets,
+        kernels.draw_pairs(
+            first, last, ratio, cumulative, vertices.order, class_at, cumulative, vertices.shift,
+            vertices.guide, vertices.order, vertices.class_start, model.spec.homophily, False, edge_key,
+            place_key, sources, targets,
         )  # fmt: skip
         return sources, targets
 

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, listed, readable
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
-from hyrt.graph.formats.convert import check_destination
-from hyrt.graph.formats.folder import write_folder
+from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.npy import CHUNK_BYTES
-from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.labels.label_kind import is_labelled
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
@@ -55,20 +53,24 @@ LARGE_INPUT = 16 << 30
 """Less text than this cannot name 2^31 vertices that are not mostly without edges."""
 
 
+Schema = TypeVar("Schema")
+
+
 @dataclass(frozen=True, slots=True)
-class Import:
+class Import(Generic[Schema]):
     """What to make of which files."""
 
     files: Sequence[Path]
     """CSV or Parquet files, or folders of them."""
     destination: Path
     """A `.npz` file, or a folder where it does not end so."""
-    schema: ImportSchema
+    schema: Schema
+    """What is where in the files."""
     force: bool = False
     """Replace what is at the destination."""
 
 
-def import_tables(job: Import, say: Say = lambda line: None) -> None:
+def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> None:
     """Write a dataset from tables; it appears complete or not at all, also on Ctrl-C.
 
     Parameters
@@ -112,11 +114,7 @@ def import_tables(job: Import, say: Say = lambda line: None) -> None:
         built = _built(edges, count, schema.edges, edge_files, scratch)
         data = _dataset(str(destination), schema, vertices, count, built)
         check_dataset(data, features="none")
-        if destination.suffix == ".npz":
-            write_npz(data, result)
-        else:
-            result.mkdir()
-            write_folder(data, result)
+        write_dataset(data, destination, result)
         add_names(result, _name_files(ids, None if vertices is None else vertices.classes, scratch))
     for line in _told(schema, edges, built, count, types, vertices):
         say(line)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
-from hyrt.graph.formats.convert import check_destination
-from hyrt.graph.formats.folder import write_folder
-from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.schema import Dataset, check_dataset
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
 from hyrt.graph.tables.import_schema import EdgeTable
@@ -22,6 +19,7 @@ from hyrt.graph.tables.import_tables import (
     LARGE_INPUT,
     NAMED_VERTEX_BYTES,
     VERTEX_BYTES,
+    Import,
     assigned,
     block_bytes,
     check_dense,
@@ -44,20 +42,9 @@ from hyrt.quantities import counted, size
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TypedImport:
-    """What to make of which files."""
-
-    files: Sequence[Path]
-    """CSV or Parquet files, or folders of them."""
-    destination: Path
-    """A `.npz` file, or a folder where it does not end so."""
-    schema: TypedImportSchema
-    force: bool = False
-    """Replace what is at the destination."""
-
-
-def import_typed_tables(job: TypedImport, say: Callable[[str], None] = lambda line: None) -> None:
+def import_typed_tables(
+    job: Import[TypedImportSchema], say: Callable[[str], None] = lambda line: None
+) -> None:
     """Write a typed dataset from tables; as `hyrt.graph.tables.import_tables.import_tables`.
 
     Raises
@@ -109,11 +96,7 @@ def import_typed_tables(job: TypedImport, say: Callable[[str], None] = lambda li
         if schema.reverse:
             data = with_reverse(data, _folder(scratch, "reversed"))
         check_dataset(data, features="none")
-        if destination.suffix == ".npz":
-            write_npz(data, result)
-        else:
-            result.mkdir()
-            write_folder(data, result)
+        write_dataset(data, destination, result)
         classes = read[schema.target_type].classes if schema.target_type in read else []
         add_names(result, _name_files(ids, classes, scratch))
     for line in _told(schema, parts.types, lists, merged, read):
