@@ -59,6 +59,12 @@ def test_sparse_rows_have_a_launch_of_their_own() -> None:
     assert step_s(2, 1000, "sparse", **costs) == pytest.approx(rest_s + 1.5e-3)
 
 
+def test_results_and_their_rows_cost_on_top_of_what_enters() -> None:
+    # 1,000 rows of 5 values.
+    for rates, added_s in (({"results_per_s": 1e6}, 5e-3), ({"rows_per_s": 1e6}, 1e-3)):
+        assert step_s(1, 1000, **rates) - step_s(1, 1000) == pytest.approx(added_s)
+
+
 def test_each_weight_costs_whatever_the_threads_and_the_rows() -> None:
     for threads, rows in ((1, 10), (2, 1000)):
         added = step_s(threads, rows, weights_per_s=1e4) - step_s(threads, rows)

@@ -112,6 +112,21 @@ def test_layers_of_known_costs_that_have_to_be_read_are_predicted() -> None:
     assert not rates.knows(work.whole(1e9, 1), work.model)
 
 
+@pytest.mark.parametrize(("kind", "own"), [("gat", True), ("gcn", True), ("gin", True), ("graphsage", False)])
+def test_vertices_read_their_own_rows_where_sums_have_them(kind: str, own: bool) -> None:
+    graph = random_graph(60, 5)
+    settings = [f"model.kind={kind}", "model.input_dropout=0.1", "model.hidden=8", "sampler.kind=full"]
+    work = sampled_workload(new_config(None, settings), graph)
+    assert work.whole is not None
+    found = [each for each in work.whole(0, 1).reads if not each.back]
+    targets = graph.split("train")
+    into_targets = int(graph.topology.in_degrees[targets].sum())
+    assert [each.rows for each in found] == [
+        graph.num_edges + own * graph.num_vertices,
+        into_targets + own * len(targets),
+    ]
+
+
 def test_loops_read_every_edge_forward_and_back() -> None:
     """G-GCN of three layers: all forward, and back wherever gradients go on; the last for targets alone."""
     graph = random_graph(60, 5)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from graphs import random_graph
 from numpy.typing import NDArray
+from reference_draws import GOLDEN, MASK, below, draw, mix64, stream_key
 from typed_cases import RELATIONS, small_typed
 
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
+from hyrt.machine.generator import SAMPLE
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
@@ -78,6 +80,35 @@ def test_draws_its_fanout_of_every_relation_without_replacement() -> None:
         degrees = np.diff(graph.topology.indptr)[block.destinations]
         assert np.array_equal(block.degrees, degrees)
     assert cut > 50
+
+
+def picks(key: int, vertex: int, relation: int, degree: int, count: int) -> list[int]:
+    """Floyd's sampling from the numbers that the vertex has for the relation, in plain integers."""
+    stream, found = draw(key, vertex, relation), []
+    for k in range(count):
+        last = degree - count + k
+        pick = below(mix64((stream + (k + 1) * GOLDEN) & MASK), last + 1)
+        found.append(last if pick in found else pick)
+    return found
+
+
+def test_each_relation_has_numbers_of_its_own() -> None:
+    graph, topology = small_typed(edges=900), small_typed(edges=900).topology
+    assert topology.edge_types is not None
+    batch = sampled(graph, [[2] * 5, [1] * 5], graph.split("train")[:25].astype(np.int32), step=3)
+    compared = set()
+    for block, count in ((batch.blocks[1], 2), (batch.blocks[0], 1)):
+        key, drawn = stream_key(7, SAMPLE, 3, block.layer), edges_of(block, graph)
+        for vertex in block.destinations.tolist():
+            low, high = topology.indptr[vertex], topology.indptr[vertex + 1]
+            sources, types = topology.indices[low:high], topology.edge_types[low:high]
+            for relation in set(types.tolist()):
+                run = sources[types == relation]
+                if len(run) > count:
+                    wanted = run[picks(key, vertex, relation, len(run), count)].tolist()
+                    assert drawn[vertex, relation] == wanted
+                    compared.add(relation)
+    assert len(compared) == len(RELATIONS)
 
 
 def test_what_a_vertex_draws_does_not_depend_on_the_others() -> None:
