@@ -148,5 +148,5 @@ def test_a_store_that_is_lost_keeps_nobody() -> None:
     # Whoever is left besides cannot be heard.
     assert LastWords(Silent, 1, lambda: fellows.reachable).leave("figures", b"1") == {1: b"1"}
     fellows.close()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 10
     released.set()

@@ -28,7 +28,7 @@ def _no_process_thread_left() -> Iterator[None]:
     run_case("fork_join", 1, 16, bounded=True)  # compiles and loads
     before = {task.name for task in TASKS.iterdir()}
     yield
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while left := {task.name for task in TASKS.iterdir()} - before:
         assert time.monotonic() < deadline, f"threads {left} are left"
         time.sleep(0.01)
@@ -39,7 +39,7 @@ def test_a_planted_deadlock_is_found_and_named(case: str) -> None:
     started = time.monotonic()
     with pytest.raises(SimulationFailed) as failed:
         run_case(case, 5, 4, bounded=True)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
     message = str(failed.value)
     assert message.startswith("deadlock: ")
     for waits in (
@@ -69,7 +69,7 @@ def test_a_process_that_throws_unwinds_the_others(bounded: bool) -> None:
         run_case("throwing", 0, bounded=bounded)
     with pytest.raises(SimulationFailed, match=r"^process 'throw' of region 'faulty' threw something"):
         run_case("throwing", 1, bounded=bounded)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
 
 
 def test_a_merge_that_polls_forever_is_a_deadlock() -> None:
@@ -79,7 +79,7 @@ def test_a_merge_that_polls_forever_is_a_deadlock() -> None:
     polls = r"process 'merge' of region 'merging' polls stream 'ways\[1\]' \(0 of 3 values\) in vain"
     with pytest.raises(SimulationFailed, match=r"^deadlock: " + polls):
         run_case("merged", 50, 0, bounded=True)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
     with pytest.raises(
         SimulationFailed, match=r"process 'merge' of region 'merging' polls stream 'ways\[1\]' in vain"
     ):
