@@ -13,7 +13,7 @@ from hyrt.graph.row_kernels import densify
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.gradients.sparse_gradient import add_products
+from hyrt.nn.operators.gradients.sparse_gradient import weight_gradient_into
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.operators.tiled_transpose import transpose_into
 from hyrt.nn.whole_graph.spmm import spmm_into
@@ -77,9 +77,11 @@ class _SparseLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         rows: SparseRows = ctx.rows
         grad = grad.detach().contiguous()
-        out = empty((rows.width, grad.shape[1]), grad)
-        add_products(rows.indptr, rows.columns, rows.values, grad.numpy(), out.numpy(), current_workers())
-        return None, _turned(out)
+        out = empty((grad.shape[1], rows.width), grad)
+        weight_gradient_into(
+            rows.indptr, rows.columns, rows.values, grad.numpy(), out.numpy(), current_workers()
+        )
+        return None, out
 
 
 def _turned(matrix: torch.Tensor) -> torch.Tensor:
