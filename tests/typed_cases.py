@@ -29,8 +29,17 @@ RELATIONS = (
 )
 
 
-def small_typed(seed: int = 0, classes: int = 4, edges: int = 500, learned: bool = True) -> Graph:
-    """Papers, authors and venues; venues have no features unless `learned` is false."""
+WEIGHTED = RELATIONS[:3]
+"""Relations whose edges have weights, where some have."""
+
+
+def small_typed(
+    seed: int = 0, classes: int = 4, edges: int = 500, learned: bool = True, weights: bool = False
+) -> Graph:
+    """Papers, authors and venues; venues have no features unless `learned` is false.
+
+    With `weights`, edges of some relations have some.
+    """
     draw = np.random.default_rng(seed)
     tables: dict[str, Any] = {
         name: count
@@ -50,7 +59,10 @@ def small_typed(seed: int = 0, classes: int = 4, edges: int = 500, learned: bool
     }
     labels = draw.integers(0, classes, COUNTS["paper"])
     labels[:classes] = np.arange(classes)
-    return typed_graph("small", tables, relations, labels, masks, "paper")
+    given = {
+        triple: draw.uniform(0.2, 3, len(relations[triple][0])).astype(np.float32) for triple in WEIGHTED
+    }
+    return typed_graph("small", tables, relations, labels, masks, "paper", given if weights else None)
 
 
 def shape_of_small(graph: Graph) -> TypedShape:
@@ -78,6 +90,35 @@ def dense_relations(block: Block, num_relations: int) -> torch.Tensor:
     for i in range(block.num_dst):
         for e in range(block.indptr[i], block.indptr[i + 1]):
             out[int(block.edge_types[e]), i, int(block.columns[e])] += 1
+    return out
+
+
+def dense_means(graph: Graph, block: Block) -> torch.Tensor:
+    """[R, num_dst, num_src] float64: what the row of a source counts in the mean of a relation.
+
+    A drawn edge of weight w counts d / k times w / D: k of d edges were drawn, of weights that add up to D.
+    """
+    assert graph.types is not None
+    topology, types = graph.topology, graph.topology.edge_types
+    assert types is not None
+    assert block.sources is not None
+    out = torch.zeros(len(graph.types.relations), block.num_dst, block.num_src, dtype=torch.float64)
+    for i, v in enumerate(block.destinations.tolist()):
+        into = range(topology.indptr[v], topology.indptr[v + 1])
+        drawn = range(block.indptr[i], block.indptr[i + 1])
+        assert block.edge_types is not None
+        for r in set(block.edge_types[list(drawn)].tolist()):
+            weights = {
+                int(topology.indices[e]): 1.0
+                if topology.edge_weights is None
+                else float(topology.edge_weights[e])
+                for e in into
+                if types[e] == r
+            }
+            sources = [int(block.columns[e]) for e in drawn if block.edge_types[e] == r]
+            for j in sources:
+                weight = weights[int(block.sources[j])] / sum(weights.values())
+                out[r, i, j] += len(weights) / len(sources) * weight
     return out
 
 

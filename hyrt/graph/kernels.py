@@ -85,6 +85,25 @@ def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-
 
 
 @_compile
+def sort_along(starts, first, last, entries, along):  # type: ignore[no-untyped-def]
+    """Sort rows first..last-1, and what stands beside each entry with it; equal ones stay in their order."""
+    for r in range(first, last):
+        a, b = starts[r], starts[r + 1]
+        if b - a <= 24:
+            for i in range(a + 1, b):
+                x, n = entries[i], along[i]
+                j = i - 1
+                while j >= a and entries[j] > x:
+                    entries[j + 1], along[j + 1] = entries[j], along[j]
+                    j -= 1
+                entries[j + 1], along[j + 1] = x, n
+        else:
+            order = np.argsort(entries[a:b], kind="mergesort")
+            entries[a:b] = entries[a:b][order]
+            along[a:b] = along[a:b][order]
+
+
+@_compile
 def close_gaps(starts, counts, entries):  # type: ignore[no-untyped-def]
     """Move every row's front together; returns the number of entries left."""
     at = 0

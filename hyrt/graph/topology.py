@@ -111,6 +111,23 @@ class Topology:
         return sums
 
     @cached_property
+    def run_weights(self) -> NDArray[np.float32]:
+        """[E] float32, of each edge the sum of the weights of all edges of its type into its vertex, its own
+        among them, added up in float64. Rows are sorted by type and edges have weights, as in a typed graph.
+        """
+        types, weights = self.edge_types, self.edge_weights
+        assert types is not None
+        assert weights is not None
+        begins = np.zeros(self.num_edges, np.bool_)
+        begins[1:] = types[1:] != types[:-1]
+        begins[self.indptr[:-1][self.in_degrees > 0]] = True
+        starts = np.flatnonzero(begins)
+        if not len(starts):
+            return np.empty(0, np.float32)
+        sums = np.add.reduceat(weights, starts, dtype=np.float64).astype(np.float32)
+        return np.repeat(sums, np.diff(np.append(starts, self.num_edges)))
+
+    @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
         """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: each end's factor in GCN's
         normalisation with self loops.

@@ -320,6 +320,7 @@ def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: W
     positions = np.empty(edges, np.int64)
     types, weights = graph.topology.edge_types, graph.topology.edge_weights
     features = graph.topology.edge_features
+    of_runs = graph.topology.run_weights if graph.types is not None and weights is not None else None
     key = np.uint64(0)
     workers.run(
         lambda start, stop: draw_neighbors(
@@ -349,6 +350,7 @@ def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: W
         edge_types=None if types is None else types[positions],
         edge_weights=None if weights is None else weights[positions],
         edge_features=None if features is None else features[positions],
+        run_weights=None if of_runs is None else of_runs[positions],
         weighted_degrees=None if weights is None else graph.topology.weighted_degrees[destinations],
         source_weighted_degrees=None if weights is None else graph.topology.weighted_degrees,
     )

@@ -36,6 +36,8 @@ class Layer(nn.Module, ABC):
 
     takes_relations: ClassVar[bool] = False
     """Whether it computes a function for each relation of a typed graph."""
+    multiplies_weights: ClassVar[bool] = False
+    """Whether its sums over relations multiply by weights of edges, where these have some."""
     takes_types: ClassVar[bool] = False
     """Whether it takes `TypedSources`, rows of several types that have not been mapped to one width."""
 

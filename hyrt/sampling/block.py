@@ -91,6 +91,9 @@ class Block:
     without."""
     edge_features: NDArray[np.float32] | None = None
     """[E, d] float32, the features of each edge; None in a graph whose edges have none."""
+    run_weights: NDArray[np.float32] | None = None
+    """[E] float32, in a typed graph whose edges have weights: for each edge, the sum of the weights of all
+    edges of its relation into its destination in the full graph."""
     weighted_degrees: NDArray[np.float32] | None = None
     """[num_dst] float32, the sums of the weights of all edges into the destinations in the full graph; None
     in a graph without weights, where they are `degrees`."""

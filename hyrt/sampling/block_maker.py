@@ -212,6 +212,13 @@ class BlockMaker:
             sums = stated.weighted_degrees
             block.weighted_degrees = sums[destinations]
             block.source_weighted_degrees = sums if sources is None else sums[sources]
+            if self._graph.types is not None:
+                assert hop.edges is not None, "who draws by relation says which edges were drawn"
+                block.run_weights = self._graph.topology.run_weights[hop.edges]
+                if self._excluded is not None:
+                    assert hop.edge_types is not None
+                    rows = np.repeat(destinations, np.diff(hop.offsets))
+                    block.run_weights = self._excluded.run_weights(rows, hop.edge_types, block.run_weights)
         return block
 
     def _relabelled(

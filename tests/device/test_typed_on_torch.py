@@ -13,12 +13,14 @@ from typed_cases import shape_of_small, small_batch, small_typed
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, StepResult
+from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.operators import product
 from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.nn.typed.typed_gnn import TypedGNN
 
 GRAPH = small_typed()
+WEIGHTED = small_typed(weights=True)
 
 
 def info(kind: str, forms: Any) -> DeviceInfo:
@@ -29,18 +31,26 @@ def one_below_the_other(parts: Any, *, low_precision: bool = False) -> torch.Ten
     return torch.cat([product.linear(*part, low_precision=low_precision) for part in parts])
 
 
-def step(device: Any, model: torch.nn.Module) -> StepResult:
+def step(device: Any, model: torch.nn.Module, graph: Graph) -> StepResult:
     device.load(model, [p for p in model.parameters() if p.requires_grad])
-    result: StepResult = device.propagate(device.transfer(small_batch(GRAPH, (3, 2))))
+    result: StepResult = device.propagate(device.transfer(small_batch(graph, (3, 2))))
     device.close()
     return result
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("rgcn", {}), ("rgcn", {"bases": 2}), ("rsage", {}), ("rgat", {}), ("hgt", {})]
+    ("kind", "options", "graph"),
+    [
+        ("rgcn", {}, GRAPH),
+        ("rgcn", {}, WEIGHTED),
+        ("rgcn", {"bases": 2}, GRAPH),
+        ("rsage", {}, WEIGHTED),
+        ("rgat", {}, GRAPH),
+        ("hgt", {}, GRAPH),
+    ],
 )
 def test_torch_operators_give_what_the_loops_of_the_host_give(
-    kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: str, options: dict[str, Any], graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     model = TypedGNN(
@@ -52,10 +62,10 @@ def test_torch_operators_give_what_the_loops_of_the_host_give(
             heads=2,
             dropout=0.3,
             options=options,
-            shape=shape_of_small(GRAPH),
+            shape=shape_of_small(graph),
         )
     )
-    wanted = step(CpuDevice(info("cpu", HOST_FORMS), DeviceOptions()), model)
+    wanted = step(CpuDevice(info("cpu", HOST_FORMS), DeviceOptions()), model, graph)
 
     def on_device(x: Any, weight: Any, bias: Any, *flags: bool) -> Any:
         relu, low_precision = flags
@@ -65,7 +75,7 @@ def test_torch_operators_give_what_the_loops_of_the_host_give(
     monkeypatch.setattr(product._Linear, "apply", on_device)
     for module in ("input_maps", "layers.relation_sums"):
         monkeypatch.setattr(f"hyrt.nn.typed.{module}.stacked_products", one_below_the_other)
-    found = step(CudaDevice(info("cuda", ("rows", "typed")), DeviceOptions(), FakeDriver()), model)
+    found = step(CudaDevice(info("cuda", ("rows", "typed")), DeviceOptions(), FakeDriver()), model, graph)
     assert found.loss_sum == pytest.approx(wanted.loss_sum, rel=1e-5)
     for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):
         bound = 1e-5 * (float(theirs.abs().max()) + 1e-6)

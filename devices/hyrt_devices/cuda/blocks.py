@@ -43,7 +43,14 @@ class ResidentHop:
 
 
 _FIELDS = ("indptr", "columns", "sources", "degrees", "source_degrees")
-OF_EDGES = ("edge_types", "edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
+OF_EDGES = (
+    "edge_types",
+    "edge_weights",
+    "edge_features",
+    "run_weights",
+    "weighted_degrees",
+    "source_weighted_degrees",
+)
 """What blocks have only where edges have types, weights or features."""
 
 

@@ -24,14 +24,14 @@ from hyrt.graph.formats.ogb_download import find_folder
 from hyrt.graph.formats.ogb_layout import count_vertices
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
-from hyrt.graph.formats.schema import Dataset, FeatureRows, feature_tables
+from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, FeatureRows, feature_tables
 from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
 from hyrt.graph.names.name_files import NAME_FILES, carry_names
 from hyrt.graph.narrow.rounding import Rounding, column_scales
 from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.normalize import NORMALIZERS, scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
-from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, with_reverse
+from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, build_bytes, with_reverse
 from hyrt.graph.typed.typed_keys import base_of
 from hyrt.quantities import size
 
@@ -129,8 +129,8 @@ def _folder(scratch: Path, name: str) -> Path:
 
 def _reversing_bytes(data: Dataset) -> int:
     """Memory that reversed relations take at most."""
-    entries = min(BUILD_ENTRIES, 2 * len(data.arrays["indices"]))
-    return 40 * len(data.arrays["indptr"]) + 13 * entries + _BLOCKS_BYTES
+    entries = build_bytes(2 * len(data.arrays["indices"]), weighted=EDGE_WEIGHT in data.arrays)
+    return 40 * len(data.arrays["indptr"]) + entries + _BLOCKS_BYTES
 
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:

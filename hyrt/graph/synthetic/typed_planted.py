@@ -26,6 +26,7 @@ from hyrt.graph.synthetic.planted import EDGE, FEATURE, LABEL, MEAN, PLACE, SPLI
 from hyrt.graph.synthetic.population import Population, class_rows, draw_masks, draw_population
 from hyrt.graph.synthetic.spec import SyntheticSpec
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
+from hyrt.graph.typed.typed_csr import TypedPiece
 from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.machine.cores import available_cores
@@ -89,13 +90,13 @@ def generate_typed(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     }
     draws = [_draws_needed(spec, people, number) for number in range(len(SHARES))]
 
-    def edges() -> Iterator[tuple[int, Array, Array]]:
+    def edges() -> Iterator[TypedPiece]:
         for number, wanted in enumerate(draws):
             back = _BACK[number]
             for sources, targets in _edge_pieces(spec, people, number, wanted):
-                yield number, sources, targets
+                yield TypedPiece(number, sources, targets)
                 if back is not None:
-                    yield back, targets, sources
+                    yield TypedPiece(back, targets, sources)
 
     sizes = {split: getattr(spec, split) for split in SPLITS}
     masks = draw_masks(_key(spec, SPLIT, 0), counts["paper"], sizes)

@@ -61,25 +61,6 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def sort_numbered(starts, first, last, entries, numbers):  # type: ignore[no-untyped-def]
-    """Sort rows first..last-1 by source; equal ones stay in the order of their numbers."""
-    for r in range(first, last):
-        a, b = starts[r], starts[r + 1]
-        if b - a <= 24:
-            for i in range(a + 1, b):
-                x, n = entries[i], numbers[i]
-                j = i - 1
-                while j >= a and entries[j] > x:
-                    entries[j + 1], numbers[j + 1] = entries[j], numbers[j]
-                    j -= 1
-                entries[j + 1], numbers[j + 1] = x, n
-        else:
-            order = np.argsort(entries[a:b], kind="mergesort")
-            entries[a:b] = entries[a:b][order]
-            numbers[a:b] = numbers[a:b][order]
-
-
-@_compile
 def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
     """Move the first of equal edges together, and where asked the sums of their weights.
 

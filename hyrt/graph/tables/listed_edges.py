@@ -169,7 +169,7 @@ def build_rows(edges: ListedEdges, num_vertices: int, rules: RowRules, scratch: 
                     at += len(sources)
                 part = counts[low:high]
                 sort = (
-                    (lambda a, b, s=starts, e=entries, n=numbers: kernels.sort_numbered(s, a, b, e, n))
+                    (lambda a, b, s=starts, e=entries, n=numbers: plain_kernels.sort_along(s, a, b, e, n))
                     if numbered
                     else (lambda a, b, s=starts, e=entries, c=part: plain_kernels.sort_rows(s, a, b, e, c))
                 )

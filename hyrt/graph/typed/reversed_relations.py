@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import TypedEdges
+from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece
 
 _PREFIX = "rev_"
 
@@ -40,7 +37,7 @@ def _goes_back(relation: Relation, known: set[Relation]) -> bool:
 
 
 def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> TypedEdges:
-    """The edges of a stream, and each the other way round.
+    """The edges of a stream, and each the other way round, with its weight; a loop is its own reverse.
 
     Parameters
     ----------
@@ -60,11 +57,21 @@ def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> T
         for number, relation in enumerate(types.relations)
     ]
 
-    def stream() -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-        for number, sources, targets in edges():
-            yield number, sources, targets
-            other = back[number]
-            if other is not None:
-                yield other, targets, sources
+    def stream() -> Iterator[TypedPiece]:
+        for piece in edges():
+            yield piece
+            other = back[piece.relation]
+            if other is None:
+                continue
+            turned = TypedPiece(other, piece.targets, piece.sources, piece.weights)
+            yield _without_loops(turned) if other == piece.relation else turned
 
     return stream
+
+
+def _without_loops(piece: TypedPiece) -> TypedPiece:
+    apart = piece.sources != piece.targets
+    if apart.all():
+        return piece
+    weights = None if piece.weights is None else piece.weights[apart]
+    return TypedPiece(piece.relation, piece.sources[apart], piece.targets[apart], weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,30 @@ from hyrt.machine.workers import Workers
 
 Array = NDArray[Any]
 
-TypedEdges = Callable[[], Iterator[tuple[int, Array, Array]]]
-"""Edges in consecutive pieces: the number of their relation, and sources [n] and destinations [n], both
-numbered within their types. Each call starts again from the first."""
+
+class TypedPiece(NamedTuple):
+    """Some edges of one relation."""
+
+    relation: int
+    """Its number."""
+    sources: Array
+    """[n] where they come from, numbered within the type."""
+    targets: Array
+    """[n] where they go to, numbered within the type."""
+    weights: Array | None = None
+    """[n] float32; None where the relation has no weights, which then are 1 if others have some."""
+
+
+TypedEdges = Callable[[], Iterator[TypedPiece]]
+"""Edges in consecutive pieces. Each call starts again from the first."""
 
 _FEWEST_ROWS = 1 << 10
 _GRAIN = 1 << 16
+
+
+def entry_bytes(weighted: bool) -> int:
+    """Bytes of memory for each entry that is built at once."""
+    return 17 if weighted else 13
 
 
 def relation_dtype(num_relations: int) -> np.dtype[Any]:
@@ -38,8 +56,9 @@ def build_typed_csr(
     edges: TypedEdges,
     types: GraphTypes,
     *,
-    emit: Callable[[Array, Array], None],
+    emit: Callable[[Array, Array, Array | None], None],
     source: str,
+    weighted: bool = False,
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -56,12 +75,14 @@ def build_typed_csr(
         What the numbers of vertices and relations stand for.
     emit
         Takes consecutive parts of the sources [n] int32 (int64 where V >= 2^31), numbered through all types,
-        and of the numbers of their relations [n].
+        of the numbers of their relations [n], and of their weights [n] float32, or None.
     source
         Name for messages.
+    weighted
+        Whether edges have weights; those of equal edges are added up.
     range_entries
-        Bound on the entries built at once (a single longer row is still built). Memory is 13 bytes for each
-        of them, 24 bytes a vertex, and one piece of the stream.
+        Bound on the entries built at once (a single longer row is still built). Memory is `entry_bytes` for
+        each of them, 24 bytes a vertex, and one piece of the stream.
     threads
         Threads that count, place and sort; all available CPUs by default. The result does not depend on it.
 
@@ -85,27 +106,34 @@ def build_typed_csr(
     vertex_dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     key_dtype = np.dtype(np.int32 if count * len(types.relations) < 2**31 else np.int64)
     with Workers(threads or available_cores(), "relations") as workers:
-        for relation, sources, targets in edges():
-            _check_ends(types, relation, sources, targets, int(given[relation]), source)
-            given[relation] += len(targets)
+        for piece in edges():
+            relation = piece.relation
+            _check_ends(types, piece, int(given[relation]), source)
+            given[relation] += len(piece.targets)
             rows = types.interval(types.relations[relation].destination)
-            _count(workers, targets, int(first_targets[relation]), rows, counts)
+            _count(workers, piece.targets, int(first_targets[relation]), rows, counts)
         upper = np.zeros(count + 1, np.int64)
         np.cumsum(counts, out=upper[1:])
         for first, last in ranges(upper, range_entries):
             starts = upper[first : last + 1] - upper[first]
             entries = np.empty(int(starts[-1]), key_dtype)
+            weights = np.empty(len(entries), np.float32) if weighted else None
             cursor = starts[:-1].copy()
-            for relation, sources, targets in edges():
+            for piece in edges():
+                relation = piece.relation
                 low, high = types.interval(types.relations[relation].destination)
                 code = relation * count + int(first_sources[relation])
                 shift = int(first_targets[relation])
                 rows = (max(low, first), min(high, last))
-                _place(workers, (sources, targets), (code, shift), rows, first, (cursor, entries))
+                _place(workers, piece, (code, shift), rows, first, (cursor, entries, weights))
             kept = counts[first:last]
-            _sort(workers, starts, entries, kept)
-            entries = entries[: kernels.close_gaps(starts, kept, entries)]
-            emit(*_decoded(workers, entries, count, (vertex_dtype, relation_dtype(len(types.relations)))))
+            _sort(workers, starts, entries, weights, kept)
+            left = kernels.close_gaps(starts, kept, entries)
+            if weights is not None:
+                kernels.close_gaps(starts, kept, weights)
+                weights = weights[:left]
+            dtypes = (vertex_dtype, relation_dtype(len(types.relations)))
+            emit(*_decoded(workers, entries[:left], count, dtypes), weights)
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     return indptr, given
@@ -126,23 +154,41 @@ def _count(workers: Workers, targets: Array, shift: int, rows: Rows, counts: NDA
 
 def _place(
     workers: Workers,
-    ends: tuple[Array, Array],
+    piece: TypedPiece,
     numbering: tuple[int, int],
     rows: Rows,
     first: int,
-    out: tuple[Array, Array],
+    out: tuple[Array, Array, Array | None],
 ) -> None:
     low, high = rows
+    cursor, entries, weights = out
+    given = piece.weights
+    if weights is not None and given is None:
+        given = np.ones(len(piece.targets), np.float32)
 
     def work(a: int, b: int) -> None:
-        typed_kernels.scatter_keys(*ends, *numbering, low + a, low + b, first, *out)
+        place = (*numbering, low + a, low + b, first, cursor, entries)
+        if weights is None:
+            typed_kernels.scatter_keys(piece.sources, piece.targets, *place)
+        else:
+            typed_kernels.scatter_weighted(piece.sources, piece.targets, given, *place, weights)
 
     workers.run(work, high - low, _share(high - low, workers.count))
 
 
-def _sort(workers: Workers, starts: NDArray[np.int64], entries: Array, kept: NDArray[np.int64]) -> None:
+def _sort(
+    workers: Workers,
+    starts: NDArray[np.int64],
+    entries: Array,
+    weights: Array | None,
+    kept: NDArray[np.int64],
+) -> None:
     def work(a: int, b: int) -> None:
-        kernels.sort_rows(starts, a, b, entries, kept)
+        if weights is None:
+            kernels.sort_rows(starts, a, b, entries, kept)
+        else:
+            kernels.sort_along(starts, a, b, entries, weights)
+            typed_kernels.add_equal(starts, a, b, entries, weights, kept)
 
     workers.run(work, len(kept), max(_FEWEST_ROWS, len(kept) // (8 * workers.count)))
 
@@ -165,13 +211,11 @@ def _share(rows: int, threads: int) -> int:
     return max(_FEWEST_ROWS, -(-rows // threads))
 
 
-def _check_ends(
-    types: GraphTypes, relation: int, sources: Array, targets: Array, at: int, where: str
-) -> None:
-    named = types.relations[relation]
+def _check_ends(types: GraphTypes, piece: TypedPiece, at: int, where: str) -> None:
+    named = types.relations[piece.relation]
     for what, ends, vertex_type in (
-        ("source", sources, named.source),
-        ("destination", targets, named.destination),
+        ("source", piece.sources, named.source),
+        ("destination", piece.targets, named.destination),
     ):
         bound = types.count(vertex_type)
         bad = int(typed_kernels.first_beyond(ends, bound))

@@ -17,7 +17,7 @@ from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dat
 from hyrt.graph.labels.label_kind import label_kind
 from hyrt.graph.typed.graph_types import GraphTypes
 from hyrt.graph.typed.reversed_relations import reversed_edges, with_reversed
-from hyrt.graph.typed.typed_csr import TypedEdges, build_typed_csr, relation_dtype
+from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece, build_typed_csr, entry_bytes, relation_dtype
 from hyrt.graph.typed.typed_keys import RELATIONS, arrays_of_types, types_of_arrays
 from hyrt.quantities import one_line
 
@@ -25,7 +25,12 @@ Array = NDArray[Any]
 
 _PIECE = 1 << 22
 BUILD_ENTRIES = 100_000_000
-"""Entries built at once when they go to a file: 1.3 GB of them."""
+"""Entries without weights built at once when they go to a file: 1.3 GB of them."""
+
+
+def build_bytes(num_entries: int, *, weighted: bool) -> int:
+    """Memory that the entries take, at most, that are built at once when they go to a file."""
+    return min(entry_bytes(weighted=False) * BUILD_ENTRIES, entry_bytes(weighted) * num_entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class TypedParts:
     """[n] or [n, K], of the target type's vertices."""
     masks: Mapping[str, Array]
     """`train_mask`, `val_mask` and `test_mask`, and further ones: bool [n] or [n, K], of the same."""
+    weighted: bool = False
+    """Whether edges of some relation have weights; those of the others then have 1."""
 
     __repr__ = one_line
 
@@ -78,7 +85,7 @@ def typed_dataset(name: str, parts: TypedParts, scratch: Path | None) -> tuple[D
                 f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: give "
                 "one each",
             )
-    topology, given = _topology(name, types, parts.edges, scratch)
+    topology, given = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
     arrays = arrays_of_types(types) | topology
     arrays["labels"] = labels_of_all(parts.labels, types)
     arrays |= {key: mask_of_all(mask, types) for key, mask in parts.masks.items()}
@@ -86,20 +93,28 @@ def typed_dataset(name: str, parts: TypedParts, scratch: Path | None) -> tuple[D
 
 
 def _topology(
-    name: str, types: GraphTypes, edges: TypedEdges, scratch: Path | None
+    name: str, types: GraphTypes, edges: TypedEdges, scratch: Path | None, *, weighted: bool
 ) -> tuple[dict[str, Array], int]:
     indices = Store(
         np.dtype(np.int32 if types.num_vertices < 2**31 else np.int64), scratch and scratch / "indices.npy"
     )
     numbers = Store(relation_dtype(len(types.relations)), scratch and scratch / "edge_type.npy")
+    values = Store(np.dtype(np.float32), scratch and scratch / "edge_weight.npy") if weighted else None
 
-    def emit(sources: Array, relations: Array) -> None:
+    def emit(sources: Array, relations: Array, weights: Array | None) -> None:
         indices.append(sources)
         numbers.append(relations)
+        if values is not None and weights is not None:
+            values.append(weights)
 
-    bound = 1 << 62 if scratch is None else BUILD_ENTRIES
-    indptr, given = build_typed_csr(edges, types, emit=emit, source=name, range_entries=bound)
+    at_once = BUILD_ENTRIES * entry_bytes(weighted=False) // entry_bytes(weighted)
+    bound = 1 << 62 if scratch is None else at_once
+    indptr, given = build_typed_csr(
+        edges, types, emit=emit, source=name, weighted=weighted, range_entries=bound
+    )
     arrays = {"indptr": indptr, "indices": indices.finish(), EDGE_TYPE: numbers.finish()}
+    if values is not None:
+        arrays[EDGE_WEIGHT] = values.finish()
     return arrays, int(given.sum())
 
 
@@ -126,20 +141,22 @@ def mask_of_all(mask: Array, types: GraphTypes) -> Array:
 
 
 def typed_edges(arrays: Mapping[str, Array], types: GraphTypes) -> TypedEdges:
-    """The edges of a dataset, by key of the schema, as a stream by relation."""
+    """The edges of a dataset, by key of the schema, as a stream by relation, with their weights."""
     first_sources = types.starts[types.relation_sources].tolist()
     first_targets = types.starts[types.relation_destinations].tolist()
+    weights = arrays.get(EDGE_WEIGHT)
 
-    def stream() -> Iterator[tuple[int, Array, Array]]:
+    def stream() -> Iterator[TypedPiece]:
         for starts, entries, first in row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
             rows = np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))
             numbers = arrays[EDGE_TYPE][starts[0] : starts[-1]]
             for relation in np.unique(numbers).tolist():
                 chosen = np.flatnonzero(numbers == relation)
-                yield (
+                yield TypedPiece(
                     relation,
                     entries[chosen] - first_sources[relation],
                     rows[chosen] - first_targets[relation],
+                    None if weights is None else weights[starts[0] : starts[-1]][chosen],
                 )
 
     return stream
@@ -158,7 +175,7 @@ def with_reverse(data: Dataset, scratch: Path) -> Dataset:
     Raises
     ------
     DataError
-        If the dataset has no types, or its edges have weights or features.
+        If the dataset has no types, or its edges have features.
     """
     types = types_of_arrays(data.arrays)
     if types is None:
@@ -166,10 +183,11 @@ def with_reverse(data: Dataset, scratch: Path) -> Dataset:
             f"{data.name}: --reverse is for graphs with types of vertices, and there is no key "
             f"'{RELATIONS}': omit it"
         )
-    for key in (EDGE_WEIGHT, EDGE_FEATURES):
-        if key in data.arrays:
-            raise reject(data.name, key, "would be missing of reversed edges: omit --reverse, or this key")
+    if EDGE_FEATURES in data.arrays:
+        raise reject(
+            data.name, EDGE_FEATURES, "would be missing of reversed edges: omit --reverse, or this key"
+        )
     wider = with_reversed(types)
     edges = reversed_edges(typed_edges(data.arrays, types), types, wider)
-    topology, _ = _topology(data.name, wider, edges, scratch)
+    topology, _ = _topology(data.name, wider, edges, scratch, weighted=EDGE_WEIGHT in data.arrays)
     return replace(data, arrays=data.arrays | arrays_of_types(wider) | topology, symmetric=None)

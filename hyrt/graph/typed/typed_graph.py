@@ -14,7 +14,7 @@ from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows, check_d
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import TypedEdges
+from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece
 from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset, typed_edges
 from hyrt.graph.vertex_table import SPLITS
 
@@ -30,6 +30,7 @@ def typed_graph(
     labels: Array,
     masks: Mapping[str, Array],
     target: str,
+    weights: Mapping[tuple[str, str, str], Array] | None = None,
 ) -> Graph:
     """Make a typed graph, and check it as one from a file; equal edges of a relation are one.
 
@@ -49,6 +50,9 @@ def typed_graph(
         `train`, `val` and `test`: bool [n] or [n, K] of the target type's vertices.
     target
         The type whose vertices have labels.
+    weights
+        [e] the weights of the edges of some relations, above 0, or of none; edges of the others have 1 then.
+        Those of equal edges are added up.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def typed_graph(
         name,
         TypedParts(
             types,
-            edge_pieces(name, types, relations),
+            edge_pieces(name, types, relations, weights or {}),
             {
                 vertex_type: _table(name, vertex_type, table)
                 for vertex_type, table in tables.items()
@@ -74,37 +78,56 @@ def typed_graph(
             },
             labels,
             {f"{split}_mask": mask for split, mask in masks.items()},
+            weighted=bool(weights),
         ),
         None,
     )
     if left_out:
-        warnings.warn(left_out_in_words(name, left_out), DataWarning, stacklevel=2)
+        warnings.warn(left_out_in_words(name, left_out, weighted=bool(weights)), DataWarning, stacklevel=2)
     check_dataset(data)
     return to_graph(data)
 
 
 def edge_pieces(
-    name: str, types: GraphTypes, relations: Mapping[tuple[str, str, str], tuple[Array, Array]]
+    name: str,
+    types: GraphTypes,
+    relations: Mapping[tuple[str, str, str], tuple[Array, Array]],
+    weights: Mapping[tuple[str, str, str], Array],
 ) -> TypedEdges:
-    """A stream of edges that are in memory, by relation in the order of `types`.
+    """A stream of edges that are in memory, by relation in the order of `types`, with the weights of some.
 
     Raises
     ------
     DataError
-        If a relation has not as many sources as destinations.
+        If a relation has not as many sources as destinations, or weights; or there is none that has weights.
     """
+    for triple in weights:
+        if triple not in relations:
+            raise DataError(f"{name}: weights are given for {' '.join(triple)}, which is no relation")
     for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
         if len(sources) != len(targets):
             raise DataError(
                 f"{name}: relation {relation} has {len(sources):,} sources and {len(targets):,} "
                 "destinations: give one of each for every edge"
             )
+    for triple, given in weights.items():
+        if len(given) != len(relations[triple][0]):
+            raise DataError(
+                f"{name}: relation {' '.join(triple)} has {len(relations[triple][0]):,} edges and "
+                f"{len(given):,} weights: give one for every edge"
+            )
 
-    def stream() -> Iterator[tuple[int, Array, Array]]:
-        for number, (sources, targets) in enumerate(relations.values()):
+    def stream() -> Iterator[TypedPiece]:
+        for number, (triple, (sources, targets)) in enumerate(relations.items()):
+            given = weights.get(triple)
             for start in range(0, len(sources), _PIECE):
                 piece = slice(start, start + _PIECE)
-                yield number, np.ascontiguousarray(sources[piece]), np.ascontiguousarray(targets[piece])
+                yield TypedPiece(
+                    number,
+                    np.ascontiguousarray(sources[piece]),
+                    np.ascontiguousarray(targets[piece]),
+                    None if given is None else np.ascontiguousarray(given[piece], np.float32),
+                )
 
     return stream
 
@@ -119,8 +142,8 @@ def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
     assert graph.topology.edge_types is not None
     found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]
-    for number, sources, targets in typed_edges(arrays | {"edge_type": graph.topology.edge_types}, types)():
-        found[number].append((sources, targets))
+    for piece in typed_edges(arrays | {"edge_type": graph.topology.edge_types}, types)():
+        found[piece.relation].append((piece.sources, piece.targets))
     empty = np.empty(0, graph.topology.indices.dtype)
     return {
         relation: (
@@ -131,10 +154,11 @@ def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     }
 
 
-def left_out_in_words(name: str, left_out: int) -> str:
+def left_out_in_words(name: str, left_out: int, *, weighted: bool = False) -> str:
     """What to say where edges were left out."""
     edges = "1 edge is" if left_out == 1 else f"{left_out:,} edges are"
-    return f"{name}: {edges} left out: equal to others of the same relation"
+    added = ", to whose weights theirs are added" if weighted else ""
+    return f"{name}: {edges} left out: equal to others of the same relation{added}"
 
 
 def _num_rows(table: Array | SparseFeatures | int) -> int:

@@ -48,6 +48,36 @@ def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entrie
 
 
 @_compile
+def scatter_weighted(sources, targets, given, code, shift, low, high, first, cursor, entries, weights):
+    """As `scatter_keys`, with the weight `given` of each edge beside its entry."""
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            at = cursor[v - first]
+            entries[at], weights[at] = np.int64(sources[i]) + code, given[i]
+            cursor[v - first] = at + 1
+
+
+@_compile
+def add_equal(starts, first, last, entries, weights, counts):
+    """Of sorted rows first..last-1, keep one of equal entries, with the sum of their weights, in the front.
+
+    counts gets what is left of each row.
+    """
+    for r in range(first, last):
+        kept = i = starts[r]
+        while i < starts[r + 1]:
+            total, j = np.float64(weights[i]), i + 1
+            while j < starts[r + 1] and entries[j] == entries[i]:
+                total += weights[j]
+                j += 1
+            entries[kept], weights[kept] = entries[i], total
+            kept += 1
+            i = j
+        counts[r] = kept - starts[r]
+
+
+@_compile
 def decode(entries, num_vertices, start, stop, sources, relations):
     """sources[i], relations[i] = what entries[i] stands for."""
     for i in range(start, stop):

@@ -65,6 +65,7 @@ class TensorBlock:
     """[E] integers, the type of each edge, or None."""
     edge_weights: torch.Tensor | None = None
     edge_features: torch.Tensor | None = None
+    run_weights: torch.Tensor | None = None
     weighted_degrees: torch.Tensor | None = None
     source_weighted_degrees: torch.Tensor | None = None
     """`edge_weights`, `edge_features` and the sums of weights: as in `Block`."""

@@ -35,6 +35,11 @@ def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
         step=block.step,
         seed=block.seed,
     )
+    if block.run_weights is not None and block.edge_weights is not None:
+        runs.weights = None if block.weights is None else block.weights[edges]
+        runs.edge_weights = block.edge_weights[edges]
+        runs.weighted_degrees = block.run_weights[edges[runs.indptr[:-1]]]
+        runs.source_weighted_degrees = block.source_weighted_degrees
     sums = TensorBlock(
         indptr=row_indptr,
         columns=order,

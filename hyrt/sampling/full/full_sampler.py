@@ -38,7 +38,7 @@ class FullSampler:
     ) -> None:
         self._layers = layers
         self._seed = seed
-        self._whole = WholeGraph(graph.topology)
+        self._whole = WholeGraph(graph.topology, typed=graph.types is not None)
         self._targets = targets.astype(self._whole.rows.dtype)
         self._labels = graph.vertices.labels_of(targets)
         self._target_weights = None if class_weights is None else class_weights[self._labels]

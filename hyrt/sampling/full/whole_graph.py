@@ -59,12 +59,20 @@ class WholeGraph:
         [n] the numbers in the graph of the vertices that are computed here; all by default.
     gatherings
         Makes the gatherings where other processes have the other vertices.
+    typed
+        Whether types of edges are the relations of a typed graph.
     """
 
     def __init__(
-        self, topology: Topology, vertices: Ids | None = None, gatherings: Gatherings | None = None
+        self,
+        topology: Topology,
+        vertices: Ids | None = None,
+        gatherings: Gatherings | None = None,
+        *,
+        typed: bool = False,
     ) -> None:
         self.topology = topology
+        self._typed = typed
         num = topology.num_vertices if vertices is None else len(vertices)
         self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
         """[n] the numbers 0..n-1 of the rows that are computed, int32 where they fit."""
@@ -123,6 +131,7 @@ class WholeGraph:
             edge_types=topology.edge_types,
             edge_weights=topology.edge_weights,
             edge_features=topology.edge_features,
+            run_weights=topology.run_weights if self._typed and sums is not None else None,
             weighted_degrees=sums,
             source_weighted_degrees=sums,
             kept=self,

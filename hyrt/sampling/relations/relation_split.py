@@ -58,6 +58,12 @@ class RelationSplit:
                 "columns": runs.columns[edges],
                 "degrees": runs.degrees[first:last],
             }
+            if runs.weighted_degrees is not None:
+                fields |= {
+                    "weights": None if runs.weights is None else runs.weights[edges],
+                    "edge_weights": runs.edge_weights[edges],
+                    "weighted_degrees": runs.weighted_degrees[first:last],
+                }
             if isinstance(runs, Block):
                 fields |= {"destinations": runs.destinations[first:last], "_transposed": None}
                 self._of[relation] = replace(runs, **fields)
@@ -95,13 +101,19 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         destinations=run_rows,
         sources=block.sources,
         num_src=block.num_src,
-        # All that a mean divides by: what a run has here.
+        # All that a mean without weights divides by: what a run has here.
         degrees=np.diff(run_indptr).astype(np.int32),
         source_degrees=block.source_degrees,
         layer=block.layer,
         step=block.step,
         seed=block.seed,
     )
+    if block.run_weights is not None and block.edge_weights is not None:
+        # What a mean of weighted rows multiplies by, and the weights of all edges of a run.
+        runs.weights = None if block.weights is None else block.weights[edges]
+        runs.edge_weights = block.edge_weights[edges]
+        runs.weighted_degrees = block.run_weights[edges[run_indptr[:-1]]]
+        runs.source_weighted_degrees = block.source_weighted_degrees
     sums = Block(
         indptr=row_indptr,
         columns=runs_of_row,

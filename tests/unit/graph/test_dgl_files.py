@@ -47,6 +47,14 @@ def test_a_saved_heterograph_is_what_it_was_made_of(tmp_path, name):
     assert [graph.split(each).tolist() for each in ("train", "val", "test")] == [[8, 11], [9], [10]]
 
 
+def test_edges_are_in_the_order_of_their_numbers_in_every_form(tmp_path):
+    """Values of edges are in this order, however the edges themselves are saved."""
+    graphs = [saved_graph(write(tmp_path, name), name) for name in ("coo", "csr", "csc")]
+    for triple in graphs[0].canonical_etypes:
+        first, *others = ([ends.tolist() for ends in graph.edges(triple)] for graph in graphs)
+        assert others == [first, first]
+
+
 def test_a_saved_graph_of_one_type_converts(tmp_path):
     convert(Conversion(str(write(tmp_path, "plain")), tmp_path / "a"))
     graph = open_graph(tmp_path / "a")

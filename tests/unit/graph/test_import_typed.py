@@ -58,6 +58,18 @@ def named_edges(graph: Graph) -> set[tuple[str, str, str]]:
     }
 
 
+def weights_by_name(graph: Graph) -> dict[tuple[str, str, str], float]:
+    """The weight of each edge, by the names of `named_edges`."""
+    types, topology = graph.types, graph.topology
+    assert types is not None
+    assert topology.edge_types is not None
+    assert topology.edge_weights is not None
+    names = [name for kind in types.vertex_types for name in NAMES[kind]]
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(topology.indptr))
+    edges = zip(topology.edge_types, topology.indices, targets, topology.edge_weights, strict=True)
+    return {(str(types.relations[r]), names[u], names[v]): float(weight) for r, u, v, weight in edges}
+
+
 @pytest.mark.parametrize("destination", ["mine", "mine.npz"])
 def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_all(tmp_path)
@@ -128,3 +140,42 @@ def test_what_is_wrong_with_types(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cites\.csv, line 4, column 'from': 'z' is no vertex of the table"):
         run_here(*words, cwd=tmp_path)
     assert not (tmp_path / "x").exists()
+
+
+def test_weights_of_edges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of equal edges are added up; a relation without weights has 1, and reversed edges have theirs."""
+    schema = SCHEMA.replace("author, target: doi}", "author, target: doi, weight: share}")
+    schema = schema.replace("unknown: drop}", "unknown: drop, weight: times}")
+    for reverse in (False, True):
+        write_all(tmp_path, f"reverse: {str(reverse).lower()}\n{schema}")
+        for name, lines in (
+            ("writes1.csv", "author,doi,share\nann,a,0.5\nbob,a,2\n"),
+            ("writes2.csv", "author,doi,share\nann,c,3\nann,a,1.5\n"),
+            ("cites.csv", "from,to,times\na,b,4\nb,b,5\nz,a,6\n"),
+        ):
+            (tmp_path / name).write_text(lines)
+        name = f"reverse-{reverse}"
+        run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", name, cwd=tmp_path)
+        graph = open_graph(tmp_path / name, check=True)
+        assert graph.types is not None
+        edges = {
+            ("author writes paper", "ann", "a"): 2.0,
+            ("author writes paper", "bob", "a"): 2.0,
+            ("author writes paper", "ann", "c"): 3.0,
+            ("paper cites paper", "a", "b"): 4.0,
+            ("paper cites paper", "b", "b"): 5.0,
+            ("author lives in place", "cid", "2"): 1.0,
+            ("author lives in place", "ann", "1"): 1.0,
+        }
+        if reverse:
+            for (words, u, v), weight in list(edges.items()):
+                source, *between, destination = words.split()
+                back = f"rev_{' '.join(between)}" if source != destination else " ".join(between)
+                edges[f"{destination} {back} {source}", v, u] = weight
+        assert weights_by_name(graph) == edges
+    said = capsys.readouterr().out
+    assert "author writes paper: 4 rows of edges, weights 'share'" in said
+    assert "repeated edges that are left out, whose weights are added up: 1" in said
+    (tmp_path / "cites.csv").write_text("from,to,times\na,b,0\n")
+    with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is no weight"):
+        run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x", cwd=tmp_path)

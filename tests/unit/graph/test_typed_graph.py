@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import build_typed_csr, relation_dtype
+from hyrt.graph.typed.typed_csr import TypedPiece, build_typed_csr, relation_dtype
 from hyrt.graph.typed.typed_graph import typed_graph
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.machine.workers import current_workers
@@ -56,9 +56,9 @@ class TestBuild:
                 wanted[second + v].append((number, int(first + u)))
         parts = []
         indptr, given_counts = build_typed_csr(
-            lambda: ((i, *ends) for i, ends in enumerate(lists.values())),
+            lambda: (TypedPiece(i, *ends) for i, ends in enumerate(lists.values())),
             types,
-            emit=lambda found, relations: parts.append((found, relations)),
+            emit=lambda found, relations, _: parts.append((found, relations)),
             source="x",
             range_entries=5,
             threads=threads,
@@ -83,6 +83,50 @@ class TestBuild:
         assert graph.topology.indptr.tolist() == [0, 3, 4]
         assert graph.topology.indices.tolist() == [0, 1, 1, 1]
         assert graph.topology.edge_types.tolist() == [0, 0, 1, 0]
+
+    @settings(deadline=None, max_examples=40)
+    @given(edge_lists(), st.integers(1, 3), st.integers(0, 2**32 - 1), st.integers(1, 2))
+    def test_weights_of_equal_edges_are_added_up(self, given_edges, times, seed, threads):
+        counts, lists = given_edges
+        rng = np.random.default_rng(seed)
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        types = GraphTypes(NAMES, starts, tuple(Relation(*names) for names in RELATIONS), "paper")
+        pieces, wanted = [], {}
+        for number, (names, (sources, targets)) in enumerate(lists.items()):
+            order = rng.permutation(np.repeat(np.arange(len(sources)), times))
+            # The last relation has no weights: each counts 1.
+            weights = None if number == 4 else rng.uniform(0.1, 2, len(order)).astype(np.float32)
+            pieces.append(TypedPiece(number, sources[order], targets[order], weights))
+            first, second = (starts[NAMES.index(name)] for name in (names[0], names[2]))
+            for k, at in enumerate(order):
+                key = int(second + targets[at]), number, int(first + sources[at])
+                wanted[key] = wanted.get(key, 0.0) + (1.0 if weights is None else float(weights[k]))
+        parts = []
+        indptr, _ = build_typed_csr(
+            lambda: iter(pieces),
+            types,
+            emit=lambda *arrays: parts.append(arrays),
+            source="x",
+            weighted=True,
+            range_entries=5,
+            threads=threads,
+        )
+        indices, relations, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        rows = np.repeat(np.arange(types.num_vertices), np.diff(indptr))
+        keys = list(zip(rows.tolist(), relations.tolist(), indices.tolist(), strict=True))
+        assert keys == sorted(wanted)
+        np.testing.assert_allclose(weights, [wanted[key] for key in keys], rtol=1e-6)
+
+    def test_a_long_row_is_sorted_with_its_weights(self):
+        order = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 2))
+        with pytest.warns(DataWarning, match="50 edges are left out: .*, to whose weights theirs are added"):
+            graph = typed_graph(
+                *("x", {"a": 50, "b": 1}, {("a", "r", "b"): (order, np.zeros(100, np.int64))}),
+                *(np.zeros(1, np.int64), no_masks(1), "b"),
+                weights={("a", "r", "b"): order + 1.0},
+            )
+        assert graph.topology.indices.tolist() == list(range(50))
+        assert graph.topology.edge_weights.tolist() == [2.0 * (u + 1) for u in range(50)]
 
     def test_many_relations_have_wider_numbers(self):
         assert [relation_dtype(n).name for n in (1, 128, 129, 1 << 15, (1 << 15) + 1)] == [
@@ -189,5 +233,13 @@ class TestTypedGraph:
             typed_graph(
                 "x", {"a": 1}, {}, np.zeros(1, np.int64), {"train": np.zeros(1), "val": np.zeros(1)}, "a"
             )
+        edges = as_arrays({("a", "r", "a"): ([0], [0])})
+        for weights, message in (
+            ({("a", "r", "a"): np.ones(2)}, "relation a r a has 1 edges and 2 weights: give one for every"),
+            ({("a", "s", "a"): np.ones(1)}, "weights are given for a s a, which is no relation"),
+            ({("a", "r", "a"): np.zeros(1)}, "'edge_weight': value 0.0 at position 0 is not a finite number"),
+        ):
+            with pytest.raises(DataError, match=message):
+                typed_graph("x", {"a": 1}, edges, np.zeros(1, np.int64), no_masks(1), "a", weights)
         with pytest.raises(DataError, match="no vertex type 'papr'"):
             typed_graph("x", {"a": 1, "paper": 1}, {}, np.zeros(1, np.int64), no_masks(1), "papr")

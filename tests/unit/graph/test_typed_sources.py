@@ -92,6 +92,20 @@ class TestHeteroData:
             pairs = sorted(zip(sources.tolist(), targets.tolist(), strict=True))
             assert pairs == sorted(set(map(tuple, wanted.T.tolist())))
 
+    def test_weights_and_reversed_ones_are_those_of_to_undirected(self, geometric, tmp_path):
+        data = self.data(geometric, made(4))
+        rng = np.random.default_rng(1)
+        for triple, key, columns in ((TRIPLES[0], "edge_weight", ()), (TRIPLES[1], "edge_attr", (1,))):
+            data[triple][key] = torch.from_numpy(rng.uniform(0.5, 2, (12, *columns)))
+        # PyG counts a loop twice.
+        cites = data[TRIPLES[1]]
+        apart = cites.edge_index[0] != cites.edge_index[1]
+        cites.edge_index, cites.edge_attr = cites.edge_index[:, apart], cites.edge_attr[apart]
+        assert weights_of(hyrt.load(data)) == pairs_of(data)
+        hyrt.save(data, tmp_path / "a.npz", reverse=True)
+        turned = geometric.transforms.ToUndirected(reduce="add")(data)
+        assert weights_of(open_graph(tmp_path / "a.npz")) == pairs_of(turned)
+
     def test_equal_edges_are_one_and_loops_stay(self, geometric):
         data = self.data(geometric, made())
         data["paper", "cites", "paper"].edge_index = torch.tensor([[1, 1, 1], [1, 2, 2]])
@@ -112,7 +126,20 @@ class TestHeteroData:
             ),
             (
                 lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.ones(12, 2)),
-                r"data\['author', 'writes', 'paper'\].edge_attr: hyrt reads no values of edges.*`del data",
+                r"data\['author', 'writes', 'paper'\].edge_attr: float32 of shape \[12, 2\]: edges of typed "
+                "graphs may have weights, one number for each of 12 edges, and no features: .*`del data",
+            ),
+            (
+                lambda d: d[TRIPLES[0]].update({"edge_weight": torch.tensor([1.0] * 11 + [-2])}),
+                r"edge_weight: value -2.0 at position 11 is no weight: give a finite number above 0",
+            ),
+            (
+                lambda d: d[TRIPLES[0]].update({"edge_weight": torch.ones(12), "edge_attr": torch.ones(12)}),
+                "has edge_weight and edge_attr, and edges of typed graphs have weights alone",
+            ),
+            (
+                lambda d: d[TRIPLES[0]].update({"edge_time": torch.ones(12)}),
+                "edge_time: hyrt reads edge_weight, or an edge_attr of one column",
             ),
             (
                 lambda d: d[TRIPLES[1]].pop("edge_index"),
@@ -139,6 +166,33 @@ class TestHeteroData:
         data["a:b"].x = torch.ones(2, 1)
         with pytest.raises(DataError, match="the vertex type 'a:b' must not have ':'"):
             hyrt.load(data)
+
+
+def weights_of(graph: Any) -> dict[tuple[str, str, str], dict[tuple[int, int], float]]:
+    """The weight of each edge by its relation and its ends within their types."""
+    types, topology = graph.types, graph.topology
+    found: dict[tuple[str, str, str], dict[tuple[int, int], float]] = {}
+    for v in range(graph.num_vertices):
+        for e in range(topology.indptr[v], topology.indptr[v + 1]):
+            each = types.relations[topology.edge_types[e]]
+            first, last = (types.interval(end)[0] for end in (each.source, each.destination))
+            of_relation = found.setdefault((each.source, each.name, each.destination), {})
+            weight = float(topology.edge_weights[e])
+            of_relation[int(topology.indices[e]) - first, v - last] = pytest.approx(weight, rel=1e-6)
+    return found
+
+
+def pairs_of(data: Any) -> dict[tuple[str, str, str], dict[tuple[int, int], float]]:
+    """The same of a HeteroData; where a relation has no weights, they are 1."""
+    found: dict[tuple[str, str, str], dict[tuple[int, int], float]] = {}
+    for triple in data.edge_types:
+        held = data[triple]
+        given = held.get("edge_weight", held.get("edge_attr"))
+        values = torch.ones(held.edge_index.shape[1]) if given is None else given.flatten()
+        of_relation = found.setdefault(triple, {})
+        for ends, value in zip(held.edge_index.T.tolist(), values.tolist(), strict=True):
+            of_relation[tuple(ends)] = of_relation.get(tuple(ends), 0.0) + value
+    return found
 
 
 def heterograph(given: dict[str, Any], **more: Any) -> Any:
@@ -174,9 +228,27 @@ class TestHeterograph:
         given = made(1)
         assert_same(hyrt.load(heterograph(given)), given)
 
+    def test_weights_are_those_of_the_edges(self):
+        given, values = made(2), torch.arange(1.0, 13)
+        found = weights_of(hyrt.load(heterograph(given, edata={"w": values})))
+        for triple, ends in given["edges"].items():
+            assert found[triple] == dict(zip(map(tuple, ends.T.tolist()), values.tolist(), strict=True))
+
     def test_names_what_is_wrong(self):
-        with pytest.raises(DataError, match=r"\.data\['w'\]: hyrt reads no values of edges.*\.pop\('w'\)`"):
-            hyrt.load(heterograph(made(), edata={"w": torch.ones(12)}))
+        for edata, message in (
+            ({"h": torch.ones(12)}, r"\.data\['h'\]: of values of edges hyrt reads .*\.pop\('h'\)`"),
+            ({"w": torch.ones(12), "h": torch.ones(12)}, r"\.data\['h'\]: of values of edges hyrt reads one"),
+            (
+                {"w": torch.ones(12), "weight": torch.ones(12)},
+                r"\.data\['weight'\]: of values of edges hyrt reads",
+            ),
+            (
+                {"w": torch.ones(12, 3)},
+                r"\.data\['w'\]: float32 of shape \[12, 3\]: edges of typed graphs may",
+            ),
+        ):
+            with pytest.raises(DataError, match=message):
+                hyrt.load(heterograph(made(), edata=edata))
         graph = heterograph(made())
         del graph.nodes["paper"].data["test_mask"]
         with pytest.raises(DataError, match=r"g.nodes\['paper'\].data\['test_mask'\] is missing"):

@@ -21,7 +21,14 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 ALONE = Workers(1, "test")
-OF_EDGES = ("edge_types", "edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
+OF_EDGES = (
+    "edge_types",
+    "edge_weights",
+    "edge_features",
+    "run_weights",
+    "weighted_degrees",
+    "source_weighted_degrees",
+)
 
 
 def graph_from(adjacency: NDArray[np.bool_], features: NDArray[Any], classes: int = 3) -> Graph:

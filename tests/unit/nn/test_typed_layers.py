@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from typed_cases import dense_relations, shape_of_small, small_batch, small_typed, types_of
+from typed_cases import dense_means, dense_relations, shape_of_small, small_batch, small_typed, types_of
 
+from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.typed.layers import relation_sums
 from hyrt.nn.typed.learned.learned_rows import tables_of, take_row_gradients
 from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 
 HIDDEN = 8
 Values = dict[str, torch.Tensor]
-
-
-def mean_of(count: torch.Tensor) -> torch.Tensor:
-    return count / count.sum(1, keepdim=True).clamp(min=1)
 
 
 def relation_weights(p: Values, layer: str, num: int) -> torch.Tensor:
@@ -37,24 +33,22 @@ def relation_weights(p: Values, layer: str, num: int) -> torch.Tensor:
     return weight
 
 
-def rgcn(
-    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
-) -> torch.Tensor:
-    weights = relation_weights(p, layer, len(counts))
-    out = x[: counts.shape[1]] @ p[f"{layer}.own"].T + p[f"{layer}.bias"]
-    for count, weight in zip(counts, weights, strict=False):
-        out = out + mean_of(count) @ x @ weight.T
+def rgcn(p: Values, layer: str, means: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int) -> torch.Tensor:
+    weights = relation_weights(p, layer, len(means))
+    out = x[: means.shape[1]] @ p[f"{layer}.own"].T + p[f"{layer}.bias"]
+    for mean, weight in zip(means, weights, strict=False):
+        out = out + mean @ x @ weight.T
     return out
 
 
 def rsage(
-    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
+    p: Values, layer: str, means: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
 ) -> torch.Tensor:
     own = torch.stack(
-        [p[f"{layer}.own"][t] @ row for t, row in zip(kinds, x[: counts.shape[1]], strict=False)]
+        [p[f"{layer}.own"][t] @ row for t, row in zip(kinds, x[: means.shape[1]], strict=False)]
     )
-    for count, weight in zip(counts, p[f"{layer}.weight"], strict=False):
-        own = own + mean_of(count) @ x @ weight.T
+    for mean, weight in zip(means, p[f"{layer}.weight"], strict=False):
+        own = own + mean @ x @ weight.T
     return own + p[f"{layer}.bias"]
 
 
@@ -121,9 +115,10 @@ LAYERS = {"rgcn": rgcn, "rsage": rsage, "rgat": rgat, "hgt": hgt}
 
 
 def dense_scores(
-    kind: str, p: Values, shape: TypedShape, blocks: list[Block], inputs: Any, heads: int
+    kind: str, p: Values, graph: Graph, blocks: list[Block], inputs: Any, heads: int
 ) -> torch.Tensor:
     """The scores of a model of two layers, in float64."""
+    shape = shape_of_small(graph)
     types = types_of(shape, blocks[0].sources)
     following = [0] * len(shape.types)
     rows = []
@@ -137,7 +132,8 @@ def dense_scores(
             rows.append(p[f"input.maps.{t}.weight"] @ raw + p[f"input.maps.{t}.bias"])
     x = torch.stack(rows)
     for i, block in enumerate(blocks):
-        counts = dense_relations(block, shape.num_relations)
+        takes_means = kind in ("rgcn", "rsage")
+        counts = dense_means(graph, block) if takes_means else dense_relations(block, shape.num_relations)
         x = LAYERS[kind](p, f"layers.{i}", counts, x, types_of(shape, block.sources), heads)
         if i == 0:
             x = x.relu()
@@ -156,6 +152,12 @@ def test_model_equals_a_dense_one_in_float64(
 
 
 @pytest.mark.parametrize("kind", ["rgcn", "rsage"])
+@pytest.mark.parametrize("fanouts", [(3, 2), (-1, -1)])
+def test_means_of_relations_are_weighted(kind: str, fanouts: tuple[int, int]) -> None:
+    check_model(kind, {}, fanouts, weights=True)
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage"])
 def test_sources_may_be_multiplied_before_they_are_combined(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +173,14 @@ def test_sources_may_be_multiplied_before_they_are_combined(
     before = sum(multiplied)
     # As if reading a row took long: the last layer, which makes rows narrower, multiplies all sources.
     monkeypatch.setattr(relation_sums, "_READ", 10**6)
-    check_model(kind, {}, (3, 2))
+    check_model(kind, {}, (3, 2), weights=True)
     assert sum(multiplied) > 2 * before
 
 
-def check_model(kind: str, options: dict[str, Any], fanouts: tuple[int, int]) -> None:
-    graph = small_typed(edges=250)
+def check_model(
+    kind: str, options: dict[str, Any], fanouts: tuple[int, int], *, weights: bool = False
+) -> None:
+    graph = small_typed(edges=250, weights=weights)
     shape, heads = shape_of_small(graph), 2
     batch = small_batch(graph, fanouts)
     architecture = Architecture(
@@ -196,7 +200,7 @@ def check_model(kind: str, options: dict[str, Any], fanouts: tuple[int, int]) ->
         scores = model(batch.blocks, batch.inputs)
         factors = torch.from_numpy(np.random.default_rng(2).standard_normal(tuple(scores.shape)))
         (scores * factors.float()).sum().backward()
-    wanted = dense_scores(kind, exact, shape, batch.blocks, batch.inputs, heads)
+    wanted = dense_scores(kind, exact, graph, batch.blocks, batch.inputs, heads)
     (wanted * factors).sum().backward()
     torch.testing.assert_close(
         scores.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.detach().abs().max())

@@ -15,7 +15,7 @@ from typed_cases import shape_of_small, small_typed
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.errors import ConfigError, DataError, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
@@ -33,6 +33,7 @@ from hyrt.training.setup import architecture
 from hyrt.training.train import Training
 
 GRAPH = small_typed()
+WEIGHTED = small_typed(weights=True)
 
 
 def settings(kind: str = "rgcn", **sections: Any) -> dict[str, Any]:
@@ -63,36 +64,39 @@ def run(graph: Graph = GRAPH, kind: str = "rgcn", **sections: Any) -> tuple[list
     return losses, Training(compose_run(config, graph, emit=hear)).run().model
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "rsage", "rgat", "hgt", "ggnn"])
-def test_the_split_changes_nothing(kind: str) -> None:
-    alone, model = run(kind=kind)
-    shared, other = run(kind=kind, devices=["cpu:0=3", "cpu:1=1"])
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    [("rgcn", WEIGHTED), ("rsage", GRAPH), ("rgat", GRAPH), ("hgt", GRAPH), ("ggnn", GRAPH)],
+)
+def test_the_split_changes_nothing(kind: str, graph: Graph) -> None:
+    alone, model = run(graph, kind)
+    shared, other = run(graph, kind, devices=["cpu:0=3", "cpu:1=1"])
     assert len(alone) == 8
     np.testing.assert_allclose(shared, alone, rtol=1e-5)
     for mine, theirs in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "hgt", "ggnn"])
-def test_a_whole_graph_is_all_targets_with_all_neighbours(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "graph"), [("rgcn", WEIGHTED), ("hgt", GRAPH), ("ggnn", GRAPH)])
+def test_a_whole_graph_is_all_targets_with_all_neighbours(kind: str, graph: Graph) -> None:
     steps = {"train": {"epochs": 3, "optimizer": "SGD", "lr": 0.1}}
-    whole, model = run(kind=kind, **steps, sampler={"kind": "full"})
-    sampled, other = run(kind=kind, **steps, sampler={"fanout": [-1, -1]}, data={"batch_size": 60})
+    whole, model = run(graph, kind, **steps, sampler={"kind": "full"})
+    sampled, other = run(graph, kind, **steps, sampler={"fanout": [-1, -1]}, data={"batch_size": 60})
     np.testing.assert_allclose(whole, sampled, rtol=1e-5)
     for mine, theirs in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "rgat", "hgt"])
-def test_scores_layer_by_layer_are_those_of_mini_batches_with_all_neighbours(kind: str) -> None:
-    _, model = run(kind=kind)
+@pytest.mark.parametrize(("kind", "graph"), [("rgcn", WEIGHTED), ("rgat", GRAPH), ("hgt", GRAPH)])
+def test_scores_layer_by_layer_are_those_of_mini_batches_with_all_neighbours(kind: str, graph: Graph) -> None:
+    _, model = run(graph, kind)
     assert isinstance(model, TypedGNN)
     vertices = np.array([100, 7, 130, 8, 9, 200, 3])
     with Workers(2, "test") as workers:
         # Little memory: many chunks.
-        found = infer_layerwise(model, GRAPH, vertices, workers, memory_bytes=1 << 16)
+        found = infer_layerwise(model, graph, vertices, workers, memory_bytes=1 << 16)
         wanted = infer_sampled(
-            *(model, GRAPH, vertices, workers),
+            *(model, graph, vertices, workers),
             fanouts=[-1, -1],
             batch_size=3,
             seed=0,
@@ -188,6 +192,15 @@ def test_what_does_not_go_together_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             run(graph, kind, **sections)
+    for kind in ("rgat", "hgt", "ggnn"):
+        with pytest.raises(
+            DataError, match=r"'edge_weight': no layer .* choose model\.kind=rgcn or rsage, or"
+        ):
+            run(WEIGHTED, kind)
+    rows = np.ones((GRAPH.num_edges, 2), np.float32)
+    featured = replace(GRAPH, topology=replace(GRAPH.topology, edge_features=rows))
+    with pytest.raises(DataError, match=r"'edge_features': no layer .* your own that read edge\.data, or"):
+        run(featured)
     rounded = build_config({"data": {"source": "synthetic:typed,vertices=400,edges=2000", "rows": "float16"}})
     with pytest.raises(ConfigError, match=r"data\.rows=float16: the rows of a typed graph are read as they"):
         opened_graph(rounded)

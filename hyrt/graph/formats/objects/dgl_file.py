@@ -190,7 +190,7 @@ def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
 
 
 def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
-    """Sources and destinations of a relation."""
+    """Sources and destinations of a relation, in the order of its edges' numbers."""
     saved.expect(_RELATION, "relation")
     code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
@@ -200,11 +200,18 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
     if form == "coo":
         saved.expect(_COO, "COO matrix")
         saved.raw(16)
-        sources, destinations, _ = saved.tensor(), saved.tensor(), saved.tensor()
+        sources, destinations, numbers = saved.tensor(), saved.tensor(), saved.tensor()
         saved.raw(2)
+    else:
+        rows, columns, numbers = _csr(saved)
+        sources, destinations = (columns, rows) if form == "csc" else (rows, columns)
+    if not len(numbers):
         return sources, destinations
-    rows, columns, _ = _csr(saved)
-    return (columns, rows) if form == "csc" else (rows, columns)
+    # Values of edges are in the order of these numbers.
+    if numbers.shape != sources.shape or not (np.sort(numbers) == np.arange(len(numbers))).all():
+        raise saved.damaged("the numbers of edges do not fit their matrix")
+    order = np.argsort(numbers)
+    return sources[order], destinations[order]
 
 
 class _Edges:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
+from hyrt.graph.formats.objects.edge_weights import as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, as_mask, hetero_dataset
 from hyrt.graph.formats.schema import Dataset
 from hyrt.graph.vertex_table import SPLITS
@@ -19,13 +20,16 @@ Array = NDArray[Any]
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 # What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
 _OWN = ("_ID", "_TYPE")
+_WEIGHTS = ("weight", "w", "edge_weight")
+"""What weights of edges are called."""
 
 
 def read_heterograph(graph: Any, name: str) -> Dataset:
     """Make a dataset of a DGL graph with several types of vertices or edges.
 
     Of each type of vertices, `feat` is read where there is one (a model learns rows for the others), and of
-    one type `label` and the three masks. Edges stay directed; equal ones are one.
+    one type `label` and the three masks; of each relation `weight` (or `w`), which is the weight of its
+    edges. Edges stay directed; equal ones are one, with the sum of their weights.
 
     Parameters
     ----------
@@ -37,7 +41,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
     Raises
     ------
     DataError
-        Names what is missing or malformed, or what would be dropped: values of edges.
+        Names what is missing or malformed, or what would be dropped: other values of edges.
     """
     counts: dict[str, int] = {}
     features: dict[str, Array] = {}
@@ -59,16 +63,25 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             split: as_mask(_numpy(held[f"{split}_mask"])) for split in SPLITS if f"{split}_mask" in held
         }
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
+    weights: dict[tuple[str, str, str], Array] = {}
     for triple in graph.canonical_etypes:
-        of_edges = [key for key in graph.edges[triple].data if key not in _OWN]
-        if of_edges:
-            where = f"g.edges[{', '.join(map(repr, triple))}].data"
+        held = graph.edges[triple].data
+        where = f"g.edges[{', '.join(map(repr, triple))}].data"
+        of_edges = sorted((key for key in held if key not in _OWN), key=lambda key: key not in _WEIGHTS)
+        # The first is read where it is a weight; anything after it would be dropped.
+        dropped = of_edges[1:] if of_edges and of_edges[0] in _WEIGHTS else of_edges
+        if dropped:
             raise DataError(
-                f"{name}: {where}[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave "
-                f"these out: to train without them, `{where}.pop({of_edges[0]!r})`"
+                f"{name}: {where}[{dropped[0]!r}]: of values of edges hyrt reads one weight, called weight "
+                f"or w, and would leave this out: to train without it, `{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
+        for key in of_edges:
+            weights[tuple(triple)] = as_weights(
+                *(_numpy(held[key]), len(sources)),
+                *(f"{name}: {where}[{key!r}]", f"`{where}.pop({key!r})`"),
+            )
     return hetero_dataset(
         HeteroParts(
             name,
@@ -77,6 +90,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             labels,
             masks,
             edges,
+            weights,
             "g.nodes['{}'].data['label']",
             "g.nodes['{}'].data['{}_mask']",
         )

@@ -10,27 +10,30 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
+from hyrt.graph.formats.objects.edge_weights import as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
-from hyrt.graph.formats.schema import Dataset, names_edges
+from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, names_edges
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 
 NAME = "PyG HeteroData"
 _OF_VERTICES = ("x", "y", "num_nodes", *(f"{split}_mask" for split in SPLITS))
+_WEIGHTS = (EDGE_WEIGHT, "edge_attr")
+"""What weights of edges are called; the second where it has one column."""
 
 
 def read_hetero_data(data: Any) -> Dataset:
     """Make a dataset of a PyG `HeteroData`.
 
     Of each type of vertices, `x` is read where there is one (a model learns rows for the others), and of one
-    type `y` and the three masks; of each type of edges, `edge_index`. Edges stay directed; equal ones are
-    one.
+    type `y` and the three masks; of each type of edges, `edge_index`, and `edge_weight` or an `edge_attr` of
+    one column, which is their weight. Edges stay directed; equal ones are one, with the sum of their weights.
 
     Raises
     ------
     DataError
-        Names what is missing or malformed, or what would be dropped: values of edges.
+        Names what is missing or malformed, or what would be dropped: other values of edges.
     """
     counts: dict[str, int] = {}
     features: dict[str, Array] = {}
@@ -54,8 +57,19 @@ def read_hetero_data(data: Any) -> Dataset:
         if "y" in arrays:
             labels[vertex_type] = arrays["y"]
         masks[vertex_type] = {split: arrays[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in arrays}
+    edges, weights = _edges(data)
     return hetero_dataset(
-        HeteroParts(NAME, counts, features, labels, masks, _edges(data), "data['{}'].y", "data['{}'].{}_mask")
+        HeteroParts(
+            NAME,
+            counts,
+            features,
+            labels,
+            masks,
+            edges,
+            weights,
+            "data['{}'].y",
+            "data['{}'].{}_mask",
+        )
     )
 
 
@@ -67,16 +81,19 @@ def _count(held: dict[str, Any], arrays: dict[str, Array], where: str) -> int:
     raise DataError(f"{NAME}: {where} does not say how many vertices there are: set {where}.num_nodes")
 
 
-def _edges(data: Any) -> dict[Triple, tuple[Array, Array]]:
+def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array]]:
+    """The ends of the edges of each relation, and the weights of those that have some."""
     found: dict[Triple, tuple[Array, Array]] = {}
+    weights: dict[Triple, Array] = {}
     for triple in data.edge_types:
         held = data[triple].to_dict()
         where = f"data[{', '.join(map(repr, triple))}]"
         for key, value in held.items():
-            if value is not None and key != "edge_index" and names_edges(key):
+            if value is not None and key not in ("edge_index", *_WEIGHTS) and names_edges(key):
                 raise DataError(
-                    f"{NAME}: {where}.{key}: hyrt reads no values of edges from HeteroData, and would leave "
-                    f"these out: to train without them, `del {where}.{key}`"
+                    f"{NAME}: {where}.{key}: hyrt reads edge_weight, or an edge_attr of one column, of edges "
+                    f"of HeteroData, and would leave this out: rename it, or to train without it, `del "
+                    f"{where}.{key}`"
                 )
         if held.get("edge_index") is None:
             why = (
@@ -92,7 +109,18 @@ def _edges(data: Any) -> dict[Triple, tuple[Array, Array]]:
                 "integers [2, E]"
             )
         found[tuple(triple)] = (edges[0], edges[1])
-    return found
+        given = [key for key in _WEIGHTS if held.get(key) is not None]
+        if len(given) > 1:
+            raise DataError(
+                f"{NAME}: {where} has {given[0]} and {given[1]}, and edges of typed graphs have weights "
+                f"alone: to train without the other, `del {where}.{given[1]}`"
+            )
+        for key in given:
+            values = _array(held[key], f"{where}.{key}")
+            weights[tuple(triple)] = as_weights(
+                values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
+            )
+    return found, weights
 
 
 def _array(value: Any, where: str) -> Array:

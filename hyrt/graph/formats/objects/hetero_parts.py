@@ -42,6 +42,8 @@ class HeteroParts:
     """The masks of each type, by the name of the split."""
     edges: Mapping[Triple, tuple[Array, Array]]
     """Sources and destinations of each relation, numbered within their types."""
+    weights: Mapping[Triple, Array]
+    """[e] float32 the weights of the edges of each relation that has some."""
     where_labels: str
     """Where a user sets labels, with the type as `{}`, for messages."""
     where_mask: str
@@ -91,13 +93,19 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     data, left_out = typed_dataset(
         name,
         TypedParts(
-            types, edge_pieces(name, types, parts.edges), tables, as_targets(labels, name, where), masks
+            types,
+            edge_pieces(name, types, parts.edges, parts.weights),
+            tables,
+            as_targets(labels, name, where),
+            masks,
+            weighted=bool(parts.weights),
         ),
         scratch,
     )
     if left_out:
         # The line of the caller of hyrt.load.
-        warnings.warn(left_out_in_words(name, left_out), DataWarning, stacklevel=7)
+        words = left_out_in_words(name, left_out, weighted=bool(parts.weights))
+        warnings.warn(words, DataWarning, stacklevel=7)
     return data
 
 

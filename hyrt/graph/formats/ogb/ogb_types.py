@@ -29,7 +29,7 @@ from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows, table_name
 from hyrt.graph.labels.label_kind import is_labelled
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import TypedEdges
+from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece
 from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset
 from hyrt.graph.typed.typed_graph import left_out_in_words
 
@@ -257,9 +257,10 @@ def mask_of(vertices: NDArray[np.int64], count: int, where: str) -> NDArray[np.b
 
 
 def _pieces(ends: list[tuple[Array, Array]]) -> TypedEdges:
-    def stream() -> Iterator[tuple[int, Array, Array]]:
+    def stream() -> Iterator[TypedPiece]:
         for number, (sources, targets) in enumerate(ends):
             for start in range(0, len(sources), _PIECE):
-                yield number, sources[start : start + _PIECE], targets[start : start + _PIECE]
+                piece = slice(start, start + _PIECE)
+                yield TypedPiece(number, sources[piece], targets[piece])
 
     return stream

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import check_destination, write_dataset
-from hyrt.graph.formats.schema import Dataset, check_dataset
+from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, check_dataset
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
 from hyrt.graph.tables.import_schema import EdgeTable
 from hyrt.graph.tables.import_tables import (
@@ -35,7 +35,14 @@ from hyrt.graph.tables.typed.typed_schema import RelationTable, TypedImportSchem
 from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
 from hyrt.graph.tables.vertex_names import VertexNames
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, TypedParts, typed_dataset, with_reverse
+from hyrt.graph.typed.typed_csr import TypedPiece
+from hyrt.graph.typed.typed_dataset import (
+    BUILD_ENTRIES,
+    TypedParts,
+    build_bytes,
+    typed_dataset,
+    with_reverse,
+)
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import counted, size
 
@@ -61,7 +68,8 @@ def import_typed_tables(
     files = assigned(job.files, given)
     each = NAMED_VERTEX_BYTES if any(kind.ids == "names" for kind in schema.types.values()) else VERTEX_BYTES
     total = sum(some.num_bytes for some in files.values())
-    bound = block_bytes() + 13 * min(BUILD_ENTRIES, total if _are_plain(files) else BUILD_ENTRIES)
+    weighted = any(relation.weight is not None for relation in schema.relations)
+    bound = block_bytes() + build_bytes(total if _are_plain(files) else BUILD_ENTRIES, weighted=weighted)
     letters = " and three times its id's letters" if each == NAMED_VERTEX_BYTES else ""
     vertex = f"{each} bytes{letters} for each vertex"
     say(f"memory: at most {size(bound)} and {vertex}, not counting the interpreter")
@@ -85,7 +93,8 @@ def import_typed_tables(
             ends = ids[relation.relation[0]], ids[relation.relation[2]]
             dtype = np.dtype(np.int64 if total >= LARGE_INPUT else np.int32)
             columns = {
-                key: getattr(relation, key) for key in ("files", "source", "target", "unknown", "text")
+                key: getattr(relation, key)
+                for key in ("files", "source", "target", "weight", "unknown", "text")
             }
             folder = _folder(scratch, f"relation-{number}")
             edges, _ = read_edges(EdgeTable(**columns), some, *ends, bad, folder, dtype)
@@ -159,11 +168,15 @@ def _parts(
     if masks is None:
         masks = drawn_split(schema.split, labels)
 
-    def stream() -> Iterator[tuple[int, Array, Array]]:
+    def stream() -> Iterator[TypedPiece]:
         for number, edges in enumerate(lists):
+            weights = edges.mapped(EDGE_WEIGHT) if EDGE_WEIGHT in edges.extras else None
+            at = 0
             for sources, targets in edges.pieces():
                 known = (sources >= 0) & (targets >= 0)
-                yield number, sources[known], targets[known]
+                given = None if weights is None else weights[at : at + len(sources)][known]
+                at += len(sources)
+                yield TypedPiece(number, sources[known], targets[known], given)
 
     return TypedParts(
         types,
@@ -171,6 +184,7 @@ def _parts(
         {name: Dataset(where, {}, found.rows) for name, found in read.items() if found.rows is not None},
         labels,
         {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)},
+        weighted=any(EDGE_WEIGHT in edges.extras for edges in lists),
     )
 
 
@@ -198,9 +212,11 @@ def _told(
 ) -> Iterator[str]:
     """What was made, in lines."""
     for table, edges in zip(schema.relations, lists, strict=True):
-        yield f"{_name(table)}: {counted(edges.num, 'row')} of edges"
+        weights = f", weights {table.weight!r}" if table.weight is not None else ""
+        yield f"{_name(table)}: {counted(edges.num, 'row')} of edges{weights}"
     if merged:
-        yield f"repeated edges that are left out: {merged:,}"
+        added = ", whose weights are added up" if any(EDGE_WEIGHT in edges.extras for edges in lists) else ""
+        yield f"repeated edges that are left out{added}: {merged:,}"
     for name in types.vertex_types:
         known = read.get(name)
         without = "" if known is not None and known.rows is not None else ", whose features are learned"

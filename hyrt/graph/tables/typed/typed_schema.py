@@ -37,6 +37,9 @@ class RelationTable(Section):
     """The column of the vertex that an edge comes from."""
     target: Column
     """The column of the vertex that it goes to."""
+    weight: Column | None = None
+    """The column of an edge's weight, a number above 0; `null` for none. Where other relations have weights,
+    those of this one are 1 then."""
     unknown: Literal["refuse", "drop"] = "refuse"
     """What is done with edges of vertices that the table of their type does not have."""
     text: TextForm = TextForm()

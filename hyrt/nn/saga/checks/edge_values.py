@@ -41,16 +41,20 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
     for number, layer in enumerate(layers, 1):
         if isinstance(layer, SagaLayer):
             _check_layer(f"layer {number} ({type(layer).__name__})", layer, graph)
+    typed = graph.types is not None
     if topology.edge_weights is not None and not drawn_by and not any(map(_multiplies, layers)):
+        remedy = (
+            "rgcn or rsage" if typed else "gcn, gin, edge-gat, or graphsage with model.aggregate=mean or sum"
+        )
         raise DataError(
             f"{name}: key 'edge_weight': no layer of the model multiplies by weights of edges, so they would "
-            "be left out: choose model.kind=gcn, gin, edge-gat, or graphsage with model.aggregate=mean or "
-            "sum, or write the dataset again without this key"
+            f"be left out: choose model.kind={remedy}, or write the dataset again without this key"
         )
     if topology.edge_features is not None and not any(_reads(layer, "data") for layer in layers):
+        remedy = "layers of your own that read edge.data" if typed else "model.kind=gine or edge-gat"
         raise DataError(
             f"{name}: key 'edge_features': no layer of the model looks at features of edges, so they would "
-            "be left out: choose model.kind=gine or edge-gat, or write the dataset again without this key"
+            f"be left out: choose {remedy}, or write the dataset again without this key"
         )
 
 
@@ -82,6 +86,8 @@ def _check_layer(name: str, layer: SagaLayer, graph: Graph) -> None:
 
 def _multiplies(layer: Layer) -> bool:
     """Whether a layer's result depends on the weights of edges."""
+    if layer.multiplies_weights:
+        return True
     what = layer.aggregation
     if what is not None and what.weighted and what.reduce != "max":
         return True

@@ -120,7 +120,12 @@ def _runs_of_types(
         part = x.parts[source]
         block = of_type(split.of(r), x.order, source)
         mean = aggregate(block, part.rows, "mean")
-        made.append((mean, *_through(by[r], part.weight, part.bias)))
+        weight, bias = _through(by[r], part.weight, part.bias)
+        if bias is not None and block.weighted_degrees is not None:
+            # Of drawn neighbours, weights do not add up to one: the map's bias counts as often as they do.
+            shares = aggregate(block, part.rows.new_ones(len(part.rows), 1), "mean")
+            mean, weight, bias = torch.cat([mean, shares], 1), torch.cat([weight, bias[:, None]], 1), None
+        made.append((mean, weight, bias))
     return stacked_products(made, low_precision=low_precision)
 
 

@@ -34,6 +34,7 @@ class RgcnLayer(Layer):
     """
 
     takes_relations = True
+    multiplies_weights = True
     takes_types = True
 
     def __init__(

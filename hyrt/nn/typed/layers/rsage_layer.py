@@ -30,6 +30,7 @@ class RsageLayer(Layer):
     """
 
     takes_relations = True
+    multiplies_weights = True
     takes_types = True
 
     def __init__(
