@@ -16,6 +16,9 @@ def _number_or_all(value: object) -> object:
 
 
 class LinksConfig(Section):
+    relation: str | None = None
+    """Of typed graphs, the relation whose edges are predicted: its name, or `author/writes/paper` where
+    several have one name. Need not be given where there is only one."""
     split: str = "random"
     """Which edges are held out for evaluations: `random`; `time`, the latest ones by `times`; or a `.npz`
     file of pairs of vertices: `val` and `test`, and optionally `train`, `train_neg`, `val_neg` and

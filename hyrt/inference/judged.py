@@ -47,7 +47,9 @@ def judged_links(config: Config, graph: Graph, links: LinkGraph) -> Judged:
     """The ends of the held-out links, of pairs that are none, and of what links are ranked among."""
     held_out, asked = links.split.held_out, config.links.candidates
     candidates: dict[str, NDArray[np.int64] | None] = {
-        name: None if asked == "all" else draw_candidates(links.known, part.links, config.seed, name, asked)
+        name: None
+        if asked == "all"
+        else draw_candidates(links.known, part.links, config.seed, name, asked, links.ends)
         for name, part in held_out.items()
     }
     if asked == "all":
@@ -69,6 +71,7 @@ def judged_links(config: Config, graph: Graph, links: LinkGraph) -> Judged:
                 negatives=rows_of(part.negatives),
                 candidates=None if (drawn_ones := candidates[name]) is None else rows_of(drawn_ones),
                 known=links.known if asked == "all" else None,
+                ends=links.ends if asked == "all" else None,
             )
             for name, part in held_out.items()
         },

@@ -39,7 +39,8 @@ def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
     # The last two where the header tells of more numbers than memory, or an int64, can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{wanted}: {error}") from None
-    return checked_pairs(str(path), pairs, graph.num_vertices, graph.vertices.positions)
+    assert graph.links is not None, "only runs that predict links score pairs"
+    return checked_pairs(str(path), pairs, graph.num_vertices, graph.links.ends, graph.vertices.positions)
 
 
 def write_link_scores(

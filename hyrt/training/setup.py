@@ -16,7 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.links.link_gnn import LinkGNN
+from hyrt.nn.links.link_gnn import LinkGNN, TypedLinkGNN
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, takes_edge_features, takes_edge_types
@@ -108,7 +108,8 @@ def build_model(config: Config, graph: Graph) -> GNN:
         torch.manual_seed(config.seed)
         if graph.links is not None and decoder in LINK_HEADS:
             made = architecture(config, graph)
-            return LinkGNN(made, decoder, DECODERS[decoder].columns(made.num_classes))
+            made_as = LinkGNN if graph.types is None else TypedLinkGNN
+            return made_as(made, decoder, DECODERS[decoder].columns(made.num_classes))
         return (GNN if graph.types is None else TypedGNN)(architecture(config, graph))
 
 

@@ -75,7 +75,9 @@ def share_typed(
         stop_signal,
         rows=RowsOverRanks(ranks.gradients, tables_of(model)),
     )
-    everywhere = np.zeros(graph.num_vertices, np.int8)
+    everywhere = np.zeros(
+        graph.num_vertices if graph.links is None else len(graph.links.split.train), np.int8
+    )
     placed = PlacedSteps(lambda step: ModelCentric(), everywhere, ranks.rank, ranks.size)
     shared = SharedRun(
         part=StepPart(num_processes=ranks.size, own_units=placed.own_units),

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.links.known_edges import are_edges
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.topology import Topology
-from hyrt.machine.generator import LINKS, bits_of, ints_below, stream_key, vertex_streams
+from hyrt.machine.generator import LINKS, bits_of, stream_key, vertex_streams
 
 # A candidate that is known to be right is drawn again so often, and left out then.
 _TRIES = 8
@@ -17,7 +18,7 @@ _KEYS = {"val": 5, "test": 6}
 
 
 def draw_candidates(
-    known: Topology, links: NDArray[Any], seed: int, part: str, num: int
+    known: Topology, links: NDArray[Any], seed: int, part: str, num: int, ends: LinkEnds
 ) -> NDArray[np.int64]:
     """Draw, for each end of each link, vertices that would make no known edge in its place, uniformly.
 
@@ -33,6 +34,8 @@ def draw_candidates(
         `val` or `test`.
     num
         How many for each end.
+    ends
+        The vertices that may be one.
 
     Returns
     -------
@@ -45,7 +48,7 @@ def draw_candidates(
     row, end, place = (at.ravel() for at in np.indices(found.shape))
     for attempt in range(_TRIES):
         counters = places[end, place] + attempt * 2 * num
-        drawn = ints_below(bits_of(streams[row], counters), known.num_vertices)
+        drawn = ends.drawn(bits_of(streams[row], counters), end)
         pairs = links[row].astype(np.int64)
         pairs[np.arange(len(row)), end] = drawn
         right = (pairs[:, 0] != pairs[:, 1]) & ~are_edges(known, pairs)

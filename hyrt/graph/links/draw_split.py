@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.links.known_edges import Pairs, are_edges
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_split import HeldOut, LinkSplit
 from hyrt.graph.links.message_edges import links_of
 from hyrt.graph.topology import Topology
-from hyrt.machine.generator import LINKS, bits_of, ints_below, stream_key, vertex_streams
+from hyrt.machine.generator import LINKS, bits_of, stream_key, vertex_streams
 
 # A pair that is an edge, or twice the same vertex, is drawn again so often.
 _TRIES = 64
@@ -28,6 +29,7 @@ def draw_split(
     *,
     val: float,
     test: float,
+    ends: LinkEnds,
     supervision: float = 0.0,
     times: NDArray[Any] | None = None,
 ) -> LinkSplit:
@@ -46,6 +48,8 @@ def draw_split(
         The seed of all draws.
     val, test
         The parts of the links that are held out.
+    ends
+        The vertices that links are between.
     supervision
         The part of the other links that are trained on and carry no messages; 0 for all, which carry them.
     times
@@ -79,14 +83,14 @@ def draw_split(
             "raise links.supervision"
         )
     held_out = {
-        part: HeldOut(links[mask], draw_negatives(name, topology, seed, part, int(mask.sum())))
+        part: HeldOut(links[mask], draw_negatives(name, topology, seed, part, int(mask.sum()), ends))
         for part, mask in (("val", in_val), ("test", in_test))
         if mask.any()
     }
     return LinkSplit(train, held_out, without_messages=supervision > 0)
 
 
-def draw_negatives(name: str, topology: Topology, seed: int, part: str, num: int) -> Pairs:
+def draw_negatives(name: str, topology: Topology, seed: int, part: str, num: int, ends: LinkEnds) -> Pairs:
     """[num, 2] pairs of different vertices that are no edges, drawn uniformly; for evaluations of a part.
 
     Raises
@@ -99,7 +103,7 @@ def draw_negatives(name: str, topology: Topology, seed: int, part: str, num: int
     wrong = np.arange(num)
     for attempt in range(_TRIES):
         counters = np.array([2 * attempt, 2 * attempt + 1])
-        pairs[wrong] = ints_below(bits_of(streams[wrong, None], counters), topology.num_vertices)
+        pairs[wrong] = ends.drawn(bits_of(streams[wrong, None], counters), np.arange(2))
         drawn = pairs[wrong]
         wrong = wrong[(drawn[:, 0] == drawn[:, 1]) | are_edges(topology, drawn)]
         if not len(wrong):

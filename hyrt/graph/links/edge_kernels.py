@@ -21,6 +21,23 @@ def _first_at_least(indices, start, stop, source):
 
 
 @_compile
+def find_typed_edges(indptr, indices, types, pairs, relation, firsts, counts):
+    """Of each pair, the position of its edge of a relation, and 1 or 0; rows are sorted by relation first."""
+    for i in range(len(pairs)):
+        start, stop = indptr[pairs[i, 1]], indptr[pairs[i, 1] + 1]
+        end = stop
+        while start < stop:
+            middle = (start + stop) >> 1
+            kind = types[middle]
+            if kind < relation or (kind == relation and indices[middle] < pairs[i, 0]):
+                start = middle + 1
+            else:
+                stop = middle
+        firsts[i] = start
+        counts[i] = start < end and types[start] == relation and indices[start] == pairs[i, 0]
+
+
+@_compile
 def find_edges(indptr, indices, pairs, firsts, counts):
     """Of each pair (source, destination), the position of its first edge and how many there are."""
     for i in range(len(pairs)):

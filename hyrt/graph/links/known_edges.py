@@ -7,22 +7,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.links.edge_kernels import find_edges
+from hyrt.graph.links.edge_kernels import find_edges, find_typed_edges
 from hyrt.graph.topology import Topology
 
 Pairs = NDArray[np.int64]
 """[n, 2] int64, a source and a destination in each row."""
 
 
-def edges_of_pairs(topology: Topology, pairs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def edges_of_pairs(
+    topology: Topology, pairs: NDArray[Any], relation: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Where the edges of pairs are.
 
     Parameters
     ----------
     topology
-        The edges, sorted within a row.
+        The edges, sorted within a row; those of a typed graph by relation first.
     pairs
         [n, 2] integers, sources and destinations.
+    relation
+        The relation of a typed graph whose edges are meant; None where rows are not sorted by relations.
 
     Returns
     -------
@@ -30,7 +34,11 @@ def edges_of_pairs(topology: Topology, pairs: NDArray[Any]) -> tuple[NDArray[np.
     """
     firsts, counts = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int32)
     asked = np.ascontiguousarray(pairs, np.int64)
-    find_edges(topology.indptr, topology.indices, asked, firsts, counts)
+    if relation is None:
+        find_edges(topology.indptr, topology.indices, asked, firsts, counts)
+    else:
+        edges = (topology.indptr, topology.indices, topology.edge_types)
+        find_typed_edges(*edges, asked, relation, firsts, counts)
     return firsts, counts
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.links.draw_split import draw_negatives
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_split import HeldOut, LinkSplit
 from hyrt.graph.links.message_edges import links_of, without_links
 from hyrt.graph.topology import Topology
@@ -34,7 +35,9 @@ def write_links(path: Path, split: LinkSplit) -> None:
     write_atomically(path, buffer.getbuffer())  # type: ignore[arg-type]
 
 
-def read_links(path: Path, topology: Topology, seed: int, positions: NDArray[Any] | None = None) -> LinkSplit:
+def read_links(
+    path: Path, topology: Topology, seed: int, ends: LinkEnds, positions: NDArray[Any] | None = None
+) -> LinkSplit:
     """Read a split of links.
 
     Parameters
@@ -45,9 +48,11 @@ def read_links(path: Path, topology: Topology, seed: int, positions: NDArray[Any
         `val_neg` or `test_neg`, as many pairs as there are links are drawn. With `without_messages`, true,
         the links that train carry no messages.
     topology
-        All edges of the graph.
+        All edges of the graph, or of the relation whose links these are.
     seed
         The seed of pairs that are drawn.
+    ends
+        The vertices that links are between.
     positions
         [V] where the vertex of each number is now, where the graph was put in another order.
 
@@ -59,7 +64,7 @@ def read_links(path: Path, topology: Topology, seed: int, positions: NDArray[Any
     arrays = _read(path)
     for key, pairs in arrays.items():
         if key in _KEYS:
-            arrays[key] = checked_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, positions)
+            arrays[key] = checked_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, ends, positions)
     held_out = {}
     for name in ("val", "test"):
         links = arrays.get(name)
@@ -69,7 +74,7 @@ def read_links(path: Path, topology: Topology, seed: int, positions: NDArray[Any
             continue
         negatives = arrays.get(f"{name}_neg")
         if negatives is None:
-            negatives = draw_negatives(str(path), topology, seed, name, len(links))
+            negatives = draw_negatives(str(path), topology, seed, name, len(links), ends)
         held_out[name] = HeldOut(links, negatives)
     train = arrays.get("train")
     if train is None:
@@ -87,7 +92,11 @@ def read_links(path: Path, topology: Topology, seed: int, positions: NDArray[Any
 
 
 def checked_pairs(
-    where: str, pairs: NDArray[Any], num_vertices: int, positions: NDArray[Any] | None = None
+    where: str,
+    pairs: NDArray[Any],
+    num_vertices: int,
+    ends: LinkEnds,
+    positions: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Pairs of vertices of a file, as numbers of the graph.
 
@@ -105,7 +114,16 @@ def checked_pairs(
         limit = "below 0" if wrong < 0 else f"not below the {num_vertices:,} vertices"
         raise DataError(f"{where}: {wrong} in row {bad[0]} is {limit}")
     ids = np.int32 if num_vertices < 2**31 else np.int64
-    return np.ascontiguousarray(pairs if positions is None else positions[pairs], ids)
+    found = np.ascontiguousarray(pairs if positions is None else positions[pairs], ids)
+    wrong = ends.wrong(found)
+    if wrong.any() and ends.names is not None:
+        row, end = (int(at[0]) for at in np.nonzero(wrong))
+        what, name = ("source", "destination")[end], ends.names[end]
+        raise DataError(
+            f"{where}: {pairs[row, end]} in row {row} is no vertex of type {name!r}, as the {what} of a link "
+            "must be: vertices are numbered through all types"
+        )
+    return found
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.message_edges import without_links
+from hyrt.graph.links.relation_links import RelationLinks
 from hyrt.graph.topology import Topology
 from hyrt.quantities import one_line
 
@@ -74,13 +76,22 @@ class LinkGraph:
     width: int
     """Columns of a vertex's embedding."""
     known: Topology
-    """All edges, held-out ones too: what is ranked against a link is none of them."""
+    """All edges, held-out ones too: what is ranked against a link is none of them. In a typed graph, those of
+    the relation that is predicted."""
     trained: Topology
     """Those that may be known in training: all but held-out ones."""
+    ends: LinkEnds
+    """The vertices that links are between."""
+    relation: RelationLinks | None = None
+    """The relation of a typed graph that is predicted."""
 
     __repr__ = one_line
 
 
-def message_topology(trained: Topology, split: LinkSplit) -> Topology:
-    """The edges that carry messages, of those that may be known in training."""
-    return without_links(trained, split.train) if split.without_messages else trained
+def message_topology(topology: Topology, links: LinkGraph) -> Topology:
+    """The edges that carry messages: those of a graph without held-out ones, nor others that carry none."""
+    silent = [links.split.train] if links.split.without_messages else []
+    if links.relation is None:
+        return without_links(links.trained, *silent)
+    held_out = (part.links for part in links.split.held_out.values())
+    return links.relation.message_edges(topology, *held_out, *silent)

@@ -64,6 +64,11 @@ def without_links(topology: Topology, *links: NDArray[Any]) -> Topology:
             while (counts > 0).any():
                 kept[firsts[counts > 0]] = False
                 firsts, counts = firsts + 1, counts - 1
+    return with_edges(topology, kept)
+
+
+def with_edges(topology: Topology, kept: NDArray[np.bool_]) -> Topology:
+    """The topology with those of its edges that are marked, [E]; itself where all are."""
     if kept.all():
         return topology
     removed = np.zeros(topology.num_edges + 1, np.int64)

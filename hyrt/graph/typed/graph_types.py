@@ -27,6 +27,15 @@ class Relation:
     def __str__(self) -> str:
         return f"{self.source} {self.name} {self.destination}"
 
+    @property
+    def full_name(self) -> str:
+        """What tells it from others of its name in settings: `author/writes/paper`."""
+        return f"{self.source}/{self.name}/{self.destination}"
+
+    def is_called(self, name: str) -> bool:
+        """Whether a user means it by a name, its own or the full one."""
+        return name in (self.name, self.full_name)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphTypes:

@@ -10,6 +10,7 @@ from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Rows
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.nn.model import GNN
+from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.sampling.block import Block
 
 
@@ -52,3 +53,12 @@ class LinkGNN(GNN):
 
     def description(self) -> ModelDescription:
         raise UnsupportedModel(f"the decoder {self._decoder} of links (links.decoder=dot needs no weights)")
+
+
+class TypedLinkGNN(LinkGNN, TypedGNN):
+    """A `LinkGNN` whose rows come from the tables of a typed graph."""
+
+    def embedding_model(self) -> GNN:
+        plain = TypedGNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
+        plain.norms, plain.shortcuts, plain.input = self.norms, self.shortcuts, self.input
+        return plain.train(self.training)

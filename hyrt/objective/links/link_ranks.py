@@ -61,8 +61,12 @@ def link_ranks(
             kept = rows[torch.from_numpy(links[:, 1 - end])][:, None]
             if asked.candidates is None:
                 assert asked.known is not None
+                assert asked.ends is not None
                 others = rows[None]
-                counts = torch.from_numpy(~_known(asked.known, links, end, rows.shape[0]))
+                wrong = _known(asked.known, links, end, rows.shape[0])
+                low, high = asked.ends.destinations if end else asked.ends.sources
+                wrong[:, :low] = wrong[:, high:] = True
+                counts = torch.from_numpy(~wrong)
             else:
                 chosen = asked.candidates[part, end]
                 others = rows[torch.from_numpy(np.maximum(chosen, 0))]

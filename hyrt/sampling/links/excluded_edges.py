@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -25,22 +26,33 @@ class ExcludedEdges:
     topology
         The edges that carry messages.
     pairs
-        [n, 2] sources and destinations; those that are no edges, and those that repeat, change nothing.
+        Pairs [n, 2] of sources and destinations, each list with the relation of a typed graph whose edges are
+        meant, or None. Those that are no edges, and those that repeat, change nothing.
     """
 
-    def __init__(self, topology: Topology, pairs: NDArray[Any]) -> None:
+    def __init__(self, topology: Topology, pairs: Sequence[tuple[NDArray[Any], int | None]]) -> None:
         num = topology.num_vertices
-        # Sorted by destination, then by source.
-        keys = np.unique(pairs[:, 1].astype(np.int64) * num + pairs[:, 0])
-        there = np.stack([keys % num, keys // num], axis=1)
-        counts = edges_of_pairs(topology, there)[1]
-        there, counts = there[counts > 0], counts[counts > 0]
+        self._typed = any(relation is not None for _, relation in pairs)
+        ends, codes, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        for each, relation in pairs:
+            there = np.unique(each[:, 1].astype(np.int64) * num + each[:, 0])
+            there = np.stack([there % num, there // num], axis=1)
+            found = edges_of_pairs(topology, there, relation)[1]
+            there = there[found > 0]
+            ends.append(there[:, 1])
+            codes.append(there[:, 0] + num * (relation or 0))
+            counts.append(found[found > 0])
+        into, code, count = (np.concatenate(each) for each in (ends, codes, counts))
+        # Sorted by destination, then by relation and source; each once.
+        order = np.lexsort((code, into))
+        into, code, count = into[order], code[order], count[order]
+        once = np.append(True, (into[1:] != into[:-1]) | (code[1:] != code[:-1]))[: len(into)]
+        into, self._codes, count = into[once], code[once], count[once]
         self._topology = topology
-        self._destinations, starts = np.unique(there[:, 1], return_index=True)
-        self._starts = np.append(starts, len(there)).astype(np.int64)
-        self._sources = np.ascontiguousarray(there[:, 0])
+        self._destinations, starts = np.unique(into, return_index=True)
+        self._starts = np.append(starts, len(into)).astype(np.int64)
         self._removed = (
-            np.add.reduceat(counts, starts).astype(np.int32) if len(there) else np.empty(0, np.int32)
+            np.add.reduceat(count, starts).astype(np.int32) if len(into) else np.empty(0, np.int32)
         )
 
     @cached_property
@@ -58,13 +70,65 @@ class ExcludedEdges:
             return self.in_degrees.astype(np.float32)
         # Of what is left: a difference of two sums would be of the size of their rounding where nothing is.
         sums = topology.weighted_degrees.copy()
-        for k, v in enumerate(self._destinations):
-            first, last = topology.indptr[v], topology.indptr[v + 1]
-            kept = ~np.isin(
-                topology.indices[first:last], self._sources[self._starts[k] : self._starts[k + 1]]
-            )
-            sums[v] = topology.edge_weights[first:last][kept].sum(dtype=np.float64)
+        for v, kept in self._left():
+            sums[v] = topology.edge_weights[kept].sum(dtype=np.float64)
         return sums
+
+    def run_weights(
+        self, rows: NDArray[Any], relations: NDArray[Any], sums: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """`Topology.run_weights` of some edges, without these edges.
+
+        Parameters
+        ----------
+        rows, relations
+            [E] the destinations and the relations of the edges.
+        sums
+            [E] what the topology says; overwritten.
+        """
+        keys, left = self._runs_left
+        if not len(keys):
+            return sums
+        asked = self._run_keys(rows, relations)
+        at = np.searchsorted(keys, asked).clip(max=len(keys) - 1)
+        hit = keys[at] == asked
+        sums[hit] = left[at[hit]]
+        return sums
+
+    @cached_property
+    def _runs_left(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The runs that excluded edges are of, rising, and the weights that are left in each."""
+        weights, types = self._topology.edge_weights, self._topology.edge_types
+        assert weights is not None
+        assert types is not None
+        keys, left = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        for k, (v, kept) in enumerate(self._left()):
+            excluded = np.unique(
+                self._codes[self._starts[k] : self._starts[k + 1]] // self._topology.num_vertices
+            )
+            keys.append(self._run_keys(np.full(len(excluded), v), excluded))
+            sums = [weights[kept[types[kept] == relation]].sum(dtype=np.float64) for relation in excluded]
+            left.append(np.array(sums, np.float32))
+        return np.concatenate(keys), np.concatenate(left)
+
+    def _run_keys(self, rows: NDArray[Any], relations: NDArray[Any]) -> NDArray[np.int64]:
+        types = self._topology.edge_types
+        assert types is not None
+        num: int = np.iinfo(types.dtype).max
+        keys: NDArray[np.int64] = rows.astype(np.int64) * (num + 1) + relations
+        return keys
+
+    def _left(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Each destination of these edges, and the positions of its other edges."""
+        topology = self._topology
+        for k, v in enumerate(self._destinations.tolist()):
+            first, last = topology.indptr[v], topology.indptr[v + 1]
+            codes = topology.indices[first:last].astype(np.int64)
+            if self._typed:
+                assert topology.edge_types is not None
+                codes += topology.edge_types[first:last].astype(np.int64) * topology.num_vertices
+            excluded = np.isin(codes, self._codes[self._starts[k] : self._starts[k + 1]])
+            yield v, first + np.flatnonzero(~excluded)
 
     def without(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: TakenArrays) -> Hop:
         """The neighbours that were drawn, without those along these edges.
@@ -86,9 +150,9 @@ class ExcludedEdges:
         rows[self._destinations] = np.arange(len(self._destinations), dtype=np.int32)
         offsets = arrays.take(len(hop.offsets), hop.offsets.dtype)
         room = arrays.take(len(hop.neighbors), np.int64)
-        num = find_excluded(
-            vertices, hop.offsets, hop.neighbors, rows, self._starts, self._sources, offsets, room
-        )
+        types = hop.edge_types if self._typed else None
+        edges = (vertices, hop.offsets, hop.neighbors, types)
+        num = find_excluded(*edges, rows, self._starts, self._codes, offsets, room)
         rows[self._destinations] = -1
         if not num:
             return hop

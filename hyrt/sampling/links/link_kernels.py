@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import numba as nb
+import numpy as np
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 
 @_compile
-def find_excluded(vertices, offsets, neighbors, rows, starts, sources, new_offsets, dropped):
+def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
     """Which drawn edges are excluded, and where each vertex's neighbours start without them.
 
-    `rows` has, of a vertex with excluded edges, its row in `starts`, and -1 of others; `sources` are sorted
-    within a row.
+    `rows` has, of a vertex with excluded edges, its row in `starts`, and -1 of others. An edge is known by
+    its source, or with `types` by its relation times the number of all vertices and its source; `codes` are
+    sorted within a row.
 
     Returns
     -------
@@ -25,14 +27,17 @@ def find_excluded(vertices, offsets, neighbors, rows, starts, sources, new_offse
         row = rows[vertices[i]]
         if row >= 0:
             for e in range(offsets[i], offsets[i + 1]):
+                code = np.int64(neighbors[e])
+                if types is not None:
+                    code += np.int64(types[e]) * len(rows)
                 low, high = starts[row], starts[row + 1]
                 while low < high:
                     middle = (low + high) >> 1
-                    if sources[middle] < neighbors[e]:
+                    if codes[middle] < code:
                         low = middle + 1
                     else:
                         high = middle
-                if low < starts[row + 1] and sources[low] == neighbors[e]:
+                if low < starts[row + 1] and codes[low] == code:
                     dropped[num] = e
                     num += 1
         new_offsets[i + 1] = offsets[i + 1] - num

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.links.relation_links import RelationLinks
 from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
@@ -37,6 +38,8 @@ class LinkSampler:
         The edges that carry messages.
     exclude
         Which of them do not in a step: those of its links (`edges`), also their reverses (`both`), or none.
+    relation
+        The relation of a typed graph whose edges links are; None of others.
     batch_size
         The links of a step.
     seed
@@ -52,8 +55,10 @@ class LinkSampler:
         exclude: str,
         batch_size: int,
         seed: int,
+        relation: RelationLinks | None = None,
     ) -> None:
         self._links = links
+        self._relation = relation
         self._vertices: Any = vertices
         self._negatives = negatives
         self._topology = topology
@@ -88,8 +93,13 @@ class LinkSampler:
         self._of_step = self._links[self._sampled.batch(step)]
         excluded = None
         if self._exclude != "none":
-            left_out = [self._of_step, self._of_step[:, ::-1]][: 1 + (self._exclude == "both")]
-            excluded = ExcludedEdges(self._topology, np.concatenate(left_out))
+            links = self._of_step
+            left_out: list[tuple[NDArray[Any], int | None]]
+            if self._relation is None:
+                left_out = [(links, None), (links[:, ::-1], None)]
+            else:
+                left_out = list(self._relation.both_ways(links))
+            excluded = ExcludedEdges(self._topology, left_out if self._exclude == "both" else left_out[:1])
         self._vertices.exclude(step, excluded)
         self._step = step
 

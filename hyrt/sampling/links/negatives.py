@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.links.known_edges import are_edges
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.topology import Topology
 from hyrt.machine.generator import LINKS, bits_of, ints_below, stream_key, vertex_streams
 from hyrt.quantities import one_line
@@ -37,6 +38,8 @@ class Negatives:
     """The seed of all draws."""
     trained: Topology
     """The edges that may be known in training: pairs that are edges are drawn again."""
+    ends: LinkEnds
+    """The vertices that links are between."""
     given: NDArray[Any] | None = None
     """[n, 2] the pairs of `given`."""
 
@@ -85,7 +88,7 @@ class Negatives:
         """[n] vertices for the ends, from a number for each."""
         topology = self.trained
         if self.kind == "uniform":
-            return ints_below(bits, topology.num_vertices)
+            return self.ends.drawn(bits, ends)
         if self.kind == "degree":
             # Any end of an edge: a vertex is one as often as it has edges there.
             at = ints_below(bits, topology.num_edges)

@@ -33,7 +33,7 @@ def relation_fanouts(
     found = [list(fanouts) for _ in relations]
     by: dict[int, str] = {}
     for key, value in given.items():
-        meant = [r for r, each in enumerate(relations) if key in (each.name, _full_name(each))]
+        meant = [r for r, each in enumerate(relations) if each.is_called(key)]
         if not meant:
             known = sorted({each.name for each in relations})
             near = nearest_name(key, known)
@@ -52,7 +52,3 @@ def relation_fanouts(
                 )
             by[relation], found[relation] = key, each
     return [list(of_layer) for of_layer in zip(*found, strict=True)]
-
-
-def _full_name(relation: Relation) -> str:
-    return f"{relation.source}/{relation.name}/{relation.destination}"

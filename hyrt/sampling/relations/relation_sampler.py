@@ -14,6 +14,7 @@ from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
 from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.relations.relation_kernels import count_by_relation, draw_by_relation
@@ -59,6 +60,10 @@ class RelationSampler:
 
     def units(self, step: int) -> Ids:
         return self._order.batch(step)
+
+    def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
+        """See `hyrt.sampling.links.excluded_edges.ExcludesEdges`."""
+        self._blocks.exclude(excluded)
 
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.errors import DataError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_file import read_links
 from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
 from hyrt.graph.links.message_edges import without_links
+from hyrt.graph.links.relation_links import RelationLinks, relation_links
+from hyrt.graph.topology import Topology
 
 LINKS = "links.npz"
 """The file of the split in the folder of a run."""
@@ -35,40 +38,62 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
 
     Raises
     ------
+    ConfigError
+        If the relation of a typed graph is not known, or the graph has none.
     DataError
         If the links cannot be split so, or a file of the settings is not what it should be.
     """
     if graph.links is not None:
         return graph
-    if not graph.num_edges:
-        raise DataError(f"{graph.name}: has no edges to predict: omit train.objective=links")
-    known = graph.topology
-    split = _split(config, graph, kept)
+    relation = None
+    if graph.types is not None:
+        relation = relation_links(graph.name, graph.types, graph.topology, config.links.relation)
+    elif config.links.relation is not None:
+        raise ConfigError(
+            f"links.relation={config.links.relation} is for typed graphs, and {graph.name} has no relations: "
+            "omit it"
+        )
+    known = graph.topology if relation is None else relation.edges
+    ends = LinkEnds.any_of(graph.num_vertices) if relation is None else relation.ends
+    if not known.num_edges:
+        what = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
+        raise DataError(f"{graph.name}: has no {what} to predict: omit train.objective=links")
+    split = _split(config, graph, known, ends, relation, kept)
     trained = without_links(known, *(part.links for part in split.held_out.values()))
-    links = LinkGraph(split, config.links.width or config.model.hidden, known, trained)
+    width = config.links.width or config.model.hidden
+    links = LinkGraph(split, width, known, trained, ends, relation)
     if config.links.negatives == "given" and split.train_negatives is None:
         raise DataError(
             f"{config.links.split}: has no key 'train_neg', which links.negatives=given draws from: add it, "
             "or give links.negatives=uniform"
         )
-    return replace(graph, topology=message_topology(trained, split), links=links)
+    return replace(graph, topology=message_topology(graph.topology, links), links=links)
 
 
-def _split(config: Config, graph: Graph, kept: Path | None) -> LinkSplit:
-    asked, topology, positions = config.links, graph.topology, graph.vertices.positions
+def _split(
+    config: Config,
+    graph: Graph,
+    known: Topology,
+    ends: LinkEnds,
+    relation: RelationLinks | None,
+    kept: Path | None,
+) -> LinkSplit:
+    asked = config.links
     if kept is not None and kept.is_file():
         # Written with the numbers that the vertices have.
-        return read_links(kept, topology, config.seed)
+        return read_links(kept, known, config.seed, ends)
     if asked.is_given:
-        return read_links(Path(asked.split), topology, config.seed, positions)
+        return read_links(Path(asked.split), known, config.seed, ends, graph.vertices.positions)
+    times = None if asked.times is None else _times(Path(asked.times), graph)
     return draw_split(
         graph.name,
-        topology,
+        known,
         config.seed,
         val=asked.val,
         test=asked.test,
+        ends=ends,
         supervision=asked.supervision,
-        times=None if asked.times is None else _times(Path(asked.times), graph),
+        times=times if times is None or relation is None else times[relation.positions],
     )
 
 

@@ -33,13 +33,15 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
         seed=config.seed,
     )
     negatives = Negatives(
-        asked.negatives, asked.num_negatives, config.seed, links.trained, split.train_negatives
+        *(asked.negatives, asked.num_negatives, config.seed),
+        *(links.trained, links.ends, split.train_negatives),
     )
     if isinstance(around, FullSampler):
         return FullLinkSampler(split.train, around, negatives)
     if isinstance(around, ExcludesEdges):
         return LinkSampler(
-            split.train, around, negatives, graph.topology, config.excluded_links, batch_size, config.seed
+            *(split.train, around, negatives, graph.topology),
+            *(config.excluded_links, batch_size, config.seed, links.relation),
         )
     raise ConfigError(
         f"sampler.kind={kind} does not sample around the ends of links: give sampler.kind=neighbor, or "

@@ -40,7 +40,7 @@ def check_kind(config: Config, graph: Graph) -> None:
 
 
 def check_typed_sampler(config: Config, graph: Graph) -> None:
-    """Check that the sampler knows relations, and that vertices are predicted.
+    """Check that the sampler knows relations, and that no rows are kept on devices.
 
     Raises
     ------
@@ -57,10 +57,6 @@ def check_typed_sampler(config: Config, graph: Graph) -> None:
     if config.data.cache is not None:
         raise ConfigError(
             f"data.cache={config.data.cache}: devices keep rows of one type alone: omit it with {graph.name}"
-        )
-    if graph.links is not None:
-        raise ConfigError(
-            f"{graph.name}: links of a typed graph cannot be predicted yet: train for the labels of a type"
         )
 
 

@@ -13,13 +13,15 @@ from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.draw_candidates import draw_candidates
 from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_file import read_links, write_links
-from hyrt.graph.links.link_split import LinkSplit, message_topology
+from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
 from hyrt.graph.links.message_edges import links_of, without_links
 from hyrt.graph.topology import Topology
 
 UNDIRECTED = random_graph(90, 7, seed=3)
 DIRECTED = random_graph(90, 12, seed=4, symmetric=False)
+ENDS = LinkEnds.any_of(90)
 GRAPHS = pytest.mark.parametrize("graph", [UNDIRECTED, DIRECTED], ids=["undirected", "directed"])
 
 
@@ -34,7 +36,7 @@ def pairs_of(split: LinkSplit) -> dict[str, set[tuple[int, int]]]:
 
 @GRAPHS
 def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Graph) -> None:
-    split = draw_split("g", graph.topology, 5, val=0.1, test=0.2)
+    split = draw_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS)
     parts, all_edges = pairs_of(split), dense(graph, graph.topology)
     undirected = graph is UNDIRECTED
     edges = [(int(u), int(v)) for v, u in zip(*np.nonzero(all_edges), strict=True)]
@@ -62,8 +64,8 @@ def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Gr
         # Both ends are drawn from everywhere.
         assert len(np.unique(u)) > 10
         assert len(np.unique(v)) > 10
-    assert draw_split("g", graph.topology, 5, val=0.1, test=0.2).checksum == split.checksum
-    assert draw_split("g", graph.topology, 6, val=0.1, test=0.2).checksum != split.checksum
+    assert draw_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS).checksum == split.checksum
+    assert draw_split("g", graph.topology, 6, val=0.1, test=0.2, ends=ENDS).checksum != split.checksum
 
 
 def test_repeated_edges_and_loops_are_no_further_links() -> None:
@@ -81,7 +83,7 @@ def test_repeated_edges_and_loops_are_no_further_links() -> None:
 def test_the_latest_links_are_the_test_links() -> None:
     topology = DIRECTED.topology
     times = np.random.default_rng(0).permutation(topology.num_edges)
-    split = draw_split("g", topology, 0, val=0.1, test=0.2, times=times)
+    split = draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
     rows = np.repeat(np.arange(90), np.diff(topology.indptr))
     when = {(int(u), int(v)): t for u, v, t in zip(topology.indices, rows, times, strict=True)}
     train, val, test = ([when[pair] for pair in pairs_of(split)[name]] for name in ("train", "val", "test"))
@@ -90,17 +92,18 @@ def test_the_latest_links_are_the_test_links() -> None:
 
 
 def test_links_that_are_trained_on_may_carry_no_messages() -> None:
-    split = draw_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, supervision=0.3)
+    split = draw_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, ends=ENDS, supervision=0.3)
     trained = without_links(UNDIRECTED.topology, *(part.links for part in split.held_out.values()))
+    links = LinkGraph(split, 8, UNDIRECTED.topology, trained, ENDS)
     assert len(split.train) == round(0.3 * trained.num_edges / 2)
-    messages = dense(UNDIRECTED, message_topology(trained, split))
+    messages = dense(UNDIRECTED, message_topology(UNDIRECTED.topology, links))
     assert not messages[split.train[:, 1], split.train[:, 0]].any()
     assert messages.sum() == trained.num_edges - 2 * len(split.train)
 
 
 def test_candidates_make_no_known_edge() -> None:
     edges, links = dense(DIRECTED, DIRECTED.topology), links_of(DIRECTED.topology)[0][:40]
-    drawn = draw_candidates(DIRECTED.topology, links, 3, "val", 30)
+    drawn = draw_candidates(DIRECTED.topology, links, 3, "val", 30, ENDS)
     for (u, v), (sources, destinations) in zip(links, drawn, strict=True):
         assert not edges[v, sources].any()
         assert not edges[destinations, u].any()
@@ -108,18 +111,18 @@ def test_candidates_make_no_known_edge() -> None:
         assert u not in destinations
     # Where every pair is an edge there is none to be found.
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
-    assert (draw_candidates(full, np.array([[0, 1]]), 0, "test", 4) == -1).all()
+    assert (draw_candidates(full, np.array([[0, 1]]), 0, "test", 4, LinkEnds.any_of(3)) == -1).all()
 
 
 def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
-    split = draw_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, supervision=0.5)
+    split = draw_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, ends=ENDS, supervision=0.5)
     write_links(tmp_path / "links.npz", split)
-    found = read_links(tmp_path / "links.npz", DIRECTED.topology, 9)
+    found = read_links(tmp_path / "links.npz", DIRECTED.topology, 9, ENDS)
     assert found.checksum == split.checksum
     assert found.without_messages
     # Without its training links, all others train.
     np.savez(tmp_path / "test.npz", test=split.held_out["test"].links)
-    rest = read_links(tmp_path / "test.npz", DIRECTED.topology, 9)
+    rest = read_links(tmp_path / "test.npz", DIRECTED.topology, 9, ENDS)
     assert len(rest.train) + len(split.held_out["test"].links) == len(links_of(DIRECTED.topology)[0])
     assert len(rest.held_out["test"].negatives) == len(split.held_out["test"].links)
 
@@ -137,12 +140,12 @@ def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], told: str) -> None:
     np.savez(tmp_path / "links.npz", **arrays)
     with pytest.raises(DataError, match=told):
-        read_links(tmp_path / "links.npz", DIRECTED.topology, 0)
+        read_links(tmp_path / "links.npz", DIRECTED.topology, 0, ENDS)
 
 
 def test_a_graph_without_room_for_a_part_is_told() -> None:
     with pytest.raises(DataError, match=r"links\.val=0\.0001 of \d+ links is less than one"):
-        draw_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2)
+        draw_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2, ends=ENDS)
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
     with pytest.raises(DataError, match="found no 1 pairs of vertices that are no edges"):
-        draw_split("full", full, 0, val=0.4, test=0.0)
+        draw_split("full", full, 0, val=0.4, test=0.0, ends=LinkEnds.any_of(3))

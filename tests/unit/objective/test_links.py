@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.topology import Topology
 from hyrt.nn.links.link_heads import LINK_HEADS
 from hyrt.objective.links.asked_links import AskedLinks
@@ -100,7 +101,8 @@ def test_metrics_are_those_of_the_libraries_and_of_brute_force(decoder: str) -> 
             own = of_pair[u, v]
             ranks.append(rank(own, [of_pair[w, v] for w in sources]))
             ranks.append(rank(own, [of_pair[u, w] for w in destinations]))
-        asked = AskedLinks(links, negatives, candidates, None if candidates is not None else known)
+        every = (None, None) if candidates is not None else (known, LinkEnds.any_of(VERTICES))
+        asked = AskedLinks(links, negatives, candidates, *every)
         found = Links(decoder=decoder).evaluate(rows, asked)
         scores = [of_pair[tuple(pair)] for pair in [*links, *negatives]]
         truth = np.repeat([1, 0], [len(links), 9])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from graphs import adjacency, dense_weights, random_graph, with_values
 
+from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.message_edges import links_of
 from hyrt.machine.workers import Workers
 from hyrt.sampling.links.link_sampler import LinkSampler
@@ -29,7 +30,8 @@ def sampler_of(
 ) -> LinkSampler:
     links = links_of(graph.topology)[0]
     around = NeighborSampler(graph, np.arange(120, dtype=np.int32), list(fanouts), 40, 7, **options)
-    negatives = Negatives(kind, num, 7, graph.topology, LINKS[:5][:, ::-1] if kind == "given" else None)
+    given = LINKS[:5][:, ::-1] if kind == "given" else None
+    negatives = Negatives(kind, num, 7, graph.topology, LinkEnds.any_of(120), given)
     return LinkSampler(links, around, negatives, graph.topology, exclude, 40, 7)
 
 
@@ -73,7 +75,7 @@ def test_the_pairs_of_a_link_do_not_depend_on_the_split(kind: NegativeKind) -> N
 
 
 def test_negatives_by_degree_come_as_often_as_edges_do() -> None:
-    negatives = Negatives("degree", 400, 1, GRAPH.topology)
+    negatives = Negatives("degree", 400, 1, GRAPH.topology, LinkEnds.any_of(120))
     pairs = negatives.draw(0, np.arange(100), LINKS[:100], LINKS[:100])
     drawn = np.where(pairs[..., 0] == LINKS[:100, None, 0], pairs[..., 1], pairs[..., 0])
     counts, degrees = np.bincount(drawn.ravel(), minlength=120), EDGES.sum(1)
