@@ -251,7 +251,11 @@ def _print_full_graph(
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is about mini-batches: omit it, or --full-graph")
-    found = predict_full_graph(platform, work, config, question.ranks, question.network, question.homes)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    found = predict_full_graph(platform, work, config, question.ranks, question.network, question.homes, say)
     if as_json:
         import json
 

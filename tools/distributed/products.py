@@ -11,9 +11,9 @@ that all ranks get in an epoch's forward and backward products, as they were cou
 partial sums' of 1.5D included, that a rank gets in an epoch, in the mean and at most. `hidden` is the part of
 the smaller of multiplying and communicating that took no time of its own, added up over ranks. `wire /
 counted` are the bytes of all interfaces, headers included, over what was counted in the whole run.
-`predicted` is the epoch of the cost model: what travels, and what this machine, which has to be calibrated
-(`hyrt calibrate`), takes to compute for all ranks, one after the other. Nodes share the cores of this
-machine. Root is needed, see cluster.py.
+Links are limited in what they send and, with `--both`, in what they receive, too, as real ones are.
+`predicted` is the epoch of the cost model, as of `hyrt predict`, for ranks of which each has its part of the
+cores of this machine, which has to be calibrated (`hyrt calibrate`). Root is needed, see cluster.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _CLUSTER = Path(__file__).with_name("cluster.py")
 _TRAVEL = ("rows", "row gradients", "partial sums")
 
 
-def measure(data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s: float) -> Mapping[str, Any]:
+def measure(
+    data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s: float, *, both: bool = False
+) -> Mapping[str, Any]:
     """Run hyrt once on the cluster: its summary, the seconds of its epochs, and the bytes of all interfaces.
 
     Raises
@@ -58,7 +60,7 @@ def measure(data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s:
         logs = Path(folder) / "logs"
         command = [
             *(sys.executable, str(_CLUSTER), "--nodes", str(nodes), "--rate", rate, "--json"),
-            *("--limit", str(limit_s), "--logs", str(logs), "--"),
+            *("--limit", str(limit_s), "--logs", str(logs), *(["--both"] if both else []), "--"),
             *(sys.executable, "-m", "hyrt", "run", "--data", str(data.resolve()), "--name", "run"),
             *("--full-graph", "evaluate.every=0", *settings),
         ]
@@ -90,10 +92,9 @@ def predicted(data: Path, nodes: int, rate: str, settings: Sequence[str]) -> flo
     num = int(homes.max()) + 1
     volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, num)
     algorithm = config.distributed.algorithm
-    travels = replace(work, edges_s=0.0, rows_s=0.0)
-    epoch = algorithm_epoch(algorithm, volumes, nodes, travels, find_network(rate))
-    # Ranks share the cores, so that it does not count how they share the work.
-    return epoch.epoch_s + work.edges_s + work.rows_s * epoch.replication
+    # Ranks share the cores: each is a machine that computes so many times slower.
+    one = replace(work, edges_s=work.edges_s * nodes, rows_s=work.rows_s * nodes)
+    return algorithm_epoch(algorithm, volumes, nodes, one, find_network(rate)).epoch_s
 
 
 def row(rate: str, name: str, found: Mapping[str, Any], predicted_s: float) -> str:
@@ -132,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", required=True)
     parser.add_argument("--set", default="", help="settings of all runs")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--both", action="store_true", help="limit what a node receives, too")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for a run")
     asked = parser.parse_args(arguments)
     folders = {name: Path(path) for name, _, path in (each.partition("=") for each in asked.data.split(","))}
@@ -152,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     copies = int(setting.partition("=")[2])
             data = folders[partition]
             nodes = copies * len(json.loads((data / "partition.json").read_text())["parts"])
-            found = measure(data, nodes, rate, settings, asked.limit)
+            found = measure(data, nodes, rate, settings, asked.limit, both=asked.both)
             expected_s = predicted(data, nodes, rate, settings)
             print(row(rate, f"{each} at {nodes}", found, expected_s), flush=True)
 

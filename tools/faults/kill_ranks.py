@@ -62,9 +62,13 @@ class Team:
         return f"{self.size} ranks, {self.way}"
 
     @property
+    def trains_whole_graph(self) -> bool:
+        return self.way.startswith("1")
+
+    @property
     def words(self) -> list[str]:
         """What the command gets."""
-        if self.way.startswith("1"):
+        if self.trains_whole_graph:
             return ["--full-graph", *WHOLE, f"distributed.algorithm={self.way}", *self.settings]
         return [*CHOSEN, f"distributed.strategy={self.way}", *self.settings]
 
@@ -80,6 +84,7 @@ TEAMS = (
     Team(2, "local"),
     Team(3, "1d"),
     Team(4, "1.5d", copies=2),
+    Team(2, "1d", ("fullgraph.chunks=2", "model.norm=none")),
 )
 
 
@@ -248,11 +253,13 @@ def main() -> int:
     asked = parser(__doc__)
     asked.add_argument("--kills", type=int, default=100)
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--full-graph", action="store_true", help="only ranks that train a whole graph")
     asked.add_argument("--seconds", type=float, help="begin none after these")
     options = asked.parse_args()
     if options.kills < 1:
         asked.error("--kills: at least 1")
     trials, draw = Trials(), random.Random(options.seed)
+    teams = [team for team in TEAMS if not options.full_graph or team.trains_whole_graph]
     found: list[RankKill] = []
     with workplace("kill-ranks") as (folder, runs):
         kills = RankKills(folder, runs)
@@ -261,7 +268,7 @@ def main() -> int:
             for index in range(options.kills):
                 if options.seconds is not None and trials.seconds > options.seconds:
                     break
-                kill = kills.check(TEAMS[index % len(TEAMS)], draw, is_stop=index % 10 == 9)
+                kill = kills.check(teams[index % len(teams)], draw, is_stop=index % 10 == 9)
                 found.append(kill)
                 trials.add([kill.team], f"{index}: {kill}", kill.problems)
                 for said in kill.unnamed:

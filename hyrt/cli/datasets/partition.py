@@ -51,6 +51,15 @@ def partition(
             "A vertex weighs its in-edges and one more; for metis also its share of training vertices.",
         ),
     ] = None,
+    most_vertices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The most vertices that a part may have, so that its features fit into a rank's memory (not "
+            "for metis). Parts may then weigh more than --imbalance says.",
+        ),
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +76,9 @@ def partition(
     from hyrt.graph.partition.write_parts import PartitionJob, write_parts
     from hyrt.report.terminal.printed_lines import shell_word
 
-    job = PartitionJob(data, output, parts, method, seed, topology, normalize, imbalance, force)
+    job = PartitionJob(
+        data, output, parts, method, seed, topology, normalize, imbalance, most_vertices, force
+    )
     manifest = write_parts(job, lambda line: typer.echo(line, err=as_json))
     figures = partition_figures(manifest)
     if as_json:

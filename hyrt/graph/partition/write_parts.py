@@ -40,6 +40,7 @@ from hyrt.graph.partition.manifest import (
     part_sizes,
     write_manifest,
 )
+from hyrt.graph.partition.methods.method import PartBounds
 from hyrt.graph.partition.methods.registry import partition_method
 from hyrt.graph.partition.part_files import EDGE_KEYS, HOME, VERTICES
 from hyrt.graph.source import open_dataset
@@ -80,6 +81,8 @@ class PartitionJob:
     imbalance: float | None = None
     """How much more than the mean a part may weigh, as a share of it; None: as much as the method allows by
     default."""
+    most_vertices: int | None = None
+    """The most vertices that a part may have; None: any number."""
     force: bool = False
     """Replace the parts that are at the destination."""
 
@@ -117,6 +120,11 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
             raise DataError(f"--imbalance: --method {job.method} does not weigh parts; metis and volume do")
         if not LEAST_IMBALANCE <= job.imbalance <= 1:
             raise DataError(f"--imbalance {job.imbalance}: give {LEAST_IMBALANCE} to 1")
+    if job.most_vertices is not None and not method.bounds_vertices:
+        raise DataError(
+            f"--most-vertices: --method {job.method} bounds what parts weigh, not their vertices; volume "
+            "does both, and parts by random and block are of equal sizes"
+        )
     _check_destination(destination, force=job.force)
     bound = memory_bound(job.source)
     if bound is not None:
@@ -135,6 +143,12 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
                 f"--parts {job.num_parts}: {data.name} has {counted(count, 'vertex', 'vertices')}, and "
                 "a part has at least one: give fewer"
             )
+        if job.most_vertices is not None and job.most_vertices * job.num_parts < count:
+            raise DataError(
+                f"--most-vertices {job.most_vertices}: {counted(job.num_parts, 'part')} of so many do not "
+                f"hold the {counted(count, 'vertex', 'vertices')} of {data.name}: give at least "
+                f"{-(-count // job.num_parts)}"
+            )
         more = method.memory_bytes(count, topology.num_edges) + _VERTEX_BYTES * count
         announce(f"memory: at most {size(more + ENTRIES * ENTRY_BYTES)} more to cut the graph")
         with Workers(available_cores(), "partition") as workers, working(workers):
@@ -142,7 +156,8 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         topology.__dict__["is_symmetric"] = symmetric
         training = data.arrays["train_mask"]
         training = training[:, 0] if training.ndim == 2 else training
-        found = method.homes(topology, training, job.num_parts, job.seed, job.imbalance, announce)
+        bounds = PartBounds(job.imbalance, job.most_vertices)
+        found = method.homes(topology, training, job.num_parts, job.seed, bounds, announce)
         homes = found.astype(home_dtype(job.num_parts))
         normalized = scaled(checked_as_read(data), job.normalize)
         result.mkdir()

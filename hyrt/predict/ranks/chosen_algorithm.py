@@ -12,7 +12,12 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.partition.one_part import open_part
 from hyrt.graph.source import open_graph
 from hyrt.predict.calibrate.store import usable
-from hyrt.predict.ranks.full_graph_on_ranks import candidates, full_graph_work, work_at_assumed_rates
+from hyrt.predict.ranks.full_graph_on_ranks import (
+    KnownParts,
+    candidates,
+    full_graph_work,
+    work_at_assumed_rates,
+)
 from hyrt.predict.this_run import devices_of
 from hyrt.predict.workload import sampled_workload
 
@@ -46,7 +51,8 @@ def chosen_algorithm(
     if part.manifest.topology == "split":
         graph = open_graph(folder, normalize="none")
     work, where = _work(config, graph)
-    found = candidates(graph.topology, part.homes, num_parts, ranks, work, network)
+    known = [KnownParts(part.homes, num_parts)]
+    found = candidates(graph.topology, known, ranks, work, network)
     found = [each for each in found if replicates or each.replication == 1]
     if not found:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,29 @@ from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.graph.topology import Topology
 from hyrt.predict.bare_model import bare_model
-from hyrt.quantities import counted
+from hyrt.quantities import counted, one_line, size
 
 _DATA = ("topology", "features", "edges by source")
 MOST_REPLICATION = 8
 ASSUMED_BYTES_PER_S = 1e10
 ASSUMED_MACS_PER_S = 5e10
 """Of a machine that was not calibrated: bytes of rows that are gathered, and products, in a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownParts:
+    """A way to cut a graph."""
+
+    homes: NDArray[Any]
+    """[V] integers, the part of each vertex."""
+    number: int
+    """How many parts."""
+
+    __repr__ = one_line
+
+    def blocks(self, count: int) -> NDArray[Any] | None:
+        """[V] the block of each vertex, made of neighbouring parts; None where these cannot make so many."""
+        return None if self.number % count else merged_parts(self.homes, self.number, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +105,7 @@ def predict_full_graph(
     ranks: int,
     network: Network,
     homes: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> FullGraphComparison:
     """Predict full-graph training on several equal machines; volumes are counted from a partition.
 
@@ -106,6 +123,8 @@ def predict_full_graph(
         What joins them.
     homes
         A .npy file with the part of each vertex; None takes the parts of a dataset in parts, or cuts it.
+    say
+        Receives a line before the graph is cut, which takes time and memory.
 
     Raises
     ------
@@ -114,16 +133,16 @@ def predict_full_graph(
     """
     graph = open_graph(config.data.source, normalize=config.data.normalize)
     one = full_graph_work(config, graph, platform, predict(platform, work))
-    parts, num_parts, said = _parts(config, graph, ranks, homes)
+    known, said = _known_parts(config, graph, ranks, homes, say)
 
     def epochs(count: int) -> list[AlgorithmEpoch]:
-        return candidates(graph.topology, parts, num_parts, count, one, network)
+        return candidates(graph.topology, known, count, one, network)
 
     algorithms = epochs(ranks)
     if not algorithms:
         raise ConfigError(
-            f"{config.data.source} has {counted(num_parts, 'part')}, which {ranks} ranks cannot share: give "
-            "a number of ranks of which it is a multiple"
+            f"{config.data.source} has {counted(known[-1].number, 'part')}, which {ranks} ranks cannot "
+            "share: give a number of ranks of which it is a multiple"
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
     scaling = [fastest(found) for count in smaller if (found := epochs(count))]
@@ -144,7 +163,7 @@ def predict_full_graph(
 
 
 def candidates(
-    topology: Topology, parts: NDArray[Any], num_parts: int, ranks: int, work: FullGraphWork, network: Network
+    topology: Topology, known: Sequence[KnownParts], ranks: int, work: FullGraphWork, network: Network
 ) -> list[AlgorithmEpoch]:
     """An epoch under each algorithm that ranks can follow with the parts that there are.
 
@@ -152,10 +171,8 @@ def candidates(
     ----------
     topology
         All edges.
-    parts
-        [V] integers, the part of each vertex.
-    num_parts
-        How many parts; neighbouring ones make a block where there are more than blocks.
+    known
+        Ways to cut the graph, of which the first counts that makes as many blocks as an algorithm has.
     ranks
         How many ranks.
     work, network
@@ -163,13 +180,16 @@ def candidates(
     """
     found = []
     for copies in range(1, min(ranks, MOST_REPLICATION) + 1):
-        blocks = ranks // copies
+        num = ranks // copies
         # With more copies than blocks, some ranks would have nothing to multiply with.
-        takes = copies == 1 or (work.adds_up and copies <= blocks)
-        if ranks % copies or num_parts % blocks or not takes:
+        takes = copies == 1 or (work.adds_up and copies <= num)
+        if ranks % copies or not takes:
             continue
-        of_blocks = merged_parts(parts, num_parts, blocks)
-        volumes = block_volumes(topology.indptr, topology.indices, of_blocks, blocks)
+        ways = (each.blocks(num) for each in known)
+        blocks = next((way for way in ways if way is not None), None)
+        if blocks is None:
+            continue
+        volumes = block_volumes(topology.indptr, topology.indices, blocks, num)
         for way in ("1d", "1d-oblivious") if copies == 1 else ("1.5d", "1.5d-oblivious"):
             found.append(algorithm_epoch(way, volumes, ranks, work, network))
     return found
@@ -232,27 +252,35 @@ def full_graph_work(config: Config, graph: Graph, platform: Platform, alone: Pre
     )
 
 
-def _parts(config: Config, graph: Graph, ranks: int, homes: Path | None) -> tuple[NDArray[Any], int, str]:
-    """The part of each vertex, how many parts there are, and a sentence that says where they are from."""
+def _known_parts(
+    config: Config, graph: Graph, ranks: int, homes: Path | None, say: Callable[[str], None]
+) -> tuple[list[KnownParts], str]:
+    """Ways to cut the graph for so many ranks and for fewer, and a sentence that says where they are from."""
     folder = Path(config.data.source)
+    known: list[KnownParts] = []
+    method, seed, for_fewer = "metis", config.seed, ""
     if homes is not None:
         found = np.load(homes, allow_pickle=False)
         if found.shape != (graph.num_vertices,) or found.dtype.kind not in "iu" or found.min() < 0:
             raise ConfigError(f"--homes {homes}: give integers [{graph.num_vertices}] from 0 on")
         num = int(found.max()) + 1
-        return found, num, f"rows are those that the {counted(num, 'part')} of {homes} need"
+        return [KnownParts(found, num)], f"rows are those that the {counted(num, 'part')} of {homes} need"
     if is_partition(folder):
-        num = read_manifest(folder).num_parts
+        manifest = read_manifest(folder)
+        num, files = manifest.num_parts, PartFiles.of(folder, str(folder))
+        known.append(KnownParts(files.array(f"{GRAPH}/{HOME}", verify=False), num))
         if not num % ranks:
-            found = PartFiles.of(folder, str(folder)).array(f"{GRAPH}/{HOME}", verify=False)
-            return found, num, f"rows are those that the {counted(num, 'part')} of {folder} need"
-    method, seed = "metis", config.seed
-    if is_partition(folder):
+            return known, f"rows are those that the {counted(num, 'part')} of {folder} need"
         # Other parts than those that there are, but as they were cut.
-        method, seed = (manifest := read_manifest(folder)).method, manifest.seed
+        method, seed = manifest.method, manifest.seed
+        for_fewer = f", but {counted(num, 'block')} or fewer are made of the parts in {folder}"
     if method in ("metis", "volume") and importlib.util.find_spec("pymetis") is None:
         method = "block"
     training = np.zeros(graph.num_vertices, np.bool_)
     training[graph.split("train", config.data.split)] = True
-    found = partition_method(method).homes(graph.topology, training, ranks, seed)
-    return found, ranks, f"rows are those that {ranks} parts by {method} need, cut for this prediction"
+    cutter = partition_method(method)
+    bound = cutter.memory_bytes(graph.num_vertices, graph.num_edges)
+    say(f"cutting the graph into {ranks} parts by {method}: at most {size(bound)} of memory more")
+    found = cutter.homes(graph.topology, training, ranks, seed)
+    said = f"rows are those that {ranks} parts by {method} need, cut for this prediction{for_fewer}"
+    return [*known, KnownParts(found, ranks)], said

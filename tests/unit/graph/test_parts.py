@@ -331,6 +331,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         ("topology", "half"): r"--topology half: give replicated or split",
         ("normalize", "half"): r"--normalize half: give",
         ("imbalance", 0.1): "--imbalance: --method random does not weigh parts; metis and volume do",
+        ("most_vertices", 14): "2 parts of so many do not hold the 30 vertices of .*: give at least 15",
     }.items():
         given = {"num_parts": 2, "method": "random", ("num_parts" if how[0] == "parts" else how[0]): how[1]}
         with pytest.raises(DataError, match=message):
@@ -341,6 +342,8 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
             write_parts.write_parts(
                 PartitionJob(source, tmp_path / "parts", 2, "volume", imbalance=imbalance)
             )
+    with pytest.raises(DataError, match="--method metis bounds what parts weigh, not their vertices"):
+        write_parts.write_parts(PartitionJob(source, tmp_path / "parts", 2, "metis", most_vertices=20))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
@@ -391,6 +394,22 @@ def test_metis_cuts_little(tmp_path):
     loops = arrays["indices"] == np.repeat(np.arange(40), np.diff(arrays["indptr"]))
     assert loops.any()
     written(arrays, tmp_path, 3, "metis")
+
+
+def test_parts_have_no_more_vertices_than_they_may(tmp_path):
+    pytest.importorskip("pymetis")
+    # A hub with all the edges: parts that weigh as much as the others have it alone.
+    arrays = make_arrays(6, vertices=120)
+    arrays |= {"indptr": np.array([0, *[119] * 120]), "indices": np.arange(1, 120, dtype=np.int32)}
+    source = save(arrays, tmp_path / "hub.npz")
+    words = ["partition", "--data", str(source), "--parts", "2", "--method", "volume"]
+    words += ["--most-vertices", "70", "-o", str(tmp_path / "parts")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "more non-zeros than the 5.0% over the mean that are allowed: parts have at most 70" in " ".join(
+        result.output.split()
+    )
+    assert max(part.vertices for part in read_manifest(tmp_path / "parts").parts) <= 70
 
 
 def test_without_pymetis_the_extra_is_named(tmp_path, monkeypatch):

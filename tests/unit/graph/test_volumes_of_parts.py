@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.methods.method import PartBounds
 from hyrt.graph.partition.methods.registry import partition_method
 from hyrt.graph.partition.volumes import refine
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
@@ -70,7 +71,8 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
     sends = refine.send_of(counted.starts, counted.parts, counted.used, homes, num_parts)
     assert sends.tolist() == by_hand(*case)
     weights = topology.in_degrees + 1.0
-    loads = np.bincount(homes, weights, minlength=num_parts)
+    held = np.bincount(homes, weights, minlength=num_parts), np.bincount(homes, minlength=num_parts)
+    bounds = (0.0, 1e9, topology.num_vertices)
     power = seed % 4
     scale, prices = refine._prices(sends, power)
     scratch, changed = refine._scratch(num_parts)
@@ -80,7 +82,7 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
         return sum(sent) + (scale * sum((rows / scale) ** power for rows in sent) if power else 0)
 
     for v in np.random.default_rng(seed).permutation(topology.num_vertices)[:12]:
-        to, cost = refine._best_move(v, graph, homes, near, loads, weights, (0.0, 1e9), prices, scratch)
+        to, cost = refine._best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if to < 0:
             continue
         neighbors = topology.indices[topology.indptr[v] : topology.indptr[v + 1]]
@@ -93,14 +95,15 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
                 assert cost == pytest.approx(more)
         before = cost_of(sends.tolist())
         pricing = (scale, power, prices)
-        added = refine._move(v, to, graph, homes, near, loads, weights, sends, pricing, changed)
+        added = refine._move(v, to, graph, homes, near, held, weights, sends, pricing, changed)
         assert sends.tolist() == by_hand(topology, homes, num_parts)
         assert added == pytest.approx(cost_of(sends.tolist()) - before, abs=1e-6)
         # Prices are the slopes of the cost.
         for q, rows in enumerate(sends.tolist()):
             slope = 1 + (power * (rows / scale) ** (power - 1) if power else 0)
             assert prices[q] == pytest.approx(slope)
-    np.testing.assert_allclose(loads, np.bincount(homes, weights, minlength=num_parts))
+    np.testing.assert_allclose(held[0], np.bincount(homes, weights, minlength=num_parts))
+    assert held[1].tolist() == np.bincount(homes, minlength=num_parts).tolist()
 
 
 @given(parted(), st.integers(0, 3))
@@ -121,6 +124,20 @@ def test_what_is_refined_sends_no_more_and_stays_under_the_bound(case: Any, seed
     np.testing.assert_array_equal(found, again)
 
 
+@given(parted(), st.integers(0, 5), st.booleans())
+@settings(max_examples=15)
+def test_no_part_has_more_vertices_than_it_may(case: Any, spare: int, is_uneven: bool) -> None:
+    topology, homes, num_parts = case
+    if is_uneven:
+        homes = np.minimum(np.arange(len(homes)), num_parts - 1).astype(np.int32)
+    weights = topology.in_degrees + 1.0
+    most = -(-topology.num_vertices // num_parts) + spare
+    found = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, 1.05, 0, most)
+    sizes = np.bincount(found, minlength=num_parts)
+    assert sizes.max() <= most
+    assert sizes.min() > 0
+
+
 def test_parts_that_weigh_too_much_give_vertices_away() -> None:
     topology = random_graph(200, seed=4).topology
     homes = np.minimum(np.arange(200) // 20, 3).astype(np.int32)
@@ -130,7 +147,8 @@ def test_parts_that_weigh_too_much_give_vertices_away() -> None:
     assert loads.max() <= 1.1 * loads.mean()
 
 
-def test_heavy_parts_give_away_what_costs_least() -> None:
+@pytest.mark.parametrize("counts_vertices", [False, True])
+def test_heavy_parts_give_away_what_costs_least(counts_vertices: bool) -> None:
     """Part 0 is a clique of five, in which vertex 5 has one neighbour; part 1 has two vertices."""
     pairs = [(i, k) for i in range(5) for k in range(i)] + [(5, 4), (6, 7)]
     edges = sorted([*pairs, *((k, i) for i, k in pairs)])
@@ -140,10 +158,12 @@ def test_heavy_parts_give_away_what_costs_least() -> None:
     counted = refine.NeighborParts(*graph, homes, 2)
     near = (counted.starts, counted.parts, counted.counts, counted.used)
     sends = refine.send_of(counted.starts, counted.parts, counted.used, homes, 2)
-    loads, weights = np.array([6.0, 2.0]), np.ones(8)
-    refine._balancing_pass(graph, homes, near, loads, weights, (0.0, 5.0), sends, 0)
+    loads, sizes, weights = np.array([6.0, 2.0]), np.array([6, 2]), np.ones(8)
+    # By what they weigh, or by their vertices.
+    bounds = (0.0, np.inf, 5) if counts_vertices else (0.0, 5.0, 8)
+    refine._balancing_pass(graph, homes, near, (loads, sizes), weights, bounds, sends, 0, counts_vertices)
     assert homes.tolist() == [0] * 5 + [1] * 3
-    assert loads.tolist() == [5, 3]
+    assert loads.tolist() == sizes.tolist() == [5, 3]
     assert sends.tolist() == [1, 1]
 
 
@@ -180,7 +200,8 @@ def test_volume_sends_less_than_metis() -> None:
     sends = {}
     for name in ("metis", "volume"):
         said: list[str] = []
-        homes = partition_method(name).homes(topology, training, 8, 0, 0.02, said.append)
+        bounds = PartBounds(0.02)
+        homes = partition_method(name).homes(topology, training, 8, 0, bounds, said.append)
         sends[name] = send_volumes(topology.indptr, topology.indices, homes, 8)
         loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=8)
     assert loads.max() <= 1.02 * loads.mean()

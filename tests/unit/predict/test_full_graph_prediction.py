@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch, fastest
 from hyrt_perfmodel.communication.network import Network, find_network
 from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
+from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.source import open_graph
 from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
-from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
+from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work, predict_full_graph
 from hyrt.predict.workload import configured_workload
 from hyrt.report.tables.full_graph_table import full_graph_lines
 
@@ -66,10 +69,23 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
 
 def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
     config = settings(parts)
-    found = predict_full_graph(H200, configured_workload(config), config, 8, find_network("slingshot-11"))
+    said: list[str] = []
+    network = find_network("slingshot-11")
+    found = predict_full_graph(H200, configured_workload(config), config, 8, network, say=said.append)
     # As the parts that there are were cut.
     assert "8 parts by random need, cut for this prediction" in found.assumptions[0]
+    assert said[0].startswith("cutting the graph into 8 parts by random: at most ")
     assert found.algorithms[0].ranks == 8
+    # Four blocks are the four parts, as in a run, with one rank each or two.
+    fewer = predict_full_graph(H200, configured_workload(config), config, 4, network, say=said.append)
+    assert len(said) == 1
+    assert [each for each in found.scaling if each.ranks == 4] == [fastest(fewer.algorithms)]
+    graph = open_graph("synthetic:tiny")
+    homes = np.load(parts / "graph" / "home.npy")
+    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, 4)
+    one = full_graph_work(config, graph, H200, predict(H200, configured_workload(config)))
+    [replicated] = [each for each in found.algorithms if each.name == "1.5d, c = 2"]
+    assert replicated == algorithm_epoch("1.5d", volumes, 8, one, network)
     attention = settings("synthetic:tiny", kind="gat")
     found = predict_full_graph(H200, configured_workload(attention), attention, 4, find_network("1gbit"))
     assert [each.name for each in found.algorithms] == ["1d", "1d-oblivious"]

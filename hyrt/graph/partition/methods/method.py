@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,12 +14,28 @@ from hyrt.graph.topology import Topology
 Announce = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class PartBounds:
+    """What a part may have at most."""
+
+    imbalance: float | None = None
+    """How much more than the mean it may weigh, as a share of it; None for the method's own bound."""
+    vertices: int | None = None
+    """How many vertices; None for any number."""
+
+
+BY_METHOD = PartBounds()
+"""The method's own bound of the weight, and no other."""
+
+
 class PartitionMethod(Protocol):
     """Decides which part each vertex belongs to: its home."""
 
     imbalance: float | None
     """How much more than the mean a part may weigh by default, as a share of it; None where parts have no
     weight."""
+    bounds_vertices: bool
+    """Whether no part has more vertices than it may."""
 
     def check_installed(self) -> None:
         """See that what the method needs is installed.
@@ -40,7 +57,7 @@ class PartitionMethod(Protocol):
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        imbalance: float | None = None,
+        bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
         """Find the home of each vertex.
@@ -55,8 +72,9 @@ class PartitionMethod(Protocol):
             The number of parts, P, at most V.
         seed
             The seed of whatever is drawn: equal ones give equal homes.
-        imbalance
-            How much more than the mean a part may weigh, as a share of it; by default the method's own.
+        bounds
+            What a part may have. A number of vertices is at least V / P, and given only to methods that keep
+            to it.
         announce
             Takes lines about what is found.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, build_csr, row_ranges
-from hyrt.graph.partition.methods.method import Announce
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
@@ -40,6 +40,7 @@ class MetisParts:
     """
 
     imbalance: float | None = 0.03
+    bounds_vertices = False
 
     def check_installed(self) -> None:
         if importlib.util.find_spec("pymetis") is None:
@@ -54,7 +55,7 @@ class MetisParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        imbalance: float | None = None,
+        bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
         self.check_installed()
@@ -62,7 +63,7 @@ class MetisParts:
             return np.zeros(topology.num_vertices, np.int64)
         pointers, neighbors = _undirected(topology)
         weights = _weights(topology, training)
-        allowed = self.imbalance if imbalance is None else imbalance
+        allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
         # METIS seeds the C library's generator, which takes 0 for 1, with 32 bits.
         drawn_from = (seed + 1) % 2**31

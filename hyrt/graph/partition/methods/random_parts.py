@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.methods.method import Announce
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
 from hyrt.graph.topology import Topology
 
 # The homes in order, and shuffled.
@@ -18,6 +18,7 @@ class RandomParts:
     """Shuffles the vertices and deals them out: part sizes differ by one at most."""
 
     imbalance: float | None = None
+    bounds_vertices = True
 
     def check_installed(self) -> None:
         """Nothing is needed."""
@@ -31,7 +32,7 @@ class RandomParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        imbalance: float | None = None,
+        bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
         dealt = np.arange(topology.num_vertices) % num_parts

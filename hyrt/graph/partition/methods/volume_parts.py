@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.figures import imbalance as imbalance_of
-from hyrt.graph.partition.methods.method import Announce
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
 from hyrt.graph.partition.methods.metis_parts import MetisParts, has_loops
 from hyrt.graph.partition.volumes.refine import refined
 from hyrt.graph.partition.volumes.send_volumes import send_volumes
@@ -25,10 +25,11 @@ class VolumeParts:
 
     What a part sends are its rows, once to each part that has an edge from their vertices. Parts get equal
     shares of non-zeros, which are in-edges and the diagonal, within 5 % of the mean; training vertices are
-    not balanced.
+    not balanced. A bound on vertices comes before all of these.
     """
 
     imbalance: float | None = 0.05
+    bounds_vertices = True
 
     def check_installed(self) -> None:
         MetisParts().check_installed()
@@ -43,27 +44,29 @@ class VolumeParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        imbalance: float | None = None,
+        bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
-        allowed = self.imbalance if imbalance is None else imbalance
+        allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
         base = MetisParts()
         assert base.imbalance is not None
         nobody = np.zeros_like(training)
-        first = base.homes(topology, nobody, num_parts, seed, min(allowed, base.imbalance))
+        first = base.homes(topology, nobody, num_parts, seed, PartBounds(min(allowed, base.imbalance)))
         if num_parts == 1:
             return first
         weights: NDArray[np.float64] = topology.in_degrees + np.float64(1)
-        found = refined(*_without_loops(topology), first, weights, num_parts, 1 + allowed, seed)
+        edges = _without_loops(topology)
+        found = refined(*edges, first, weights, num_parts, 1 + allowed, seed, bounds.vertices)
         if announce is not None:
             for name, homes in (("by metis", first), ("by volume", found)):
                 announce(_quality(name, topology, homes, weights, num_parts))
             loads = np.bincount(found, weights, minlength=num_parts)
             if loads.max() > (1 + allowed) * loads.mean():
+                capped = f"parts have at most {bounds.vertices:,} vertices, and " if bounds.vertices else ""
                 announce(
-                    f"more non-zeros than the {allowed:.1%} over the mean that are allowed: one vertex alone "
-                    f"has {weights.max() / loads.mean():.1%} of a part's mean"
+                    f"more non-zeros than the {allowed:.1%} over the mean that are allowed: {capped}one "
+                    f"vertex alone has {weights.max() / loads.mean():.1%} of a part's mean"
                 )
         return found
 

@@ -133,23 +133,29 @@ def _prices(sends, power):
 
 
 @_jit
-def _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch):
-    """The other part where a vertex costs least (-1 where none has room), and what moving it there adds."""
+def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
+    """The other part where a vertex costs least (-1 where none has room), and what moving it there adds.
+
+    `held` is what parts weigh and how many vertices they have, and `bounds` the least and the most that they
+    may weigh, and their most vertices.
+    """
     indptr, indices = graph
     starts, parts, counts, used = near
     saved, is_met, met = scratch
+    loads, sizes = held
     a = homes[v]
-    least, most = bounds
-    if loads[a] - weights[v] < least or loads[a] <= weights[v]:
+    least, most, most_vertices = bounds
+    if loads[a] - weights[v] < least or sizes[a] < 2:
         # No part is left empty, or dissolved among the others where they may weigh so much more.
         return -1, np.inf
     num_met = 0
-    if loads[a] > most:
+    if loads[a] > most or sizes[a] > most_vertices:
         # One without neighbours here may be the only one that has room.
-        lightest = np.argmin(loads)
-        is_met[lightest] = True
-        met[num_met] = lightest
-        num_met += 1
+        lightest = _lightest_with_room(loads, sizes, most_vertices)
+        if lightest >= 0:
+            is_met[lightest] = True
+            met[num_met] = lightest
+            num_met += 1
     everywhere = leaving = 0.0
     for e in range(indptr[v], indptr[v + 1]):
         u = indices[e]
@@ -188,7 +194,7 @@ def _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch):
     best, least = -1, np.inf
     for j in range(num_met):
         p = met[j]
-        if loads[p] + weights[v] <= most:
+        if loads[p] + weights[v] <= most and sizes[p] < most_vertices:
             cost = everywhere - saved[p] - leaving - own * prices[a]
             cost += _sent_from(starts, parts, used, v, p) * prices[p]
             if cost < least or (cost == least and loads[p] < loads[best]):
@@ -196,6 +202,16 @@ def _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch):
         saved[p] = 0.0
         is_met[p] = False
     return best, least
+
+
+@_jit
+def _lightest_with_room(loads, sizes, most_vertices):
+    """The part that weighs least of those that may have one more vertex; -1 where none may."""
+    lightest = -1
+    for p in range(len(loads)):
+        if sizes[p] < most_vertices and (lightest < 0 or loads[p] < loads[lightest]):
+            lightest = p
+    return lightest
 
 
 @_jit
@@ -220,7 +236,7 @@ def _send_more(part, rows, sends, changed):
 
 
 @_jit
-def _move(v, to, graph, homes, near, loads, weights, sends, pricing, changed):
+def _move(v, to, graph, homes, near, held, weights, sends, pricing, changed):
     """Give a vertex another home, count what changes, and set the prices; gives what is added to the cost."""
     indptr, indices = graph
     starts, parts, counts, used = near
@@ -228,8 +244,11 @@ def _move(v, to, graph, homes, near, loads, weights, sends, pricing, changed):
     _send_more(a, -_sent_from(starts, parts, used, v, a), sends, changed)
     _send_more(to, _sent_from(starts, parts, used, v, to), sends, changed)
     homes[v] = to
+    loads, sizes = held
     loads[a] -= weights[v]
     loads[to] += weights[v]
+    sizes[a] -= 1
+    sizes[to] += 1
     for e in range(indptr[v], indptr[v + 1]):
         u = indices[e]
         home = homes[u]
@@ -259,28 +278,29 @@ def _scratch(num_parts):
 
 
 @_jit
-def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order, is_due):
+def _greedy_pass(graph, homes, near, held, weights, bounds, sends, power, order, is_due):
     """One look at the vertices that are due; each goes where it costs least. Gives the moves made."""
     indptr, indices = graph
     scale, prices = _prices(sends, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(loads))
+    scratch, changed = _scratch(len(sends))
+    loads, _ = held
     moves = 0
     for v in order:
         if not is_due[v]:
             continue
         is_due[v] = False
         a = homes[v]
-        best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+        best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if best < 0:
             continue
         # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
         if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
             continue
-        added = _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
+        added = _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
         if added > max(cost, 0.0) + _GAIN:
             # Prices rose under way so much that it does not pay.
-            _move(v, a, graph, homes, near, loads, weights, sends, pricing, changed)
+            _move(v, a, graph, homes, near, held, weights, sends, pricing, changed)
             continue
         for e in range(indptr[v], indptr[v + 1]):
             is_due[indices[e]] = True
@@ -290,34 +310,44 @@ def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order
 
 
 @_jit
-def _balancing_pass(graph, homes, near, loads, weights, bounds, sends, power):
-    """Parts that weigh too much give away, at any price, what costs least for its weight."""
+def _balancing_pass(graph, homes, near, held, weights, bounds, sends, power, counts_vertices):
+    """Parts that weigh too much give away, at any price, what costs least for its weight.
+
+    With `counts_vertices`, those that have too many vertices give away what costs least.
+    """
     scale, prices = _prices(sends, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(loads))
+    scratch, changed = _scratch(len(sends))
     queue = [(0.0, np.int64(-1))]
     queue.clear()
     for u in range(len(homes)):
-        if loads[homes[u]] > bounds[1]:
-            best, cost = _best_move(u, graph, homes, near, loads, weights, bounds, prices, scratch)
+        if _has_too_much(homes[u], held, bounds, counts_vertices):
+            best, cost = _best_move(u, graph, homes, near, held, weights, bounds, prices, scratch)
             if best >= 0:
-                queue.append((cost / weights[u], np.int64(u)))
+                queue.append((cost / (1.0 if counts_vertices else weights[u]), np.int64(u)))
     heapq.heapify(queue)
     while len(queue):
         before, v = heapq.heappop(queue)
-        if loads[homes[v]] <= bounds[1]:
+        if not _has_too_much(homes[v], held, bounds, counts_vertices):
             continue
-        best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+        best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if best < 0:
             continue
-        if cost / weights[v] > before + _GAIN:
-            heapq.heappush(queue, (cost / weights[v], v))
+        cost /= 1.0 if counts_vertices else weights[v]
+        if cost > before + _GAIN:
+            heapq.heappush(queue, (cost, v))
             continue
-        _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
+        _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
 
 
 @_jit
-def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order, patience, most_edges):
+def _has_too_much(part, held, bounds, counts_vertices):
+    loads, sizes = held
+    return sizes[part] > bounds[2] if counts_vertices else loads[part] > bounds[1]
+
+
+@_jit
+def _search_pass(graph, homes, near, held, weights, bounds, sends, power, order, patience, most_edges):
     """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
 
     A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
@@ -328,7 +358,7 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
     indptr, indices = graph
     scale, prices = _prices(sends, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(loads))
+    scratch, changed = _scratch(len(sends))
     moved_in = np.full(len(homes), -1, np.int32)
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
     found = seen = 0
@@ -337,7 +367,7 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
             break
         if near[3][start] < 2:
             continue
-        best, cost = _best_move(start, graph, homes, near, loads, weights, bounds, prices, scratch)
+        best, cost = _best_move(start, graph, homes, near, held, weights, bounds, prices, scratch)
         if best < 0:
             continue
         queue = [(cost, np.int64(start))]
@@ -347,7 +377,7 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
             before, v = heapq.heappop(queue)
             if moved_in[v] == search:
                 continue
-            best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+            best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
             if best < 0:
                 continue
             if cost > before + _GAIN:
@@ -355,7 +385,7 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
                 continue
             vertices[num], froms[num] = v, homes[v]
             moved_in[v] = search
-            total += _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
+            total += _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
             num += 1
             if total < lowest - _GAIN:
                 lowest, at = total, num
@@ -366,11 +396,11 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
                 u = indices[e]
                 if moved_in[u] != search and near[3][u] > 1:
                     seen += indptr[u + 1] - indptr[u]
-                    best, cost = _best_move(u, graph, homes, near, loads, weights, bounds, prices, scratch)
+                    best, cost = _best_move(u, graph, homes, near, held, weights, bounds, prices, scratch)
                     if best >= 0:
                         heapq.heappush(queue, (cost, np.int64(u)))
         for i in range(num - 1, at - 1, -1):
-            _move(vertices[i], froms[i], graph, homes, near, loads, weights, sends, pricing, changed)
+            _move(vertices[i], froms[i], graph, homes, near, held, weights, sends, pricing, changed)
         if at:
             found += 1
     return found
@@ -405,6 +435,7 @@ def refined(
     num_parts: int,
     most_over_mean: float,
     seed: int,
+    most_vertices: int | None = None,
 ) -> NDArray[np.int32]:
     """Homes with a lower largest and total send volume.
 
@@ -423,23 +454,33 @@ def refined(
         price.
     seed
         The seed of the order in which vertices are looked at.
+    most_vertices
+        The most vertices that a part may have, at least V over the number of parts; None for any number. It
+        holds whatever parts then weigh or send.
     """
     homes = homes.astype(np.int32)
     counted = NeighborParts(indptr, indices, homes, num_parts)
     near = (counted.starts, counted.parts, counted.counts, counted.used)
     sends = send_of(counted.starts, counted.parts, counted.used, homes, num_parts)
     loads = np.bincount(homes, weights, minlength=num_parts)
-    mean = loads.mean()
+    sizes = np.bincount(homes, minlength=num_parts)
+    mean, most_vertices = loads.mean(), most_vertices or len(homes)
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
+    graph, held = (indptr, indices), (loads, sizes)
+    # Where parts may weigh as much as in the first phase, or, if no such part has room, anything.
+    for heaviest in ((most_over_mean + _PHASES[0][1]) * mean, np.inf):
+        if sizes.max() > most_vertices:
+            bounds = (0.0, heaviest, most_vertices)
+            _balancing_pass(graph, homes, near, held, weights, bounds, sends, 0, True)
     best, least = homes.copy(), (np.inf, np.inf)
     for power, looser in _phases(len(indices)):
-        bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean)
-        state = ((indptr, indices), homes, near, loads, weights, bounds, sends)
+        bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean, most_vertices)
+        state = (graph, homes, near, held, weights, bounds, sends)
         order = generator.permutation(len(homes))
         is_due[:] = True
         if loads.max() > bounds[1]:
-            _balancing_pass(*state, power)
+            _balancing_pass(*state, power, False)
         for _ in range(_PASSES):
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(homes):
                 break
