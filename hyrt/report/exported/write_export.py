@@ -13,14 +13,15 @@ from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
-from hyrt.report.exported import plain_gnn
+from hyrt.report.exported import plain_gnn, plain_typed
 from hyrt.report.records.trained_run import TrainedRun
 
 _KINDS = ("gat", "gcn", "gin", "graphsage")
+_TYPED_KINDS = ("hgt", "rgat", "rgcn", "rsage")
 
 
 def plain_arguments(architecture: Architecture) -> dict[str, Any]:
-    """What `PlainGNN` is made with, to have the parameters of a model of hyrt's.
+    """What `PlainGNN`, or of typed graphs `PlainTypedGNN`, is made with, to have the parameters of a model.
 
     Raises
     ------
@@ -28,11 +29,25 @@ def plain_arguments(architecture: Architecture) -> dict[str, Any]:
         If there is no plain module for the kind of model.
     """
     a = architecture
-    if a.kind not in _KINDS:
+    if a.kind not in (*_KINDS, *_TYPED_KINDS):
         raise UnsupportedModel(
             f"model.kind={a.kind or 'of your own'} has no plain PyTorch module: hyrt export writes those of "
-            f"{', '.join(_KINDS)}; `hyrt infer` writes the scores of any"
+            f"{', '.join((*_KINDS, *_TYPED_KINDS))}; `hyrt infer` writes the scores of any"
         )
+    if a.shape is not None:
+        types = a.shape.types
+        return {
+            "kind": a.kind,
+            "types": [list(each) for each in zip(types, a.shape.counts, a.shape.widths, strict=True)],
+            "relations": [[types[source], name, types[end]] for source, name, end in a.shape.relations],
+            "hidden": a.hidden,
+            "num_classes": a.num_classes,
+            "layers": a.layers,
+            "heads": a.heads,
+            "norm": a.norm,
+            "residual": a.residual,
+            **a.options,
+        }
     return {
         "kind": a.kind,
         "in_features": a.in_features,
@@ -89,7 +104,9 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
         result.mkdir()
         save_file(weights, result / "weights.safetensors")
         (result / "arguments.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        source = Path(plain_gnn.__file__).read_text(encoding="utf-8")
+        module = plain_gnn if model.architecture.shape is None else plain_typed
+        assert module.__file__ is not None
+        source = Path(module.__file__).read_text(encoding="utf-8")
         (result / "model.py").write_text(source, encoding="utf-8")
     notes = []
     if trained.graph.topology.edge_weights is not None:

@@ -1,0 +1,358 @@
+"""A GNN over a typed graph, in plain PyTorch: `hyrt export` writes this file beside the weights of a model.
+
+It needs torch and safetensors alone:
+
+    from model import load
+
+    model = load("folder")  # the folder with arguments.json and weights.safetensors
+    scores = model({"paper": x}, {("paper", "cites", "paper"): edge_index})["paper"]
+
+Types and relations are those of the graph that it was trained on, in the form that PyG gives them
+(`data.x_dict` and `data.edge_index_dict`). Parameters have the names and shapes that they have in hyrt.
+Scores are those that hyrt computes over all neighbours, up to rounding. There is no dropout: to train on, add
+what your training needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Edges = Sequence[tuple[Tensor, Tensor, Tensor | None]]
+"""Sources, ends and weights (None for 1) of the edges of each relation; vertices are numbered by type."""
+
+
+def summed(rows: Tensor, ends: Tensor, count: int) -> Tensor:
+    """[count, ...] the sums of the rows of edges at their ends."""
+    return rows.new_zeros(count, *rows.shape[1:]).index_add(0, ends, rows)
+
+
+def softmax_at(scores: Tensor, ends: Tensor, count: int) -> Tensor:
+    """[E, heads] the softmax of the scores of edges over those with the same end."""
+    highest = scores.new_zeros(count, scores.shape[1]).scatter_reduce(
+        0, ends[:, None].expand_as(scores), scores, reduce="amax", include_self=False
+    )
+    weights = (scores - highest[ends]).exp()
+    return weights / summed(weights, ends, count)[ends]
+
+
+def by_type(rows: Tensor, sizes: Sequence[int], weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows, which stand type after type, times the matrix of their type."""
+    parts = [part @ weights[t].T for t, part in enumerate(torch.split(rows, list(sizes)))]
+    if bias is not None:
+        parts = [part + bias[t] for t, part in enumerate(parts)]
+    return torch.cat(parts)
+
+
+class RelationMeans(nn.Module):
+    """R-GCN and R-GraphSAGE: the mean of each relation's neighbours times its matrix, added to the own row.
+
+    Parameters
+    ----------
+    into, out
+        Widths of the rows taken and returned.
+    types, relations
+        How many there are.
+    own_by_type
+        Whether the own row has a matrix for each type.
+    bases, blocks
+        Shared matrices, or blocks along the diagonal, of which those of relations are made; 0 for none.
+    """
+
+    def __init__(
+        self,
+        into: int,
+        out: int,
+        types: int,
+        relations: int,
+        *,
+        own_by_type: bool,
+        bases: int = 0,
+        blocks: int = 0,
+    ) -> None:
+        super().__init__()
+        shape = (
+            (relations, blocks, out // blocks, into // blocks) if blocks else (bases or relations, out, into)
+        )
+        self.weight = nn.Parameter(torch.zeros(shape))
+        self.coefficients = nn.Parameter(torch.zeros(relations, bases)) if bases else None
+        self.own = nn.Parameter(torch.zeros((types, out, into) if own_by_type else (out, into)))
+        self.bias = nn.Parameter(torch.zeros(out))
+
+    def matrix(self, relation: int) -> Tensor:
+        """[out, into] of one relation."""
+        if self.coefficients is not None:
+            return torch.einsum("b,boi->oi", self.coefficients[relation], self.weight)
+        if self.weight.ndim == 4:
+            blocks, out, into = self.weight.shape[1:]
+            diagonal = torch.eye(blocks, dtype=self.weight.dtype, device=self.weight.device)
+            dense = torch.einsum("boi,bc->boci", self.weight[relation], diagonal)
+            return dense.reshape(blocks * out, blocks * into)
+        return self.weight[relation]
+
+    def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
+        total = by_type(x, sizes, self.own) if self.own.ndim == 3 else x @ self.own.T
+        for relation, (sources, ends, weights) in enumerate(edges):
+            each = x.new_ones(len(ends)) if weights is None else weights.to(x.dtype)
+            sums = summed(each, ends, len(x))[:, None]
+            mean = summed(each[:, None] * x[sources], ends, len(x)) / torch.where(sums > 0, sums, 1)
+            total = total + mean @ self.matrix(relation).T
+        return total + self.bias
+
+
+class RelationAttention(nn.Module):
+    """R-GAT: attention within each relation; heads beside each other, or averaged.
+
+    Parameters
+    ----------
+    into
+        Width of the rows taken.
+    head_features
+        Width of the result of a head.
+    heads, relations
+        How many there are.
+    average
+        Whether heads are averaged.
+    """
+
+    def __init__(self, into: int, head_features: int, heads: int, relations: int, *, average: bool) -> None:
+        super().__init__()
+        self.average = average
+        out = head_features if average else heads * head_features
+        self.weight = nn.Parameter(torch.zeros(relations, heads, head_features, into))
+        self.source = nn.Parameter(torch.zeros(relations, heads, head_features))
+        self.destination = nn.Parameter(torch.zeros(relations, heads, head_features))
+        self.own = nn.Parameter(torch.zeros(out, into))
+        self.bias = nn.Parameter(torch.zeros(out))
+
+    def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
+        total = x @ self.own.T + self.bias
+        for relation, (sources, ends, _) in enumerate(edges):
+            rows = torch.einsum("vf,hdf->vhd", x, self.weight[relation])
+            of_source, of_end = (
+                (rows * self.source[relation]).sum(2),
+                (rows * self.destination[relation]).sum(2),
+            )
+            scores = torch.nn.functional.leaky_relu(of_source[sources] + of_end[ends], 0.2)
+            shares = softmax_at(scores, ends, len(x))
+            result = summed(shares[:, :, None] * rows[sources], ends, len(x))
+            total = total + (result.mean(1) if self.average else result.flatten(1))
+        return total
+
+
+class TypedTransformer(nn.Module):
+    """HGT: one softmax over all edges into a vertex, with maps a type, and matrices a relation and head.
+
+    Parameters
+    ----------
+    into, hidden, out
+        Widths of the rows taken, of keys, queries and values, and of the rows returned.
+    heads, types, relations
+        How many there are.
+    """
+
+    def __init__(self, into: int, hidden: int, out: int, heads: int, types: int, relations: int) -> None:
+        super().__init__()
+        self.heads = heads
+        width = hidden // heads
+        for name in ("key", "query", "value"):
+            self.register_parameter(name, nn.Parameter(torch.zeros(types, hidden, into)))
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(types, hidden)))
+        self.result = nn.Parameter(torch.zeros(types, out, hidden))
+        self.result_bias = nn.Parameter(torch.zeros(types, out))
+        self.attention = nn.Parameter(torch.zeros(relations, heads, width, width))
+        self.message = nn.Parameter(torch.zeros(relations, heads, width, width))
+        self.prior = nn.Parameter(torch.zeros(relations, heads))
+        self.gate = nn.Parameter(torch.zeros(types)) if into == out else None
+
+    def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
+        keys, queries, values = (
+            by_type(x, sizes, getattr(self, name), getattr(self, f"{name}_bias")).view(len(x), self.heads, -1)
+            for name in ("key", "query", "value")
+        )
+        scores, messages = [], []
+        for relation, (sources, ends, _) in enumerate(edges):
+            turned = torch.einsum("ehi,hoi->eho", queries[ends], self.attention[relation])
+            scale = self.prior[relation] / keys.shape[2] ** 0.5
+            scores.append((turned * keys[sources]).sum(2) * scale)
+            messages.append(torch.einsum("ehi,hio->eho", values[sources], self.message[relation]))
+        ends = torch.cat([ends for _, ends, _ in edges])
+        shares = softmax_at(torch.cat(scores), ends, len(x))
+        gathered = summed(shares[:, :, None] * torch.cat(messages), ends, len(x)).flatten(1)
+        out = by_type(torch.nn.functional.gelu(gathered), sizes, self.result, self.result_bias)
+        if self.gate is None:
+            return out
+        gate = self.gate.sigmoid().repeat_interleave(torch.tensor(sizes, device=x.device))[:, None]
+        return gate * out + (1 - gate) * x
+
+
+class PlainLearnedRows(nn.Module):
+    """A row for each vertex of a type without features."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(count, width))
+
+
+class PlainInputMaps(nn.Module):
+    """Rows of one width, of the rows of each type.
+
+    Parameters
+    ----------
+    types
+        The name, the vertices in training and the columns of the rows of each type; None where it has none.
+    width
+        Columns of the result.
+    """
+
+    def __init__(self, types: Sequence[tuple[str, int, int | None]], width: int) -> None:
+        super().__init__()
+        self.names = [name for name, _, _ in types]
+        self.maps = nn.ModuleDict(
+            {
+                str(t): nn.Linear(columns, width)
+                for t, (_, _, columns) in enumerate(types)
+                if columns is not None
+            }
+        )
+        self.learned = nn.ModuleDict(
+            {
+                str(t): PlainLearnedRows(count, width)
+                for t, (_, count, columns) in enumerate(types)
+                if columns is None
+            }
+        )
+
+    def forward(self, x: Mapping[str, Tensor]) -> list[Tensor]:
+        """[n, width] of each type."""
+        return [
+            self.maps[str(t)](x[name]) if str(t) in self.maps else self.learned[str(t)].values  # type: ignore[misc]
+            for t, name in enumerate(self.names)
+        ]
+
+
+class PlainTypedGNN(nn.Module):
+    """The layers of a model, each hidden one followed by residual, LayerNorm and ReLU as its arguments say.
+
+    Parameters
+    ----------
+    kind
+        `rgcn`, `rsage`, `rgat` or `hgt`.
+    types
+        As `PlainInputMaps` takes them.
+    relations
+        The type that each relation comes from, its name, and the type it goes to.
+    hidden, num_classes
+        Widths of hidden layers and of the scores.
+    layers
+        The number of layers.
+    heads
+        Attention heads of R-GAT and HGT.
+    norm
+        `layer` or `none`.
+    residual
+        Whether a hidden layer's input is added to its output.
+    bases, blocks
+        Those of R-GCN.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        types: Sequence[tuple[str, int, int | None]],
+        relations: Sequence[tuple[str, str, str]],
+        hidden: int,
+        num_classes: int,
+        layers: int,
+        heads: int = 4,
+        norm: str = "none",
+        residual: bool = False,
+        bases: int = 0,
+        blocks: int = 0,
+    ) -> None:
+        super().__init__()
+        self.relations = [(source, name, end) for source, name, end in relations]
+        self.input = PlainInputMaps(types, hidden)
+        self.layers = nn.ModuleList()
+        counts = (len(types), len(self.relations))
+        for i in range(layers):
+            last = i == layers - 1
+            out = num_classes if last else hidden
+            if kind == "rgat":
+                width = out if last else out // heads
+                self.layers.append(RelationAttention(hidden, width, heads, counts[1], average=last))
+            elif kind == "hgt":
+                self.layers.append(TypedTransformer(hidden, hidden, out, heads, *counts))
+            else:
+                fits = bool(blocks) and not (hidden % blocks or out % blocks)
+                self.layers.append(
+                    RelationMeans(
+                        *(hidden, out, *counts),
+                        own_by_type=kind == "rsage",
+                        bases=bases,
+                        blocks=blocks if fits else 0,
+                    )
+                )
+        self.residual = residual
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers - 1 if norm == "layer" else 0))
+
+    def forward(
+        self,
+        x: Mapping[str, Tensor],
+        edge_index: Mapping[tuple[str, str, str], Tensor],
+        edge_weight: Mapping[tuple[str, str, str], Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Scores of all vertices.
+
+        Parameters
+        ----------
+        x
+            [n, F] rows of each type that had some in training, normalised as for the training ("normalize" in
+            arguments.json). Types without have the vertices, and the rows, of the training.
+        edge_index
+            [2, E] int64, the source and the destination of each edge, numbered within their types, by (source
+            type, name, destination type). A relation that is left out has no edges.
+        edge_weight
+            [E] the weights of the edges of some relations, where the model was trained with some; attention
+            knows none.
+
+        Returns
+        -------
+        [n, num_classes] of each type; those of the types that had labels have a meaning.
+        """
+        parts = self.input(x)
+        sizes = [len(part) for part in parts]
+        starts = dict(zip(self.input.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+        rows = torch.cat(parts)
+        none = torch.empty((2, 0), dtype=torch.int64, device=rows.device)
+        edges = []
+        for relation in self.relations:
+            ends = edge_index.get(relation, none)
+            weights = None if edge_weight is None else edge_weight.get(relation)
+            edges.append((ends[0] + starts[relation[0]], ends[1] + starts[relation[2]], weights))
+        for i, layer in enumerate(self.layers):
+            own, rows = rows, layer(rows, edges, sizes)
+            if i == len(self.layers) - 1:
+                break
+            if self.residual:
+                rows = rows + own
+            if len(self.norms):
+                rows = self.norms[i](rows)
+            rows = rows.relu()
+        return dict(zip(self.input.names, torch.split(rows, sizes), strict=True))
+
+
+def load(folder: str | Path) -> PlainTypedGNN:
+    """The model in a folder that `hyrt export` wrote, in evaluation mode."""
+    from safetensors.torch import load_file
+
+    arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
+    model = PlainTypedGNN(**arguments["model"])
+    model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
+    return model.eval()
