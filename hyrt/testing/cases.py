@@ -340,7 +340,8 @@ def host_arrays(batch: MiniBatch) -> dict[str, NDArray[Any]]:
         named["inputs"] = values.numpy() if isinstance(values, torch.Tensor) else values
     for block in batch.blocks:
         names = ("indptr", "columns", "destinations", "sources", "degrees", "source_degrees", "weights")
-        of_edges = ("edge_weights", "edge_features", "weighted_degrees", "source_weighted_degrees")
-        for what in (*names, *of_edges):
+        of_edges = ("edge_types", "edge_weights", "edge_features", "run_weights")
+        sums = ("weighted_degrees", "source_weighted_degrees")
+        for what in (*names, *of_edges, *sums):
             named[f"blocks[{block.layer - 1}].{what}"] = getattr(block, what)
     return {name: array for name, array in named.items() if array is not None}

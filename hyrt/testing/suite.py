@@ -29,6 +29,7 @@ from hyrt.testing import (
     check_threads,
 )
 from hyrt.testing.trial import OpenFn, Trial
+from hyrt.testing.typed import check_typed
 from hyrt.testing.verdicts import ConformanceError, Failed, Outcome, Report, Skipped, Verdict
 
 _Work = Callable[[Trial], None]
@@ -139,9 +140,14 @@ def all_checks(*, computes: bool) -> list[Check]:
             f"input form {name} gives the same sums", partial(check_sums.input_form_gives_the_same, form=name)
         )
         for name in get_args(InputForm)
-        if name != "rows"
+        # Typed mini-batches have checks of their own.
+        if name not in ("rows", "typed")
     ]
-    sums = [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_sampler)] if computes else []
+    sums = (
+        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_typed), *_checks_of(check_sampler)]
+        if computes
+        else []
+    )
     first = [check for room in (check_form, check_results, check_threads) for check in _checks_of(room)]
     return [*first, *sums, *_checks_of(check_faults), *_checks_of(check_leaks)]
 

@@ -1,0 +1,1 @@
+"""Checks of devices that take mini-batches of typed graphs."""
