@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _GENERATED = "synthetic:"
 _HALVINGS = 12
+_ONE_TYPE = "the performance model knows vertices of one type and one relation"
 
 
 def training_workload(
@@ -206,6 +207,8 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     from hyrt.training.setup import build_sampler
 
     check_predictable(config)
+    if graph.types is not None:
+        raise ConfigError(f"{graph.name} cannot be predicted: {_ONE_TYPE}")
     targets = training_vertices(config, graph)
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
@@ -279,7 +282,7 @@ def check_predictable(config: Config) -> None:
 def why_not_measured(kind: str) -> str:
     """Why nothing says what a kind of model costs, nor can it be measured; empty if neither holds."""
     if find_model(kind).typed:
-        return "the performance model knows vertices of one type and one relation"
+        return _ONE_TYPE
     if not find_model(kind).costs_like and takes_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
     return ""
@@ -308,6 +311,10 @@ def configured_workload(config: Config) -> TrainingWorkload:
     if source in DATASETS:
         return expected_workload(config, published_sizes(DATASETS[source]))
     if source.startswith(_GENERATED):
+        from hyrt.graph.synthetic.spec import parse_spec
+
+        if parse_spec(source).typed:
+            raise ConfigError(f"{source} cannot be predicted: {_ONE_TYPE}")
         return expected_workload(config, generated_sizes(source))
     from hyrt.training.given.opened_graph import opened_graph
 

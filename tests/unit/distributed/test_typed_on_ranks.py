@@ -16,9 +16,11 @@ from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_typed import share_typed
 from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
 from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients
 from hyrt.observe.events import Event, StepGroup
 from hyrt.training.compose import compose_run
+from hyrt.training.given.link_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -36,19 +38,19 @@ GIVEN: dict[str, Any] = {
 
 
 def trained_on(
-    ranks: JoinedRanks | None, given: dict[str, Any]
+    ranks: JoinedRanks | None, given: dict[str, Any], graph: Graph = GRAPH
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     config, heard = build_config(given), list[Event]()
-    prepared = PreparedRun(config, GRAPH)
+    prepared = PreparedRun(config, graph)
     shared: dict[str, Any] = {}
     with ONE_GENERATOR:
         assert prepared.model
     if ranks is not None:
         # Nobody seeds the generator for the run while another still draws.
         ranks.control.add(torch.zeros(1), "control")
-        mine = share_typed(config, GRAPH, ranks, prepared)
+        mine = share_typed(config, graph, ranks, prepared)
         shared = {"shared": mine.shared}
-    parts = compose_run(config, GRAPH, prepared=prepared, emit=heard.append, **shared)
+    parts = compose_run(config, graph, prepared=prepared, emit=heard.append, **shared)
     model = Training(parts).run().model
     losses = [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
     return losses, model.state_dict()
@@ -65,6 +67,21 @@ def test_ranks_train_what_one_process_does(kind: str, size: int) -> None:
         for name, value in state.items():
             torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-5)
             assert torch.equal(value, found[0][1][name])
+
+
+def test_ranks_train_the_links_of_a_relation() -> None:
+    given = {
+        **GIVEN,
+        "data": {"batch_size": 150},
+        "train": {"objective": "links", "epochs": 1, "lr": 0.01},
+        "links": {"relation": "writes", "decoder": "mlp"},
+    }
+    graph = link_graph(build_config(given), small_typed(weights=True))
+    losses, weights = trained_on(None, given, graph)
+    for theirs, state in results_of(2, lambda ranks: trained_on(ranks, given, graph)):
+        np.testing.assert_allclose(theirs, losses, rtol=1e-5)
+        for name, value in state.items():
+            torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-5)
 
 
 def test_rows_of_ranks_are_added_row_by_row() -> None:

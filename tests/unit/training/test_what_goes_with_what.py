@@ -1,0 +1,631 @@
+"""The tables in the documentation that say what goes with what: every cell trains a step, or is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph, with_values
+from hyrt_devices.cuda.device import CudaDevice
+from hyrt_devices.fpga.csim_device import FpgaCsimDevice
+from hyrt_devices.opencl import OpenclDevice
+from in_process import refused as refused_command
+from in_process import run_here
+from typed_cases import small_typed
+from unit.cuda.fake_driver import FakeDriver
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import settings as settings_of_ranks
+from unit.distributed.test_distributed_training import trained_on
+from unit.distributed.test_full_graph_on_ranks import settings as settings_of_full_ranks
+from unit.distributed.test_full_graph_on_ranks import trained_on as trained_full_on
+from unit.distributed.test_typed_on_ranks import trained_on as typed_on_ranks
+
+import hyrt
+from hyrt.config import build_config
+from hyrt.device import DeviceInfo
+from hyrt.distributed.sharing.possible_strategies import why_no_links
+from hyrt.errors import HyrtError
+from hyrt.graph.graph import Graph
+from hyrt.nn.saga.layer import Edge, SagaLayer
+from hyrt.report.exported.write_export import plain_arguments
+from hyrt.sampling.registry import SAMPLERS
+from hyrt.training.given.link_graph import link_graph
+from hyrt.training.given.opened_graph import opened_graph
+
+DOCS = Path(__file__).parents[3] / "docs"
+HEADING = "## What goes with what"
+BARE = random_graph(60, 5, features=4)
+WEIGHTED, FEATURED = with_values(BARE), with_values(BARE, 1)
+RICH = replace(FEATURED, topology=replace(FEATURED.topology, edge_weights=None))
+TYPED, TYPED_WEIGHTED = small_typed(), small_typed(weights=True)
+OWN = {
+    "saint": {"roots": 8},
+    "fastgcn": {"layer_size": 16},
+    "ladies": {"layer_size": 16},
+    "cluster": {"parts": 4},
+    "full": {},
+    "shadow": {"hop_neighbors": 2},
+}
+"""Settings of kinds of samplers that have no fan-outs."""
+
+
+@dataclass
+class Cell:
+    """What a check of a cell has found: how often something worked, and how often it was refused."""
+
+    folder: Path
+    worked: int = 0
+    refusals: int = 0
+    devices: list[str] = field(default_factory=lambda: ["cpu:0"])
+
+    def trains(self, graph: Any, model: Any, **sections: Any) -> Any:
+        """A run of one epoch, which has few steps."""
+        result = hyrt.train(graph, described(model), **self._settings(sections))
+        assert all(torch.isfinite(each).all() for each in result.model.parameters())
+        self.worked += 1
+        return result
+
+    def refuses(self, words: str, graph: Any, model: Any, **sections: Any) -> None:
+        with pytest.raises(HyrtError, match=words) as caught:
+            hyrt.train(graph, described(model), **self._settings(sections))
+        assert "\n" not in str(caught.value)
+        self.refusals += 1
+
+    def _settings(self, sections: dict[str, Any]) -> dict[str, Any]:
+        given = {
+            "train": {"epochs": 1},
+            "balance": {"policy": "static", "predict": False},
+            "evaluate": {"every": 0},
+            "devices": self.devices,
+            **sections,
+        }
+        kind = given.setdefault("sampler", {}).get("kind", "neighbor")
+        if given.get("full_graph"):
+            del given["sampler"]
+        elif kind not in OWN:
+            given["sampler"] = {"fanout": [3, 2], **given["sampler"]}
+            given["data"] = {"batch_size": 32, **given.get("data", {})}
+        return given
+
+
+def described(model: Any) -> Any:
+    """A model by its kind, with few columns."""
+    if not isinstance(model, str):
+        return model
+    heads = {"heads": 2} if model in ("gat", "edge-gat", "rgat", "hgt") else {}
+    return {"kind": model, "hidden": 8, "layers": 2, **heads}
+
+
+A_MACHINE = ("--platform", "a100")
+"""A machine that need not be measured."""
+CHECKS: dict[tuple[str, str, str], Callable[[Cell], None]] = {}
+
+
+def cell(page: str, row: str, *columns: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Enter the check of a row's cells; one of several columns is told which."""
+
+    def enter(check: Callable[..., None]) -> Callable[..., None]:
+        for column in columns:
+            CHECKS[page, row, column] = check if len(columns) == 1 else _bound(check, column)
+        return check
+
+    return enter
+
+
+def _bound(check: Callable[..., None], column: str) -> Callable[[Cell], None]:
+    return lambda found: check(found, column)
+
+
+@cache
+def cells() -> dict[tuple[str, str, str], str]:
+    """The texts of all cells, by page, row and column."""
+    found = {}
+    for page in ("edges", "typed", "links"):
+        lines = (DOCS / f"{page}.md").read_text(encoding="utf-8").split(HEADING)[1].splitlines()
+        rows = [
+            [part.strip() for part in line.strip("|").split("|")] for line in lines if line.startswith("|")
+        ]
+        for row in rows[2:]:
+            assert len(row) == len(rows[0]), row
+            for column, text in zip(rows[0][1:], row[1:], strict=True):
+                found[page, row[0], column] = text
+    return found
+
+
+def test_every_cell_has_a_check() -> None:
+    assert set(CHECKS) == set(cells())
+
+
+@pytest.mark.parametrize("place", CHECKS, ids=" · ".join)
+def test_a_cell_holds(place: tuple[str, str, str], tmp_path: Path) -> None:
+    found, text = Cell(tmp_path), cells()[place]
+    CHECKS[place](found)
+    assert bool(found.refusals) == bool(re.search(r"\brefused\b", text)), text
+    assert bool(found.worked) == (not text.startswith("refused")), text
+
+
+# --- docs/edges.md
+
+
+class Shared(SagaLayer):
+    """A layer of one's own that reads the features of edges, in one loop."""
+
+    edge_features = 1
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.product = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return self.product(edge.src) * edge.data
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return gathered
+
+
+class WeightedSum(SagaLayer):
+    """A layer of one's own that reads the weights of edges."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.product = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return self.product(edge.src) * edge.weight
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return gathered
+
+
+def of_column(column: str) -> tuple[Graph, str]:
+    """A graph whose edges have what a column is of, and a model that reads it."""
+    return (WEIGHTED, "gcn") if column == "weights" else (RICH, "gine")
+
+
+def needs(device: Any) -> None:
+    if not device.probe():
+        pytest.skip(device.missing() or "there is no such device")
+
+
+@cell("edges", "samplers", "weights", "features")
+def samplers(found: Cell, column: str) -> None:
+    graph, model = of_column(column)
+    for kind in sorted(SAMPLERS.declared()):
+        # One that draws by weights needs some.
+        drawn = FEATURED if (kind, column) == ("weighted", "features") else graph
+        found.trains(drawn, model, sampler={"kind": kind, **OWN.get(kind, {})})
+    if column == "weights":
+        found.refuses("sampler.degrees=full", graph, model, sampler={"degrees": "sampled"})
+
+
+@cell("edges", "CPU, mini-batches", "weights", "features")
+def cpu_batches(found: Cell, column: str) -> None:
+    found.trains(*of_column(column))
+
+
+@cell("edges", "CPU, full graph", "weights", "features")
+def cpu_whole(found: Cell, column: str) -> None:
+    found.trains(*of_column(column), full_graph=True)
+
+
+@pytest.fixture(autouse=True)
+def torch_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cuda:0` is the torch device over a double of its driver."""
+    info = DeviceInfo(
+        kind="cuda",
+        index=0,
+        description="a test's",
+        memory_bytes=1 << 30,
+        whole_graphs=True,
+        forms=("rows", "narrow", "cached", "ids", "typed"),
+    )
+    monkeypatch.setattr(CudaDevice, "probe", lambda: [info])
+    monkeypatch.setattr(CudaDevice, "open", lambda info, options: CudaDevice(info, options, FakeDriver()))
+
+
+@cell("edges", "torch devices (`cuda`, `mps`, `xpu`), mini-batches", "weights", "features")
+def torch_batches(found: Cell, column: str) -> None:
+    found.trains(*of_column(column), devices=["cuda:0"])
+
+
+@cell("edges", "torch devices, full graph", "weights", "features")
+def torch_whole(found: Cell, column: str) -> None:
+    found.trains(*of_column(column), devices=["cuda:0"], full_graph=True)
+    if column == "weights":
+        in_chunks = {"fullgraph": {"chunks": 2}}
+        found.refuses("in chunks", *of_column(column), devices=["cuda:0"], full_graph=True, **in_chunks)
+
+
+@cell("edges", "`opencl`, mini-batches", "weights", "features")
+def opencl_batches(found: Cell, column: str) -> None:
+    opencl(found, column)
+
+
+@cell("edges", "`opencl`, full graph", "weights", "features")
+def opencl_whole(found: Cell, column: str) -> None:
+    opencl(found, column, full_graph=True)
+    if column == "weights":
+        for kind in ("gcn", "graphsage", "gin"):
+            model = {"kind": kind, "hidden": 8, "norm": "none"}
+            chunks = {"fullgraph": {"chunks": 2}, "full_graph": True}
+            found.refuses("in chunks", WEIGHTED, model, devices=["opencl:0"], **chunks)
+
+
+def opencl(found: Cell, column: str, **sections: Any) -> None:
+    needs(OpenclDevice)
+    if column == "weights":
+        found.trains(WEIGHTED, "gcn", devices=["opencl:0"], **sections)
+        return
+    found.trains(RICH, hyrt.nn.stack(Shared(4, 8), Shared(8, 3)), devices=["opencl:0"], **sections)
+    found.refuses("gine|edge-gat|opencl", RICH, "gine", devices=["opencl:0"], **sections)
+
+
+@cell("edges", "`fpga`, `fpga-csim`", "weights", "features")
+def fpga(found: Cell, column: str) -> None:
+    needs(FpgaCsimDevice)
+    if column == "weights":
+        found.trains(WEIGHTED, "gcn", devices=["fpga-csim:0"])
+    else:
+        found.refuses("fpga-csim:0", RICH, "gine", devices=["fpga-csim:0"])
+
+
+@cell("edges", "several ranks, mini-batches and full graph", "weights", "features")
+def ranks(found: Cell, column: str) -> None:
+    graph, kind = of_column(column)
+    homes = np.arange(60) % 2
+    given = settings_of_ranks(kind, train={"epochs": 1}, evaluate={"every": 0})
+    for split in (False, True):
+        results_of(2, lambda each, split=split: trained_on(each, graph, homes, given, split=split))
+    whole = settings_of_full_ranks({"kind": kind}, train={"epochs": 1})
+    for split in (False, True):
+        results_of(2, lambda each, split=split: trained_full_on(each, graph, homes, whole, split=split))
+    found.worked += 4
+
+
+@cell("edges", "evaluation and `hyrt infer`", "weights", "features")
+def evaluation(found: Cell, column: str) -> None:
+    for mode in ("full", "sampled"):
+        result = found.trains(*of_column(column), evaluate={"every": 1, "mode": mode})
+        assert 0 <= result.metrics["test"]["accuracy"] <= 1
+    hyrt.save(of_column(column)[0], found.folder / "g.npz")
+    model = of_column(column)[1]
+    command(found, "run", "--data", "g.npz", "--model", model, "train.epochs=1", "--name", "r", "--quiet")
+    command(found, "infer", "runs/r", "-o", "scores.npy")
+    assert np.load(found.folder / "scores.npy").shape == (60, 3)
+
+
+def command(found: Cell, *words: str) -> None:
+    run_here(*words, cwd=found.folder)
+    found.worked += 1
+
+
+@cell("edges", "`hyrt export`", "weights", "features")
+def export(found: Cell, column: str) -> None:
+    graph, kind = of_column(column)
+    exports(found, found.trains(graph, kind).model, told=None if column == "weights" else "gine has no plain")
+    found.worked *= column == "weights"
+
+
+def exports(found: Cell, model: Any, told: str | None) -> None:
+    if told is None:
+        assert plain_arguments(model.architecture)["kind"]
+        found.worked += 1
+        return
+    with pytest.raises(HyrtError, match=told):
+        plain_arguments(model.architecture)
+    found.refusals += 1
+
+
+@cell("edges", "PyG's convolutions (`hyrt.from_pyg`)", "weights", "features")
+def convolutions(found: Cell, column: str) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    if column == "weights":
+        found.trains(WEIGHTED, hyrt.from_pyg(pyg.GraphConv(4, 8), pyg.GraphConv(8, 3)))
+        found.refuses("edge_weight", WEIGHTED, hyrt.from_pyg(pyg.SAGEConv(4, 8), pyg.SAGEConv(8, 3)))
+    else:
+        made = [pyg.GATv2Conv(*ends, edge_dim=1, add_self_loops=False) for ends in ((4, 8), (8, 3))]
+        found.trains(RICH, hyrt.from_pyg(*made))
+        found.refuses("edge_features", RICH, hyrt.from_pyg(pyg.SAGEConv(4, 8), pyg.SAGEConv(8, 3)))
+
+
+@cell("edges", "typed graphs", "weights", "features")
+def typed_edges(found: Cell, column: str) -> None:
+    weights(found) if column == "weights" else features(found)
+
+
+# --- docs/typed.md
+
+ON = "typed graphs"
+KINDS = ("rgcn", "rsage", "rgat", "hgt", "ggnn")
+
+
+@cell("typed", "`cpu`, alone or several", ON)
+def typed_cpu(found: Cell) -> None:
+    for kind in KINDS:
+        found.trains(TYPED, kind)
+    found.trains(TYPED, "rgcn", devices=["cpu:0", "cpu:1"])
+
+
+@cell("typed", "torch devices (`cuda`, `mps`, `xpu`), alone or beside `cpu`", ON)
+def typed_torch(found: Cell) -> None:
+    found.trains(TYPED, "rgcn", devices=["cuda:0"])
+    found.trains(TYPED, "rgcn", devices=["cpu:0", "cuda:0"])
+    found.refuses("cuda:0", TYPED, "rgcn", devices=["cuda:0"], full_graph=True)
+    found.refuses("data.cache", TYPED, "rgcn", devices=["cuda:0"], data={"batch_size": 32, "cache": 0.5})
+
+
+@cell("typed", "`opencl`, `fpga`, `fpga-csim`", ON)
+def typed_kernels(found: Cell) -> None:
+    needs(OpenclDevice)
+    for device in ["opencl:0", *(["fpga-csim:0"] if FpgaCsimDevice.probe() else [])]:
+        found.refuses(f"{device} takes rows of one type of vertices", TYPED, "rgcn", devices=[device])
+
+
+@cell("typed", "`sampler.kind=neighbor`, `full`", ON)
+def typed_samplers(found: Cell) -> None:
+    found.trains(TYPED, "rgcn", sampler={"kind": "neighbor"})
+    found.trains(TYPED, "rgcn", full_graph=True)
+    found.refuses("sampler.on_device=true does not go", TYPED, "rgcn", sampler={"on_device": True})
+    found.refuses("sampler.degrees=sampled does not go", TYPED, "rgcn", sampler={"degrees": "sampled"})
+
+
+@cell("typed", "other kinds of samplers", ON)
+def typed_other_samplers(found: Cell) -> None:
+    for kind in set(SAMPLERS.declared()) - {"neighbor", "full"}:
+        words = f"sampler.kind={kind} does not know the relations"
+        found.refuses(words, TYPED, "rgcn", sampler={"kind": kind, **OWN.get(kind, {})})
+
+
+@cell("typed", "evaluation, sampled and full; `hyrt eval`, `hyrt infer`", ON)
+def typed_evaluation(found: Cell) -> None:
+    for mode in ("full", "sampled"):
+        found.trains(TYPED, "rgcn", evaluate={"every": 1, "mode": mode})
+    typed_run(found)
+    command(found, "eval", "runs/r")
+    command(found, "infer", "runs/r", "-o", "scores.npy")
+    assert np.load(found.folder / "scores.npy").shape == (205, 4)
+
+
+def typed_run(found: Cell, *words: str) -> None:
+    hyrt.save(TYPED, found.folder / "g.npz")
+    given = ("--data", "g.npz", "--model", "rgcn", "model.hidden=8", "train.epochs=1", "--name", "r")
+    command(found, "run", *given, "--quiet", "data.batch_size=32", *words)
+
+
+@cell("typed", "several machines (`torchrun`)", ON)
+def typed_ranks(found: Cell) -> None:
+    given = {
+        "model": {"kind": "rgcn", "hidden": 8},
+        "train": {"epochs": 1},
+        "data": {"batch_size": 32},
+        "balance": {"policy": "static", "predict": False},
+        "devices": ["cpu:0"],
+    }
+    results_of(2, lambda each: typed_on_ranks(each, given))
+    found.worked += 1
+    for words, more in (
+        ("strategy=p3 is of graphs in parts", {"distributed": {"strategy": "p3"}}),
+        ("the whole of a typed graph is trained in one process", {"sampler": {"kind": "full"}, "data": {}}),
+    ):
+        with pytest.raises(HyrtError, match=words):
+            results_of(2, lambda each, more=more: typed_on_ranks(each, {**given, **more}))
+        found.refusals += 1
+
+
+@cell("typed", "checkpoints and `--resume`", ON)
+def typed_checkpoints(found: Cell) -> None:
+    typed_run(found)
+    command(found, "run", "--resume", "runs/r", "train.epochs=2", "--quiet")
+
+
+@cell("typed", "`data.rows` other than `stored`", ON)
+def typed_rows(found: Cell) -> None:
+    source = "synthetic:typed,vertices=400,edges=2000"
+    for rows in ("float16", "bfloat16", "int8"):
+        with pytest.raises(HyrtError, match=f"data.rows={rows}: the rows of a typed graph are read as they"):
+            opened_graph(build_config({"data": {"source": source, "rows": rows}}))
+        found.refusals += 1
+
+
+@cell("typed", "`train.objective=links`", ON)
+def typed_links(found: Cell) -> None:
+    links_of_a_relation(found)
+
+
+@cell("typed", "weights of edges", ON)
+def weights(found: Cell) -> None:
+    for kind in KINDS:
+        if kind in ("rgcn", "rsage"):
+            found.trains(TYPED_WEIGHTED, kind)
+        else:
+            found.refuses("'edge_weight': no layer of the model", TYPED_WEIGHTED, kind)
+    own = hyrt.nn.typed_stack(TYPED_WEIGHTED, OfWeights(6, 6), OfWeights(6, 4))
+    found.trains(TYPED_WEIGHTED, own)
+
+
+class OfWeights(WeightedSum):
+    """The same for relations."""
+
+    edge_types = 5
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return super().apply_edge(edge) * torch.where(edge.type == 0, 0.5, 1.0)
+
+
+class OfFeatures(Shared):
+    """The same for relations."""
+
+    edge_types = 5
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return super().apply_edge(edge) * torch.where(edge.type == 0, 0.5, 1.0)
+
+
+@cell("typed", "features of edges", ON)
+def features(found: Cell) -> None:
+    rows = np.ones((TYPED.num_edges, 1), np.float32)
+    graph = replace(TYPED, topology=replace(TYPED.topology, edge_features=rows))
+    found.trains(graph, hyrt.nn.typed_stack(graph, OfFeatures(6, 6), OfFeatures(6, 4)))
+    for kind in KINDS:
+        found.refuses("'edge_features': no layer of the model", graph, kind)
+
+
+@cell("typed", "`hyrt partition`", ON)
+def typed_partition(found: Cell) -> None:
+    hyrt.save(TYPED, found.folder / "g.npz")
+    words = refused_command("partition", "--data", "g.npz", "--parts", "2", "-o", "parts", cwd=found.folder)
+    assert "does not cut graphs with types of vertices" in words
+    found.refusals += 1
+
+
+@cell("typed", "`hyrt predict`", ON)
+def typed_predict(found: Cell) -> None:
+    hyrt.save(TYPED, found.folder / "g.npz")
+    for data in ("g.npz", "synthetic:typed,vertices=400,edges=2000"):
+        for kind in ("rgcn", "ggnn"):
+            words = refused_command("predict", *A_MACHINE, "--data", data, "--model", kind, cwd=found.folder)
+            assert "vertices of one type" in words
+            found.refusals += 1
+
+
+@cell("typed", "`hyrt export`", ON)
+def typed_export(found: Cell) -> None:
+    for kind in KINDS:
+        told = None if kind in ("rgcn", "rsage", "rgat", "hgt") else f"model.kind={kind} has no plain PyTorch"
+        exports(found, found.trains(TYPED, kind).model, told)
+
+
+@cell("typed", "a torch module of your own", ON)
+def typed_module(found: Cell) -> None:
+    found.trains(TYPED, hyrt.nn.typed_stack(TYPED, OfTypes(6, 6), OfTypes(6, 4)))
+    found.refuses("has types of vertices: give a kind such as", TYPED, torch.nn.Linear(3, 2))
+
+
+class OfTypes(SagaLayer):
+    """A layer of one's own that tells relations apart."""
+
+    edge_types = 5
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.product = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return self.product(edge.src) * torch.where(edge.type == 0, 0.5, 1.0)
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return gathered
+
+
+# --- docs/links.md
+
+LINKS = {"train": {"objective": "links", "epochs": 1}}
+
+
+@cell("links", "`sampler.kind=neighbor`", "links")
+def links_of_batches(found: Cell) -> None:
+    for kind in ("graphsage", "gat"):
+        found.trains(BARE, kind, **LINKS, devices=["cpu:0", "cpu:1"])
+    found.trains(BARE, "gcn", **LINKS, devices=["cuda:0"], links={"decoder": "mlp"})
+    if OpenclDevice.probe():
+        found.trains(BARE, "gcn", **LINKS, devices=["opencl:0"])
+
+
+@cell("links", "[typed graphs](#links-of-a-typed-graph)", "links")
+def links_of_a_relation(found: Cell) -> None:
+    of_relation = {**LINKS, "links": {"relation": "writes"}}
+    found.trains(TYPED, "rgcn", **of_relation)
+    found.trains(TYPED, "rgcn", **of_relation, full_graph=True)
+    given = {
+        "model": {"kind": "rgcn", "hidden": 8},
+        "data": {"batch_size": 64},
+        "balance": {"policy": "static", "predict": False},
+        "devices": ["cpu:0"],
+        **of_relation,
+    }
+    graph = link_graph(build_config(given), TYPED)
+    results_of(2, lambda each: typed_on_ranks(each, given, graph))
+
+
+@cell("links", "`--full-graph`", "links")
+def links_of_the_whole(found: Cell) -> None:
+    found.trains(BARE, "gcn", **LINKS, full_graph=True)
+    found.refuses(
+        "trains on one CPU device", BARE, "gcn", **LINKS, full_graph=True, devices=["cpu:0", "cpu:1"]
+    )
+
+
+@cell("links", "other kinds of samplers", "links")
+def links_of_samplers(found: Cell) -> None:
+    for kind in set(SAMPLERS.declared()) - {"neighbor", "full"}:
+        if kind == "weighted":
+            continue
+        words = f"sampler.kind={kind} does not sample around the ends of links"
+        found.refuses(words, BARE, "gcn", **LINKS, sampler={"kind": kind, **OWN.get(kind, {})})
+    words = "sampler.kind=weighted does not sample around the ends of links"
+    found.refuses(words, WEIGHTED, "gcn", **LINKS, sampler={"kind": "weighted"})
+
+
+@cell("links", "`sampler.on_device`, `data.cache`", "links")
+def links_on_devices(found: Cell) -> None:
+    found.refuses("sampler.on_device=true draws the edges", BARE, "gcn", **LINKS, sampler={"on_device": True})
+    found.refuses("data.cache=0.5 is for predicting vertices", BARE, "gcn", **LINKS, data={"cache": 0.5})
+
+
+@cell("links", "several machines (`torchrun`)", "links")
+def links_of_ranks(found: Cell) -> None:
+    for strategy in ("home", "model-centric"):
+        given = settings_of_ranks("graphsage", **LINKS, distributed={"strategy": strategy})
+        graph = link_graph(build_config(given), BARE)
+        results_of(2, lambda each, g=graph, s=given: trained_on(each, g, np.arange(60) % 2, s))
+        found.worked += 1
+    for words, more in (
+        ("give home or model-centric", {"distributed": {"strategy": "p3"}}),
+        ("distributed.cache counts visits", {"distributed": {"cache": 0.5}}),
+        ("trains the whole graph in one process", {"sampler": {"kind": "full"}, "data": {}}),
+    ):
+        assert words in why_no_links(build_config({**settings_of_ranks("graphsage", **LINKS), **more}))
+        found.refusals += 1
+
+
+@cell("links", "`hyrt predict`", "links")
+def links_predicted(found: Cell) -> None:
+    words = refused_command(
+        "predict", *A_MACHINE, "--data", "synthetic:tiny", "train.objective=links", cwd=found.folder
+    )
+    assert "train.objective=links cannot be predicted" in words
+    found.refusals += 1
+
+
+@cell("links", "a module of your own", "links")
+def links_of_modules(found: Cell) -> None:
+    own = hyrt.nn.stack(Bare(4, 8), Bare(8, 6))
+    found.trains(BARE, own, **LINKS, links={"width": 6})
+    found.refuses("links.decoder=mlp has weights of its own", BARE, own, **LINKS, links={"decoder": "mlp"})
+
+
+class Bare(Shared):
+    """A layer of one's own that looks at rows alone."""
+
+    edge_features = 0
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return self.product(edge.src)
+
+
+@cell("links", "`hyrt export`", "links")
+def links_exported(found: Cell) -> None:
+    words = ("--data", "synthetic:tiny", "train.objective=links", "train.epochs=1", "--quiet")
+    command(found, "run", *words, "--name", "r")
+    command(found, "export", "runs/r", "-o", "out")
+    command(found, "run", *words, "--name", "s", "links.decoder=mlp")
+    told = refused_command("export", "runs/s", "-o", "other", cwd=found.folder)
+    assert "links.decoder=mlp has no plain PyTorch module" in told
+    found.refusals += 1
