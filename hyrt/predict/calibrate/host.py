@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,12 +36,18 @@ _ENOUGH, _AGREE = 3, 0.02
 LEAST = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
+# Its rows are spread over more memory than a processor has addresses of pages for: each costs twice as much.
+HUGE = "synthetic:papers-s,features=4"
+# What the widest rows of the largest graph take, with what is made on the way there.
+HUGE_BYTES = 6e9
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024, 4096)
 _LOADED_BATCH = 1024
-# More than a core's own cache, and than its part of most shared ones.
-_CACHE_BYTES = 2**25
+# What a step reads and writes for each target between two mini-batches of one stage, about: the rows of
+# sources and results of all layers, forward and backward. Where cores have 2 MiB of cache each and share
+# more, sampling and loading take up to 2.5 times as long after a large step as after a small one.
+_STEP_BYTES_PER_TARGET, _MOST_SWEPT_BYTES = 80_000, 2**28
 # Stored values of sparse rows. Shorter ones lie in so few bytes that a core's own cache holds many of them.
 _ROW_ENTRIES = (16, 128)
 # Targets whose sparse rows are loaded: few enough that most rows are left out. Where nearly all are read in
@@ -78,10 +84,16 @@ class Timing:
 
 
 class CacheSweep:
-    """Empties the caches, as the other stages of a run do between two mini-batches of one stage."""
+    """Empties the caches as far as the other stages of a run do between two mini-batches of one stage.
 
-    def __init__(self) -> None:
-        self._buffer = np.ones(_CACHE_BYTES // 8)
+    Parameters
+    ----------
+    targets
+        Of a mini-batch.
+    """
+
+    def __init__(self, targets: int = 400) -> None:
+        self._buffer = np.ones(min(targets * _STEP_BYTES_PER_TARGET, _MOST_SWEPT_BYTES) // 8)
 
     def __call__(self) -> None:
         self._buffer += 1
@@ -142,9 +154,8 @@ def sequential_gb_s(workers: Workers) -> Timing:
 def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
     """The sampling table of a graph, with the spread of every entry."""
     targets = graph.split("train")
-    sweep = CacheSweep()
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
-        sampler = NeighborSampler(graph, targets, _FANOUTS, batch, 0)
+        sampler, sweep = NeighborSampler(graph, targets, _FANOUTS, batch, 0), CacheSweep(batch)
         with Workers(threads, "hyrt.calibrate.sample") as workers:
             for renumbers in (True, False):
                 steps = itertools.count()
@@ -190,7 +201,7 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
                 sampler = SaintSampler(
                     each, each.split("train"), 2, roots, _WALK_LENGTH, 1, 0, coverage=1, workers=workers
                 )
-                sizes, spent = _walked(sampler, settings, workers)
+                sizes, spent = _walked(sampler, settings, workers, CacheSweep(roots))
                 rows.append([1.0, sizes.walk_steps, sizes.scanned_edges])
                 seconds.append(spent)
         launch_s, step_s, scan_s = non_negative(np.array(rows) / np.array(seconds)[:, None]).tolist()
@@ -199,9 +210,10 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
         )
 
 
-def _walked(sampler: SaintSampler, settings: SaintSettings, workers: Workers) -> tuple[BlockSizes, float]:
+def _walked(
+    sampler: SaintSampler, settings: SaintSettings, workers: Workers, sweep: CacheSweep
+) -> tuple[BlockSizes, float]:
     """The sizes of a subgraph, and seconds to sample one."""
-    sweep = CacheSweep()
     spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
         if agree(spent[2:]):
@@ -250,7 +262,7 @@ def _product_s(rows: int, columns: int, width: int) -> float:
         weight.grad = None
         torch.autograd.backward(sparse_linear(sparse, weight), grad)
 
-    return timing(multiply, _SPARSE_REPETITIONS).seconds
+    return timing(multiply, _SPARSE_REPETITIONS, before=CacheSweep()).seconds
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
@@ -263,12 +275,14 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
     return SparseFeatures(indptr, found, np.ones(rows * entries, np.float32), columns)
 
 
-def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
+def loading(
+    graph: Graph, cores: int, forms: Collection[LoadForm] = ("rows", "sparse", "aggregated")
+) -> Iterator[tuple[LoadCost, float]]:
     """The loading table of a graph's size: costs of a row and of its bytes, from two widths, and of a
     mini-batch, from one with few targets.
     """
-    samplers = {
-        form: NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0)
+    drawn = {
+        form: (NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0), CacheSweep(batch))
         for form, batch in (("dense", _LOADED_BATCH), ("sparse", _SPARSE_BATCH), ("few", _FEW_TARGETS))
     }
     count = graph.num_vertices
@@ -281,16 +295,17 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
             np.ones(count * entries, np.float32),
             max(_ROW_ENTRIES),
         )
-        for entries in _ROW_ENTRIES
+        for entries in (_ROW_ENTRIES if "sparse" in forms else ())
     ]
-    sweep = CacheSweep()
     for threads, ((form, model), plan) in itertools.product(thread_counts(cores), _PLANS.items()):
+        if form not in forms:
+            continue
         rows = []
         measured = []
         sources: Sequence[DenseFeatures | SparseFeatures] = sparse if form == "sparse" else dense
-        many, few = samplers["sparse" if form == "sparse" else "dense"], samplers["few"]
+        many, few = drawn["sparse" if form == "sparse" else "dense"], drawn["few"]
         with Workers(threads, "hyrt.calibrate.load") as workers:
-            for source, sampler in ((sources[0], few), (sources[0], many), (sources[1], many)):
+            for source, (sampler, sweep) in ((sources[0], few), (sources[0], many), (sources[1], many)):
                 loader = Loader(source)
                 spent: list[float] = []
                 loaded: list[int] = []

@@ -6,7 +6,7 @@ import datetime
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import product
 from hyrt.predict.calibrate import host as host_measurements
-from hyrt.predict.calibrate.host import LARGE, LEAST, SMALL
+from hyrt.predict.calibrate.host import HUGE, HUGE_BYTES, LARGE, LEAST, SMALL
 from hyrt.predict.calibrate.short_run import short_run
 from hyrt.predict.calibrate.store import (
     accelerators_by_name,
@@ -283,14 +283,21 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     loading: list[tuple[LoadCost, float]] = []
     walking: list[WalkCost] = []
     least = open_graph(LEAST)
-    for graph in (least, small, large):
+
+    def add(graph: Graph, forms: Collection[LoadForm]) -> None:
         graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
-        walking += host_measurements.walking(graph, graph_bytes, cores)
+        walking.extend(host_measurements.walking(graph, graph_bytes, cores))
         if graph is not least:
-            sampling += host_measurements.sampling(graph, graph_bytes, cores)
-            loading += host_measurements.loading(graph, cores)
+            sampling.extend(host_measurements.sampling(graph, graph_bytes, cores))
+            loading.extend(host_measurements.loading(graph, cores, forms))
+
+    for graph in (least, small, large):
+        add(graph, ("rows", "sparse", "aggregated"))
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)
+    if psutil.virtual_memory().available > HUGE_BYTES:
+        # Graphs with sparse rows are smaller.
+        add(open_graph(HUGE), ("rows", "aggregated"))
     host = Host(
         memory_gb_s=random_gb_s,
         macs_per_s=1.0,

@@ -17,7 +17,7 @@ def test_walks_of_three_sizes_tell_what_a_mini_batch_a_step_and_an_edge_cost(
 ) -> None:
     graph = open_graph("synthetic:tiny")
 
-    def walked(edges: int, settings: Any, workers: Any) -> tuple[BlockSizes, float]:
+    def walked(edges: int, settings: Any, workers: Any, sweep: Any) -> tuple[BlockSizes, float]:
         steps, scanned = 3.0 * settings.roots, edges * settings.roots / 4000
         sizes = BlockSizes(vertices=(1.0,), edges=(), walk_steps=steps, scanned_edges=scanned)
         return sizes, 2e-4 + 1.5e-7 * steps + 8e-9 * scanned
@@ -46,7 +46,7 @@ def test_loads_of_three_sizes_tell_what_a_mini_batch_a_row_and_a_byte_cost(
             now[0] += 3e-4 + rows * (4e-8 + self.row_bytes / 9e9)
 
     monkeypatch.setattr(host, "Loader", Loader)
-    monkeypatch.setattr(host, "CacheSweep", lambda: lambda: None)
+    monkeypatch.setattr(host, "CacheSweep", lambda targets: lambda: None)
     monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     for cost, _ in host.loading(graph, 1):
         # Mini-batches differ a bit in size.
