@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
-from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
+from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.hetero_data import read_hetero_data
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset, FeatureRows, names_edges
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
@@ -111,16 +111,8 @@ def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str
                 f"{values.dtype.name} of shape {list(values.shape)}, expected {what} "
                 f"[{edges.shape[1]}{columns}]",
             )
-    kept = np.flatnonzero(edges[0] != edges[1])
-    if len(kept) != num_edges:
-        raise reject(
-            name,
-            next(iter(of_edges)),
-            "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
-            "each pair of vertices one edge, such as with torch_geometric.transforms.ToUndirected or "
-            "coalesce",
-        )
-    order = kept[np.lexsort((edges[0][kept], edges[1][kept]))]
+    remedy = "torch_geometric.transforms.ToUndirected or coalesce"
+    order = edges_in_rows(edges[0], edges[1], num_edges, name, next(iter(of_edges)), remedy)
     found: dict[str, Array] = {}
     for key, values in of_edges.items():
         rows = values.reshape(len(values), -1)[order]

@@ -44,6 +44,8 @@ def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     assert isinstance(rows, TypedRows)
     hidden = new_config(None, [f"model.kind={kind}"]).model.hidden
     arrays = {"topology": graph.topology.nbytes}
+    if graph.topology.edge_weights is not None:
+        arrays["sums of weights"] = _FLOAT_BYTES * graph.num_edges
     for name, table in zip(types.vertex_types, rows.tables, strict=True):
         if table is not None:
             arrays[f"feature rows of {name}"] = table.nbytes

@@ -51,13 +51,44 @@ def test_a_graph_of_dgl_is_its_edges_features_labels_and_masks() -> None:
     ("changes", "says"),
     [
         ({"is_block": True}, "a block of a mini-batch: give the whole graph"),
-        ({"edata": {"w": torch.ones(7)}}, r"edata\['w'\]: .*`g.edata.pop\('w'\)`"),
+        ({"edata": {"h": torch.ones(7)}}, r"edata\['h'\]: of values .*`g.edata.pop\('h'\)`"),
+        ({"edata": {"w": torch.ones(7), "weight": torch.ones(7)}}, r"edata\['w'\]: of values of edges hyrt"),
+        (
+            {"edata": {"w": torch.ones(7)}},
+            r"edata\['w'\]': cannot be used where several edges go .*to_simple",
+        ),
         ({"edges": lambda: (torch.tensor([0]), torch.tensor([6]))}, r"edge 0 \(0 → 6\) does not join two"),
     ],
 )
 def test_what_hyrt_would_drop_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
         open_graph(graph_of(**changes))
+
+
+def test_weights_and_features_are_those_of_the_edges() -> None:
+    ends = SOURCES[:-1], DESTINATIONS[:-1]
+    edata = {"w": torch.arange(1.0, 7), "feat": torch.arange(12.0).reshape(6, 2)}
+    with pytest.warns(DataWarning, match="1 of 6 edges are left out: self loops"):
+        topology = hyrt.load(graph_of(edges=lambda: ends, edata=edata)).topology
+    assert topology.edge_weights is not None
+    assert topology.edge_features is not None
+    rows = np.repeat(np.arange(6), np.diff(topology.indptr)).tolist()
+    given_edges = list(zip(*(side.tolist() for side in ends), strict=True))
+    for k, edge in enumerate(zip(topology.indices.tolist(), rows, strict=True)):
+        given = given_edges.index(edge)
+        assert topology.edge_weights[k] == edata["w"][given]
+        assert topology.edge_features[k].tolist() == edata["feat"][given].tolist()
+    ends = SOURCES[:4], DESTINATIONS[:4]
+    for wrong, says in (
+        ({"w": torch.zeros(4)}, r"edata\['w'\]: value 0.0 at position 0 is no weight"),
+        (
+            {"w": torch.ones(4, 2)},
+            r"edata\['w'\]: float32 of shape \[4, 2\]: weights are one number for each",
+        ),
+        ({"feat": torch.ones(5)}, r"edata\['feat'\] is float32 of shape \[5\], expected numbers \[4, d\]"),
+    ):
+        with pytest.raises(DataError, match=says):
+            hyrt.load(graph_of(edges=lambda: ends, edata=wrong))
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ class TestHeteroData:
             ),
             (
                 lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.ones(12, 2)),
-                r"data\['author', 'writes', 'paper'\].edge_attr: float32 of shape \[12, 2\]: edges of typed "
-                "graphs may have weights, one number for each of 12 edges, and no features: .*`del data",
+                r"data\['author', 'writes', 'paper'\].edge_attr: float32 of shape \[12, 2\]: weights are one "
+                "number for each of 12 edges, and edges of typed graphs have no features: .*`del data",
             ),
             (
                 lambda d: d[TRIPLES[0]].update({"edge_weight": torch.tensor([1.0] * 11 + [-2])}),
@@ -244,7 +244,7 @@ class TestHeterograph:
             ),
             (
                 {"w": torch.ones(12, 3)},
-                r"\.data\['w'\]: float32 of shape \[12, 3\]: edges of typed graphs may",
+                r"\.data\['w'\]: float32 of shape \[12, 3\]: weights are one",
             ),
         ):
             with pytest.raises(DataError, match=message):

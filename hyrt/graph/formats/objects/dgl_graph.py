@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
-from hyrt.graph.formats.objects.dgl_heterograph import read_heterograph
-from hyrt.graph.formats.objects.edge_pairs import rows_of_pairs
+from hyrt.graph.formats.objects.dgl_heterograph import WEIGHTS, read_heterograph
+from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
+from hyrt.graph.formats.objects.edge_weights import as_weights
 from hyrt.graph.formats.objects.hetero_parts import as_mask
-from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_WEIGHT, Dataset, FeatureRows
 from hyrt.graph.labels.foreign_labels import as_targets
 from hyrt.graph.vertex_table import SPLITS
 
@@ -24,6 +25,7 @@ NAME = "DGL graph"
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 # What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
 _OWN = ("_ID", "_TYPE")
+_FEATURES = "feat"
 
 
 def is_dgl(source: Any) -> bool:
@@ -33,6 +35,9 @@ def is_dgl(source: Any) -> bool:
 
 def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
+
+    Of edges, `weight` (or `w`) in `edata` is their weight, and `feat` [E, d] their features; with one of
+    these, no two edges may be equal.
 
     What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
     graph is called in messages. Of others:
@@ -44,20 +49,20 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     Raises
     ------
     DataError
-        Names what is missing or malformed, or what would be dropped: several types of vertices or edges, and
-        values of edges.
+        Names what is missing or malformed, or what would be dropped: other values of edges.
     """
     if getattr(graph, "is_block", False):
         raise DataError(f"{name}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
     vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
     if len(vertex_types) != 1 or len(edge_types) != 1:
         return read_heterograph(graph, name)
-    of_edges = [key for key in graph.edata if key not in _OWN]
-    if of_edges:
-        raise DataError(
-            f"{name}: edata[{of_edges[0]!r}]: hyrt reads no values of edges from DGL, and would leave these "
-            f"out: to train without them, `g.edata.pop({of_edges[0]!r})`"
-        )
+    weights = [key for key in WEIGHTS if key in graph.edata][:1]
+    for key in graph.edata:
+        if key not in (*weights, _FEATURES, *_OWN):
+            raise DataError(
+                f"{name}: edata[{key!r}]: of values of edges hyrt reads one weight, called weight or w, and "
+                f"feat, and would leave this out: to train without it, `g.edata.pop({key!r})`"
+            )
     arrays = {key: _array(graph.ndata, key, name) for key in _READ}
     for key in graph.ndata:
         if key not in _READ and key not in _OWN:
@@ -71,6 +76,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         raise DataError(f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
     sources, destinations = (_numpy(ends) for ends in graph.edges())
     indptr, indices = rows_of_pairs(sources, destinations, len(x), name)
+    held = {key: graph.edata[key] for key in graph.edata if key not in _OWN}
+    of_edges = _of_edges(held, (sources, destinations), len(indices), name)
     left_out = len(sources) - len(indices)
     if left_out:
         _warn(f"{name}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others")
@@ -79,10 +86,34 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         "indices": indices,
         "labels": as_targets(y, name, "label"),
     }
+    dataset |= of_edges
     dataset |= {key: as_mask(arrays[key]) for key in arrays if key.endswith("_mask")}
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
+
+
+def _of_edges(
+    held: Mapping[str, Any], pairs: tuple[Array, Array], num_edges: int, name: str
+) -> dict[str, Array]:
+    """The weights and features of edges, by key of the schema, in the order of the rows."""
+    found: dict[str, Array] = {}
+    for key, tensor in held.items():
+        where, remedy = f"edata[{key!r}]", "dgl.to_simple(g, copy_edata=True, aggregator='sum')"
+        order = edges_in_rows(*pairs, num_edges, name, where, remedy)
+        values = _numpy(tensor)
+        if key != _FEATURES:
+            without = f"`g.edata.pop({key!r})`"
+            weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without, typed=False)
+            found[EDGE_WEIGHT] = weights[order]
+            continue
+        if values.ndim > 2 or len(values) != len(pairs[0]) or values.dtype.kind not in "iufb":
+            raise DataError(
+                f"{name}: {where} is {values.dtype.name} of shape {list(values.shape)}, expected numbers "
+                f"[{len(pairs[0])}, d]"
+            )
+        found[EDGE_FEATURES] = np.ascontiguousarray(values.reshape(len(values), -1)[order], np.float32)
+    return found
 
 
 def _array(data: Mapping[str, Any], key: str, name: str) -> Array:

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 # What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
 _OWN = ("_ID", "_TYPE")
-_WEIGHTS = ("weight", "w", "edge_weight")
+WEIGHTS = ("weight", "w", "edge_weight")
 """What weights of edges are called."""
 
 
@@ -67,9 +67,9 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
     for triple in graph.canonical_etypes:
         held = graph.edges[triple].data
         where = f"g.edges[{', '.join(map(repr, triple))}].data"
-        of_edges = sorted((key for key in held if key not in _OWN), key=lambda key: key not in _WEIGHTS)
+        of_edges = sorted((key for key in held if key not in _OWN), key=lambda key: key not in WEIGHTS)
         # The first is read where it is a weight; anything after it would be dropped.
-        dropped = of_edges[1:] if of_edges and of_edges[0] in _WEIGHTS else of_edges
+        dropped = of_edges[1:] if of_edges and of_edges[0] in WEIGHTS else of_edges
         if dropped:
             raise DataError(
                 f"{name}: {where}[{dropped[0]!r}]: of values of edges hyrt reads one weight, called weight "
@@ -81,6 +81,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             weights[tuple(triple)] = as_weights(
                 *(_numpy(held[key]), len(sources)),
                 *(f"{name}: {where}[{key!r}]", f"`{where}.pop({key!r})`"),
+                typed=True,
             )
     return hetero_dataset(
         HeteroParts(

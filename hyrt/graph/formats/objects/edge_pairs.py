@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.check import reject
 from hyrt.graph.csr import Store, build_csr
 
 Array = NDArray[Any]
@@ -37,3 +38,36 @@ def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: 
     pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
     indptr = build_csr(lambda: iter([pairs]), num_vertices, symmetric=False, emit=indices.append, source=name)
     return indptr, indices.finish()
+
+
+def edges_in_rows(
+    sources: Array, destinations: Array, num_edges: int, name: str, key: str, remedy: str
+) -> NDArray[np.int64]:
+    """[E] which of the given edges each one of `rows_of_pairs` is: values of edges go into this order.
+
+    Parameters
+    ----------
+    sources, destinations
+        The ends of the given edges.
+    num_edges
+        How many there are in rows.
+    name, key
+        What the dataset and the values are called, for messages.
+    remedy
+        What makes one edge of several between two vertices.
+
+    Raises
+    ------
+    DataError
+        If several edges go from one vertex to another, of which one is kept: nobody knows whose values count.
+    """
+    kept = np.flatnonzero(sources != destinations)
+    if len(kept) != num_edges:
+        raise reject(
+            name,
+            key,
+            "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
+            f"each pair of vertices one edge, such as with {remedy}",
+        )
+    order: NDArray[np.int64] = kept[np.lexsort((sources[kept], destinations[kept]))]
+    return order

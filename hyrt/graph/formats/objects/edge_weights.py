@@ -1,4 +1,4 @@
-"""Weights of the edges of one relation, as other libraries hold them."""
+"""Weights of edges, as other libraries hold them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt.errors import DataError
 Array = NDArray[Any]
 
 
-def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
+def as_weights(values: Array, num_edges: int, where: str, remedy: str, *, typed: bool) -> Array:
     """[e] float32 weights of values [e] or [e, 1].
 
     Parameters
@@ -20,11 +20,13 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
     values
         What the library has.
     num_edges
-        e, how many edges the relation has.
+        e, how many edges there are, those of one relation where the graph has several.
     where
         What a user calls the values, for messages.
     remedy
         What a user does to train without them.
+    typed
+        Whether the graph has relations, whose edges have no features.
 
     Raises
     ------
@@ -33,10 +35,10 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
+        features = ", and edges of typed graphs have no features" if typed else ""
         raise DataError(
-            f"{where}: {values.dtype.name} of shape {list(values.shape)}: edges of typed graphs may have "
-            f"weights, one number for each of {num_edges:,} edges, and no features: to train without them, "
-            f"{remedy}"
+            f"{where}: {values.dtype.name} of shape {list(values.shape)}: weights are one number for each of "
+            f"{num_edges:,} edges{features}: to train without them, {remedy}"
         )
     with np.errstate(over="ignore"):
         weights: Array = flat.astype(np.float32)

@@ -118,7 +118,7 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
         for key in given:
             values = _array(held[key], f"{where}.{key}")
             weights[tuple(triple)] = as_weights(
-                values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
+                values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`", typed=True
             )
     return found, weights
 
