@@ -298,9 +298,8 @@ class FullGraphConfig(Section):
     those beyond it live in a file in the run folder (without one, in the system's folder for temporary
     files), which is gone when the run ends. The results are the same. `null` is no limit."""
     device_memory: Bytes | None = None
-    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`;
-    `cpu` beside other devices, or on several ranks) may use. `null` is what the device has; a graph that fits
-    it is not cut then."""
+    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`,
+    `cpu`) may use. `null` is what the device has; a graph that fits it is not cut then."""
     chunks: Index = 0
     """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
     into; edges are cut into P x P chunks. 0 is the least number that fits the device's memory. On several

@@ -38,7 +38,8 @@ Found = tuple[type[Device], DeviceInfo]
 def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     """The backends and devices that the settings name, in their order.
 
-    Several that train the whole graph are one: a `ChunkTeam`.
+    Several that train the whole graph are one: a `ChunkTeam`. So is one that computes chunks, but not by
+    itself, where the settings ask for them.
 
     Parameters
     ----------
@@ -67,9 +68,16 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"devices has {name} twice: give each device once")
-    if config.sampler.whole_graph and (in_chunks or len(found) > 1):
+    if config.sampler.whole_graph and (in_chunks or len(found) > 1 or _is_to_be_cut(config, found)):
         return [(ChunkTeam, _team(config, found))]
     return found
+
+
+def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
+    """Whether a device is asked for chunks that computes them in a team alone, such as the CPU."""
+    backend = found[0][0]
+    alone = issubclass(backend, SharesColumns) and not issubclass(backend, RunsChunks)
+    return config.fullgraph.asks_for_chunks and alone
 
 
 def _team(config: Config, found: Sequence[Found]) -> TeamInfo:
@@ -169,6 +177,12 @@ def open_trainers(
 
 def _check_typed(config: Config, info: DeviceInfo, graph: Graph) -> None:
     """Refuse a device that cannot take rows of several types."""
+    if graph.types is not None and isinstance(info, TeamInfo):
+        raise UnsupportedModel(
+            f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
+            f"{len(graph.types.vertex_types)}: give devices=cpu, and no fullgraph.chunks, "
+            "fullgraph.device_memory and other settings of chunks"
+        )
     if graph.types is not None and "typed" not in info.forms:
         raise UnsupportedModel(
             f"{info.name} takes rows of one type of vertices, and {graph.name} has "

@@ -37,6 +37,9 @@ class RankGatherings:
     """`num_vertices` and `num_edges`: those of the graph."""
     kept_bytes: int
     """What every rank has the memory to keep between steps."""
+    loops: bool = False
+    """Whether a rank has devices that loop over the edges: then all rows travel before any rank adds them
+    up, sums of built-in layers, too."""
 
     __repr__ = one_line
 
@@ -47,7 +50,7 @@ class RankGatherings:
 
     def gathering(self, what: Gathers, dtype: np.dtype[Any], layer: int) -> Gathering:
         """The gathering that layer 1..L asks for."""
-        if isinstance(what, Aggregation) and what.reduce != "max":
+        if isinstance(what, Aggregation) and what.reduce != "max" and not self.loops:
             return SumOnRanks(self.spread, what, dtype)
         edges = self.spread.edges
         inner = gathering_of(what, edges.topology, dtype, layer, edges.vertices)

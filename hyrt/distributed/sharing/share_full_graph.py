@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from hyrt.config import Config
-from hyrt.device.capabilities import RunsChunks, ScoresVertices
+from hyrt.device.capabilities import ScoresVertices
 from hyrt.device.discovery import find_device
 from hyrt.distributed.full_graph.exchanges.exchange import Exchange
 from hyrt.distributed.full_graph.exchanges.needed_rows import NeededRows
@@ -31,9 +31,11 @@ from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.errors import ConfigError, UnsupportedModel, listed
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.graph.graph import Graph
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.checks.on_devices import shares_loops
+from hyrt.nn.saga.checks.on_devices import needs_loops
+from hyrt.nn.saga.layer import SagaLayer
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, StepTotals
 from hyrt.sampling.full.full_sampler import FullSampler
@@ -77,11 +79,14 @@ def share_full_graph(
             "a model of hyrt.nn with --full-graph, or omit --full-graph"
         )
     grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
-    in_chunks = _in_chunks(config, model, ranks)
+    asks = any(ranks.control.exchange_counts([int(asks_for_chunks(config))] * ranks.size, "control"))
+    # Devices loop over the edges of such a model by themselves, once all rows are there.
+    loops = asks and needs_loops(model)
+    in_chunks = asks and not loops
     if in_chunks:
         _check_chunks(config, model, own, grid)
-    elif asks_for_chunks(config):
-        _check_loops(config, model)
+    elif loops:
+        _check_loops(model, grid)
     for number, layer in enumerate(model.layers, 1):
         assert isinstance(layer, Layer)
         parts = layer.parts(multiply_first=False)
@@ -91,7 +96,7 @@ def share_full_graph(
                 f"({type(layer).__name__}) does not gather by sums: give distributed.algorithm=1d"
             )
     spread = _spread_edges(config, graph, own, ranks, grid)
-    whole = _whole_graph(graph, spread, ranks)
+    whole = _whole_graph(graph, spread, ranks, loops=loops)
     sampler = prepared.sampler
     assert isinstance(sampler, FullSampler)
     mine = own.homes[prepared.targets] == grid.row
@@ -121,15 +126,6 @@ def share_full_graph(
     )
     hooks = [ProductsHook(spread, ranks.control)]
     return RankPart(graph.with_features(own.rows), shared, total, None, None, hooks)
-
-
-def _in_chunks(config: Config, model: GNN, ranks: JoinedRanks) -> bool:
-    """Whether ranks compute in chunks: all of them, if one has a device that needs it.
-
-    Devices that loop over edges for layers of `hyrt.nn.SagaLayer`, attention or maxima do so by themselves.
-    """
-    wants = asks_for_chunks(config) and not shares_loops(model)
-    return any(ranks.control.exchange_counts([int(wants)] * ranks.size, "control"))
 
 
 def _all_score(config: Config, ranks: JoinedRanks) -> bool:
@@ -167,15 +163,17 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
         )
 
 
-def _check_loops(config: Config, model: GNN) -> None:
-    """Refuse what does not loop over the edges of such a model at each rank."""
-    backends = [find_device(request.name)[0] for request in config.trained_on]
-    if len(backends) > 1 or not issubclass(backends[0], RunsChunks):
-        raise ConfigError(
-            f"{type(model).__name__} whose layers are loops over edges trains on one device a rank, not with "
-            f"devices={listed(config.devices)} and these settings of fullgraph: give devices=opencl "
-            "or cuda, or devices=cpu without fullgraph.chunks and fullgraph.device_memory"
-        )
+def _check_loops(model: GNN, grid: RankGrid) -> None:
+    """Refuse sums with a vertex's own row, which every rank of a block would add."""
+    for number, layer in enumerate(model.layers, 1):
+        parts = layer.parts(multiply_first=False) if isinstance(layer, Layer) else None
+        gather = None if parts is None or isinstance(layer, SagaLayer) else parts.gather
+        if grid.replication > 1 and isinstance(gather, Aggregation):
+            raise ConfigError(
+                f"layer {number} ({type(layer).__name__}) of a model with norms or residual connections adds "
+                "up rows in chunks, which ranks of one block do not share: give distributed.algorithm=1d, or "
+                "devices=cpu without fullgraph.chunks and fullgraph.device_memory"
+            )
 
 
 def _spread_edges(
@@ -195,7 +193,7 @@ def _spread_edges(
     return SpreadEdges(edges, exchange, replicas)
 
 
-def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks) -> WholeGraph:
+def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks, *, loops: bool) -> WholeGraph:
     """What a rank's trainer takes for the whole graph."""
     edges = spread.edges
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -203,7 +201,7 @@ def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks) -> Whole
     kept = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
     # Columns share the edges of a block, so that each edge is at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
-    gatherings = RankGatherings(spread, graph.num_vertices, num_edges, kept)
+    gatherings = RankGatherings(spread, graph.num_vertices, num_edges, kept, loops)
     return WholeGraph(edges.topology, edges.vertices[: edges.num_own], gatherings)
 
 

@@ -79,6 +79,7 @@ def wanted() -> list[float]:
 @pytest.mark.parametrize(
     "devices",
     [
+        ["cpu"],
         ["cpu:0", "cpu:1"],
         pytest.param(["cpu=1", "opencl=3"], marks=needs_opencl),
     ],

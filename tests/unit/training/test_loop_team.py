@@ -44,7 +44,7 @@ def one_torch_thread() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("devices", [TWO, BOTH], ids="+".join)
+@pytest.mark.parametrize("devices", [["cpu"], TWO, BOTH], ids="+".join)
 @pytest.mark.parametrize("name", KINDS)
 def test_losses_are_those_of_the_cpu(devices: list[str], name: str) -> None:
     wanted = losses(trained(["cpu"], model=KINDS[name])[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.layer_loops import looped_attention
 from hyrt.nn.layer import Layer
 from hyrt.nn.layer_parts import AttentionSum, LayerParts
@@ -36,22 +35,6 @@ def needs_loops(model: torch.nn.Module) -> bool:
     except UnsupportedModel:
         return True
     return False
-
-
-def shares_loops(model: torch.nn.Module) -> bool:
-    """Whether processes that share a whole graph leave its edges to loops of devices.
-
-    Not those of a built-in layer's sum or mean: each process computes these on its cores, in step with what
-    travels, whatever devices the others have.
-    """
-    if not isinstance(model, GNN) or not needs_loops(model):
-        return False
-    return not any(_is_sum(layer) for layer in model.layers)
-
-
-def _is_sum(layer: torch.nn.Module) -> bool:
-    parts = None if isinstance(layer, SagaLayer) else _parts(layer)
-    return parts is not None and isinstance(parts.gather, Aggregation) and parts.gather.reduce != "max"
 
 
 def _parts(layer: torch.nn.Module) -> LayerParts | None:
