@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
 from hyrt.fullgraph.forward import Chain, Gathered
 from hyrt.fullgraph.gradient_sums import GradientSums
 from hyrt.fullgraph.row_stage import Masks
@@ -168,9 +168,8 @@ def _gather_back(
         shapes = ((chain.num_sources, width) for width in parts.message_widths)
         out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
     grad = layer.values
-    of_parameters = gathering.backward(
-        layer.messages, layer.kept, grad, out, at, masks, workers, accumulate=onto_own
-    )
+    over = GatheringPass(workers, at, masks, accumulate=onto_own)
+    of_parameters = gathering.backward(layer.messages, kept, grad, out, over)
     sums.of(gathering.parameters).add(of_parameters)
     for matrix in (grad, *layer.messages, *kept[len(done) :]):
         memory.give(matrix)

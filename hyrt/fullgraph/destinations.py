@@ -1,4 +1,4 @@
-"""Vertices at which a gathering is needed, where it is not needed at all."""
+"""Vertices at which a gathering is needed, where it is not needed at all, and what each pass is given."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -10,7 +10,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks
 from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers
 
 Array = NDArray[Any]
 
@@ -54,6 +57,25 @@ class Destinations:
         rows = np.empty(edges, np.int32)
         _turn_rows(topology.indptr, topology.indices, vertices, starts, rows)
         return cls(vertices, positions, (starts, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringPass:
+    """Where a gathering is needed, and what it may use."""
+
+    workers: Workers
+    """The team of threads that computes."""
+    at: Destinations | None = None
+    """The vertices that gather; all by default."""
+    masks: Masks | None = None
+    """The key of the step's dropout; None drops nothing."""
+    memory: RecycledMatrices | None = None
+    """Forward, where matrices are taken from for what the backward pass needs besides; None where there is
+    none."""
+    overwrite: bool = False
+    """Forward, whether nobody reads the messages afterwards, but `backward` where `reads_messages_back`."""
+    accumulate: bool = False
+    """Backward, whether the gradients are added to what is there."""
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)

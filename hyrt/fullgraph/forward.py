@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
 from hyrt.fullgraph.gathering import Gathering, MeetsGradient, gathering_of
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.input_rows import InputRows
@@ -230,7 +230,8 @@ class Chain:
         in_place = i == 0 and plan.reads_in_place
         mine = not in_place and all(message is not own for message in messages)
         memory = self.memory if keep else None
-        kept = gathering.forward(messages, values, at, masks, workers, memory, overwrite=mine)
+        over = GatheringPass(workers, at, masks, memory, overwrite=mine)
+        kept = gathering.forward(messages, values, over)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if in_place:
             messages = ()
@@ -257,10 +258,10 @@ class Chain:
                     features.columns(at, some, workers)
                     part = first[:, at : at + some.shape[1]]
                     columns = some[:, : part.shape[1]]
-                    gathering.forward((columns,), part, None, None, workers, None, overwrite=True)
+                    gathering.forward((columns,), part, GatheringPass(workers, overwrite=True))
                 self.memory.give(some)
             else:
-                gathering.forward((features.matrix(),), first, None, None, workers, None)
+                gathering.forward((features.matrix(),), first, GatheringPass(workers))
             self._first = first
         return self._first
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
 from hyrt.fullgraph.row_stage import Masks
 from hyrt.fullgraph.saga.looped_gathering import (
     LoopedAttentionGathering,
@@ -32,6 +31,7 @@ from hyrt.nn.whole_graph.maximum import largest_backward_into, largest_into
 from hyrt.nn.whole_graph.spmm import spmm_into
 
 Array = NDArray[Any]
+Arrays = tuple[Array, ...]
 
 # Rows that are scaled at a time, and from how many columns on torch scales them faster than numpy.
 _GRAIN = 8192
@@ -55,17 +55,7 @@ class Gathering(Protocol):
         """Parameters of the layer that edges read."""
         ...
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         """Gather at all vertices, or at some.
 
         Parameters
@@ -73,48 +63,32 @@ class Gathering(Protocol):
         messages
             [V, ...] one row a source each.
         out
-            [V, width], or one row for each of `at`; overwritten.
-        at
-            The vertices; all by default.
-        masks
-            The key of the step's dropout; None drops nothing.
-        workers
-            The team of threads that computes.
-        memory
-            Where matrices are taken from for what `backward` needs besides; None where there is no backward.
-        overwrite
-            Whether nobody reads the messages afterwards, but `backward` where `reads_messages_back`.
+            [V, width], or one row for each of the pass's vertices; overwritten.
+        over
+            The vertices, and what may be used.
 
         Returns
         -------
-        Those matrices.
+        What `backward` needs besides, taken from the pass's memory.
         """
         ...
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         """Take the gradient of what was gathered back to the messages.
 
         Parameters
         ----------
-        messages, kept, at, masks, workers
-            What `forward` was given and returned. Messages are empty unless `reads_messages_back`.
+        messages, kept
+            What `forward` was given and has returned. Messages are empty unless `reads_messages_back`.
         grad
-            [V, width], or one row for each of `at`: the gradient of what was gathered. It may be overwritten.
+            [V, width], or one row for each of the pass's vertices: the gradient of what was gathered; it may
+            be overwritten.
         out
-            The gradients of the messages, overwritten.
-        accumulate
-            Add to `out` instead.
+            The gradients of the messages, overwritten, or added to if the pass says so.
+        over
+            The vertices of `forward`, and what may be used.
 
         Returns
         -------
@@ -185,20 +159,10 @@ class LinearGathering:
         row = one / np.where(degrees > 0, degrees, 1).astype(dtype) if what.reduce == "mean" else None
         return cls(topology, row, None, own, weights)
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        source, own = self.source_scale, self.self_scale
-        if overwrite and source is not None:
-            own = scale_rows(messages[0], source, own, workers)
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        source, own, at = self.source_scale, self.self_scale, over.at
+        if over.overwrite and source is not None:
+            own = scale_rows(messages[0], source, own, over.workers)
             source = None
         spmm_into(
             self.topology.indptr,
@@ -210,24 +174,15 @@ class LinearGathering:
             self_scale=own,
             weights=self.weights,
             rows=None if at is None else at.vertices,
-            workers=workers,
+            workers=over.workers,
         )
         return ()
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         # The transpose: what scaled a row scales a source, and the other way round.
-        row, own = self.row_scale, self.self_scale
+        row, own, at, workers = self.row_scale, self.self_scale, over.at, over.workers
         if at is not None:
             row = None if row is None else row[at.vertices]
             own = None if own is None else own[at.vertices]
@@ -235,7 +190,10 @@ class LinearGathering:
             own = scale_rows(grad, row, own, workers)
         if at is not None and at.turned is not None and self.weights is None:
             spmm_into(
-                *at.turned, grad, out[0], row_scale=self.source_scale, accumulate=accumulate, workers=workers
+                *(*at.turned, grad, out[0]),
+                row_scale=self.source_scale,
+                accumulate=over.accumulate,
+                workers=workers,
             )
             if own is not None:
                 out[0][at.vertices] += own[:, None] * grad
@@ -255,7 +213,7 @@ class LinearGathering:
             weights=self.weights,
             edge_ids=None if self.weights is None else self.topology.transposed_edges,
             positions=None if at is None else at.positions,
-            accumulate=accumulate,
+            accumulate=over.accumulate,
             workers=workers,
         )
         return ()
@@ -306,18 +264,9 @@ class AttentionGathering:
     reads_messages_back: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        kept: tuple[Array, ...] = ()
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        kept: Arrays = ()
+        at, memory = over.at, over.memory
         if memory is not None:
             by_head, ends = (len(out), self.what.heads), (len(out), ENDS * self.what.heads)
             shapes = (by_head, out.shape, by_head, ends)
@@ -334,8 +283,8 @@ class AttentionGathering:
             kept[2] if kept else None,
             slope=self.what.slope,
             rows=None if at is None else at.vertices,
-            mask=self._mask(masks),
-            workers=workers,
+            mask=self._mask(over.masks),
+            workers=over.workers,
         )
         return kept
 
@@ -356,19 +305,10 @@ class AttentionGathering:
         return kept[:2]
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not accumulate, "a layer with attention has messages of its own"
-        turned, (_, _, of_destinations, ends) = self.topology.transposed, kept
+        assert not over.accumulate, "a layer with attention has messages of its own"
+        turned, (_, _, of_destinations, ends), at = self.topology.transposed, kept, over.at
         attend_to_sources_into(
             turned.indptr,
             turned.indices,
@@ -380,9 +320,9 @@ class AttentionGathering:
             out[1],
             slope=self.what.slope,
             rows=None if at is None else at.vertices,
-            mask=self._mask(masks),
+            mask=self._mask(over.masks),
             positions=None if at is None else at.positions,
-            workers=workers,
+            workers=over.workers,
         )
         if at is None:
             np.copyto(out[2], of_destinations)
@@ -409,42 +349,23 @@ class MaximumGathering:
     reads_messages_back: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        winners = None if memory is None else memory.take(out.shape, np.int32)
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        winners = None if over.memory is None else over.memory.take(out.shape, np.int32)
         indptr, indices = self.topology.indptr, self.topology.indices
-        rows = None if at is None else at.vertices
-        largest_into(indptr, indices, messages[0], out, winners, rows=rows, workers=workers)
+        rows = None if over.at is None else over.at.vertices
+        largest_into(indptr, indices, messages[0], out, winners, rows=rows, workers=over.workers)
         return () if winners is None else (winners,)
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         turned = self.topology.transposed
-        result = np.empty_like(out[0]) if accumulate else out[0]
-        positions = None if at is None else at.positions
+        result = np.empty_like(out[0]) if over.accumulate else out[0]
+        positions = None if over.at is None else over.at.positions
         largest_backward_into(
-            turned.indptr, turned.indices, grad, kept[0], result, positions=positions, workers=workers
+            turned.indptr, turned.indices, grad, kept[0], result, positions=positions, workers=over.workers
         )
-        if accumulate:
+        if over.accumulate:
             np.add(out[0], result, out=out[0])
         return ()
 

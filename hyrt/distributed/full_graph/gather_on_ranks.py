@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,8 @@ from numpy.typing import NDArray
 
 from hyrt.distributed.full_graph.exchanges.exchange import Arrival
 from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.gathering import Gathering, MeetsGradient
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.row_stage import Masks
-from hyrt.machine.workers import Workers
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
+from hyrt.fullgraph.gathering import Arrays, Gathering, MeetsGradient
 
 Array = NDArray[Any]
 
@@ -56,17 +54,7 @@ class GatherOnRanks:
         """Parameters of the layer that edges read."""
         return self._inner.parameters
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         spread = self._spread
         given = tuple(spread.with_room(message) for message in messages)
         clock = spread.times.product()
@@ -75,34 +63,23 @@ class GatherOnRanks:
             arrivals += spread.exchange.begin(given[number], ROWS, slot)
         for arrival in arrivals:
             clock.wait(arrival.wait)
-        kept = self._inner.forward(given, out, at or spread.own, masks, workers, memory, overwrite=overwrite)
+        kept = self._inner.forward(given, out, self._own(over))
         clock.end(arrivals)
         spread.add_columns(out)
         return kept
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_own
         if spread.replicas is not None:
-            assert not accumulate, "a sum over both ends has messages of its own"
-        if accumulate:
+            assert not over.accumulate, "a sum over both ends has messages of its own"
+        if over.accumulate:
             # What other vertices' rows were is there.
             for matrix in out:
                 matrix[num:] = 0
         clock = spread.times.product()
-        of_parameters = self._inner.backward(
-            messages, kept, grad, out, at or spread.own, masks, workers, accumulate=accumulate
-        )
+        of_parameters = self._inner.backward(messages, kept, grad, out, self._own(over))
         backs = []
         for slot, number in enumerate(self._travel):
             backs.append(spread.exchange.begin_back(out[number], GRADIENTS, slot))
@@ -112,6 +89,10 @@ class GatherOnRanks:
             clock.wait(partial(back.add, out[number][:num]))
         clock.end(backs)
         return self._of_all_columns(out, of_parameters)
+
+    def _own(self, over: GatheringPass) -> GatheringPass:
+        """Of all rows, those of other ranks gather nothing."""
+        return over if over.at is not None else replace(over, at=self._spread.own)
 
     def _of_all_columns(
         self, out: tuple[Array, ...], of_parameters: Sequence[torch.Tensor]

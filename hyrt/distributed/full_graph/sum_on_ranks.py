@@ -11,10 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.gathering import LinearGathering, scale_rows
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
+from hyrt.fullgraph.gathering import Arrays, LinearGathering, scale_rows
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.whole_graph.spmm import spmm_into
@@ -52,27 +50,17 @@ class SumOnRanks:
         self._is_weighted = factors.weights is not None
         self._waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         spread, edges = self._spread, self._spread.edges
         num, rows = edges.num_own, spread.with_room(messages[0])
-        source, own = self._source_scale, self._self_scale
-        if overwrite and source is not None:
+        source, own, workers = self._source_scale, self._self_scale, over.workers
+        if over.overwrite and source is not None:
             # Before they travel: who gets them does not scale them again.
             own = scale_rows(rows[:num], source[:num], own, workers)
             source = None
         clock = spread.times.product()
         arrivals = spread.exchange.begin(rows, ROWS)
-        chosen = None if at is None else at.vertices
+        chosen = None if over.at is None else over.at.vertices
         weights = edges.block_weights if self._is_weighted else (None,) * len(edges.blocks)
         if edges.grid.multiplies_own:
             spmm_into(
@@ -96,19 +84,10 @@ class SumOnRanks:
         return ()
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, edges = self._spread, self._spread.edges
-        num, own = edges.num_own, self._self_scale
+        num, own, at, workers = edges.num_own, self._self_scale, over.at, over.workers
         if self._row_scale is not None:
             row = self._row_scale[:num] if at is None else self._row_scale[at.vertices]
             if own is not None and at is not None:
@@ -126,14 +105,14 @@ class SumOnRanks:
             self._turned(wave, grad, out[0][wave], at, None, workers, accumulate=False)
             back.send(number)
         replicated = spread.replicas is not None
-        mine = np.empty_like(out[0][:num]) if replicated and accumulate else out[0][:num]
+        mine = np.empty_like(out[0][:num]) if replicated and over.accumulate else out[0][:num]
         if edges.grid.multiplies_own:
-            onto = accumulate and not replicated
+            onto = over.accumulate and not replicated
             self._turned(slice(0, num), grad, mine, at, own, workers, accumulate=onto)
         clock.wait(lambda: back.add(mine))
         clock.end([back])
         found = spread.from_multiplying(mine)
-        if replicated and accumulate:
+        if replicated and over.accumulate:
             np.add(out[0][:num], found, out=out[0][:num])
         elif found is not mine:
             mine[:] = found

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
 from hyrt.fullgraph.row_stage import Masks
 from hyrt.graph.narrow.narrow_rows import as_numbers
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.fused.fused_gather import FusedGather
 from hyrt.nn.fused.layer_loops import (
@@ -31,6 +29,7 @@ from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]
+Arrays = tuple[Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +98,18 @@ class LoopedSumGathering:
         edges = WholeEdges(topology, own is not None, row_scale, loop_scale, weights)
         return cls(edges, LoopedSum(source_scale, own is not None))
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        self.sum.forward(self.edges.by_destination(at), loop_rows(messages[0]), dense := _dense(out), workers)
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        edges, rows = self.edges.by_destination(over.at), loop_rows(messages[0])
+        self.sum.forward(edges, rows, dense := _dense(out), over.workers)
         _give_back(dense, out)
         return ()
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        result = np.empty_like(out[0]) if accumulate else out[0]
-        self.sum.backward(self.edges.by_source(at), grad, result, workers)
-        if accumulate:
+        result = np.empty_like(out[0]) if over.accumulate else out[0]
+        self.sum.backward(self.edges.by_source(over.at), grad, result, over.workers)
+        if over.accumulate:
             np.add(out[0], result, out=out[0])
         return ()
 
@@ -141,40 +122,21 @@ class LoopedMaximumGathering:
     reads_messages_back: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        winners = None if memory is None else memory.take(out.shape, np.int32)
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        winners = None if over.memory is None else over.memory.take(out.shape, np.int32)
         rows, dense = loop_rows(messages[0]), _dense(out)
         loop, _ = largest_loops(rows.shape[1])
-        run_loop(loop, self.edges.by_destination(at), [rows], (dense, winners), None, workers)
+        run_loop(loop, self.edges.by_destination(over.at), [rows], (dense, winners), None, over.workers)
         _give_back(dense, out)
         return () if winners is None else (winners,)
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        result = np.empty_like(out[0]) if accumulate else out[0]
+        result = np.empty_like(out[0]) if over.accumulate else out[0]
         _, loop = largest_loops(grad.shape[1])
-        run_loop(loop, self.edges.by_source(at), [grad], (result,), kept[0], workers)
-        if accumulate:
+        run_loop(loop, self.edges.by_source(over.at), [grad], (result,), kept[0], over.workers)
+        if over.accumulate:
             np.add(out[0], result, out=out[0])
         return ()
 
@@ -198,52 +160,34 @@ class LoopedAttentionGathering:
 
     __repr__ = one_line
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        gather, operands = self._given(messages, masks)
-        kept: tuple[Array, ...] = ()
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        gather, operands = self._given(messages, over.masks)
+        kept: Arrays = ()
+        memory, edges = over.memory, self.edges.by_destination(over.at)
         if memory is not None:
             kept = memory.take((len(out), self.what.heads), out.dtype), memory.take(out.shape, out.dtype)
-        gather.forward(self.edges.by_destination(at), operands, out, kept[0] if kept else None, workers)
+        gather.forward(edges, operands, out, kept[0] if kept else None, over.workers)
         if kept:
             # The gradient takes the place of what was gathered, and both are needed at once.
             np.copyto(kept[1], out)
         return kept
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not accumulate, "a layer with attention has messages of its own"
-        gather, operands = self._given(messages, masks)
+        assert not over.accumulate, "a layer with attention has messages of its own"
+        gather, operands = self._given(messages, over.masks)
         denominators, gathered = kept
         rows, of_sources, of_destinations = out
         run_attention_back(
             gather,
-            self.edges.by_destination(at),
-            self.edges.by_source(at),
+            self.edges.by_destination(over.at),
+            self.edges.by_source(over.at),
             operands,
             (denominators, gathered),
             grad,
             (rows, of_sources, of_destinations),
-            workers,
+            over.workers,
         )
         return ()
 

@@ -10,16 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.destinations import Destinations, GatheringPass
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.saga.combining import check_slots
 from hyrt.nn.saga.gather import SagaSum
 
 Array = NDArray[Any]
+Arrays = tuple[Array, ...]
 
 
 class SagaGathering:
@@ -62,35 +60,17 @@ class SagaGathering:
         if what.program.accumulate == "mean":
             self._scale = dtype.type(1) / np.maximum(degrees + int(what.loops), 1).astype(dtype)
 
-    def forward(
-        self,
-        messages: tuple[Array, ...],
-        out: Array,
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        memory: RecycledMatrices | None,
-        *,
-        overwrite: bool = False,
-    ) -> tuple[Array, ...]:
-        take = None if memory is None else memory.take
-        return self.what.forward(self._edges(at), messages, self._fixed, out, workers, take)
+    def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
+        take = None if over.memory is None else over.memory.take
+        return self.what.forward(self._edges(over.at), messages, self._fixed, out, over.workers, take)
 
     def backward(
-        self,
-        messages: tuple[Array, ...],
-        kept: tuple[Array, ...],
-        grad: Array,
-        out: tuple[Array, ...],
-        at: Destinations | None,
-        masks: Masks | None,
-        workers: Workers,
-        *,
-        accumulate: bool,
+        self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not accumulate, "a layer with messages of both ends has messages of its own"
+        assert not over.accumulate, "a layer with messages of both ends has messages of its own"
         return self.what.backward(
-            self._edges(at), lambda: self._by_source(at), messages, self._fixed, kept, grad, out, workers
+            *(self._edges(over.at), lambda: self._by_source(over.at), messages, self._fixed),
+            *(kept, grad, out, over.workers),
         )
 
     def _edges(self, at: Destinations | None) -> Edges:
