@@ -166,9 +166,12 @@ class CpuDevice(
                 self.info.name,
                 HostDriver(),
                 None,
+                None,
                 described,
                 self._objective,
                 self._free_bytes,
+                # What is copied is there at once.
+                in_flight=1,
             )
             self._shared.threads = self._workers.count
             return self._shared

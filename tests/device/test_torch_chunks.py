@@ -131,8 +131,9 @@ def test_the_least_number_of_chunks_fits_and_operators_take_no_more() -> None:
         kernels = device._chunks._room.kernels
         assert kernels is not None
         memory = kernels._memory
-        lasting = [memory.read, memory.accumulated, *memory.results, memory.rows, memory.starts]
-        lasting += [memory.columns, memory.row_scale, memory.column_scale]
+        [edges], [read] = memory.edges, memory.read
+        lasting = [read, memory.accumulated, *memory.results, edges.rows, edges.starts]
+        lasting += [edges.columns, edges.row_scale, edges.column_scale]
         # The second step allocates what its operators need for a while, and nothing else.
         assert peak_bytes(partial(step, device, batches[1])) <= needed - sum(each.nbytes for each in lasting)
         device.close()
@@ -161,11 +162,11 @@ def test_a_driver_with_less_memory_than_it_says_makes_chunks_smaller(monkeypatch
     load(device, model)
     take, seen = chunk_memory.ChunkMemory.take, []
 
-    def short(places: Any, where: Any) -> Any:
+    def short(places: Any, where: Any, in_flight: int) -> Any:
         seen.append(places.read)
         if len(seen) < 3:
             raise torch.OutOfMemoryError("out of memory")
-        return take(places, where)
+        return take(places, where, in_flight)
 
     monkeypatch.setattr(chunk_memory.ChunkMemory, "take", short)
     [batch, _] = batches_of(graph, model)
@@ -173,6 +174,32 @@ def test_a_driver_with_less_memory_than_it_says_makes_chunks_smaller(monkeypatch
     assert device.num_chunks == 4
     assert seen == sorted(seen, reverse=True)
     device.close()
+
+
+def test_chunks_are_copied_on_a_stream_that_waits_for_what_used_their_memory_last() -> None:
+    graph = random_graph(300, features=19)
+    model = model_of(graph, kind="gcn", layers=3)
+    batches, grads = batches_of(graph, model), []
+    for in_flight in (1, 2, 3):
+        device = opened()
+        device.take_chunks(ChunkOptions(4, in_flight=in_flight))
+        load(device, model)
+        driver = device._driver
+        assert isinstance(driver, FakeDriver)
+        driver.calls.clear()
+        grads.append(step(device, batches[0]).gradients)
+        marks = [(call[1], call[2]) for call in driver.calls if call[0] == "mark"]
+        orders = [(call[1], call[2].stream) for call in driver.calls if call[0] == "order"]
+        copies, compute = device._copies, device._compute
+        copied = sum(stream == copies for stream, _ in marks)
+        # Whatever was copied, computing waits for it; and it waited for what the memory held before.
+        assert orders.count((compute, copies)) == copied
+        assert bool(copied) == (in_flight > 1)
+        if in_flight > 1:
+            waits = orders.count((copies, compute))
+            assert 0 < copied - waits <= 2 * in_flight
+        device.close()
+    assert all(torch.equal(a, b) for other in grads[1:] for a, b in zip(grads[0], other, strict=True))
 
 
 def test_a_device_without_room_says_so_and_goes_on() -> None:

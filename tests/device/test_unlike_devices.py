@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
 from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.opencl import OpenclDevice
+from hyrt_devices.opencl.chunks.chunk_steps import OpenclRoom
 from opencl_steps import opened
 from unit.cuda.fake_driver import FakeDriver
 
-from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.chunked_step import cut_text
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
@@ -39,10 +42,10 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def device_of(kind: str) -> Device:
-    if kind == "torch":
-        return CudaDevice(TORCH, DeviceOptions(), FakeDriver())
-    if kind == "opencl":
-        return opened("chosen")
+    if kind.startswith("torch"):
+        return CudaDevice(TORCH, DeviceOptions(), FakeDriver(reaches=kind == "torch of a chain"))
+    if kind.startswith("opencl"):
+        return opened("tiled" if kind == "opencl with memory" else "chosen")
     return CpuDevice(CpuDevice.probe()[0], DeviceOptions())
 
 
@@ -95,6 +98,47 @@ def test_a_step_is_that_of_the_dense_reference(kinds: list[str], shares: list[fl
             agree(step(team, batch), expected(model, batch, graph))
             assert team.num_chunks == num
     team.close()
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["torch of a chain"] * 3,
+        pytest.param(["opencl with memory", "cpu", "opencl with memory"], marks=needs_opencl),
+    ],
+    ids=lambda each: each[0],
+)
+def test_devices_that_reach_each_other_hand_rows_on(
+    kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits, and as many bytes less from the host as are handed on."""
+    graph = random_graph(90, features=19)
+    model: GNN = shaken(
+        GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, layers=3))
+    )
+    batches = whole_graph(graph, 3, graph.split("train"), ROWS, steps=[0, 1], class_weights=True)
+    results: dict[str, list[StepResult]] = {"in a chain": [], "each from the host": []}
+    for how, found in results.items():
+        if how == "each from the host":
+            for room in (TorchRoom, OpenclRoom):
+                monkeypatch.setattr(room, "reaches", lambda self, other: False)
+        team = team_of(kinds, [1.0] * 3)
+        team.take_chunks(ChunkOptions(5, in_flight=2, filter_below=0.0))
+        load(team, model)
+        for batch in batches:
+            found.append(step(team, batch))
+            agree(found[-1], expected(model, batch, graph))
+        team.close()
+    for chained, alone in zip(*results.values(), strict=True):
+        assert chained.loss_sum == alone.loss_sum
+        pairs = zip(chained.gradients, alone.gradients, strict=True)
+        assert all(np.array_equal(mine, other) for mine, other in pairs)
+        assert chained.chunks is not None
+        assert alone.chunks is not None
+        assert alone.chunks.handed_bytes == 0
+        assert chained.chunks.handed_bytes > 0
+        assert chained.chunks.in_bytes + chained.chunks.handed_bytes == alone.chunks.in_bytes
+        assert "handed on from device to device" in cut_text(chained.chunks.figures())
 
 
 def test_sums_of_gradients_are_added_in_the_order_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -503,7 +503,9 @@ class TorchDevice(
         if self._chunks is None:
             described = self._health.loaded(self._description)
             options = self._chunk_options or ChunkOptions()
-            self._chunks = TorchChunkSteps(self._room_of(described), described, options, self._budget)
+            self._chunks = TorchChunkSteps(
+                self._room_of(described, options.in_flight), described, options, self._budget
+            )
         begun = self._driver.mark(self._compute)
         try:
             result = self._chunks.step(batch, self._parameters)
@@ -523,18 +525,18 @@ class TorchDevice(
         return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
 
     def chunk_room(self, in_flight: int) -> TorchRoom:
-        """One chunk at a time, however many are asked for."""
         with self._health.terminal("chunk_room"):
-            self._shared = self._room_of(self._health.loaded(self._description))
+            self._shared = self._room_of(self._health.loaded(self._description), in_flight)
             return self._shared
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"), self._driver.running(self._compute):
             return self._health.loaded(self._shared).gradients(self._parameters)
 
-    def _room_of(self, described: ModelDescription) -> TorchRoom:
+    def _room_of(self, described: ModelDescription, in_flight: int) -> TorchRoom:
         return TorchRoom(
-            *(self.info.name, self._driver, self._compute, described, self._objective, self._chunk_bytes)
+            *(self.info.name, self._driver, self._compute, self._copies),
+            *(described, self._objective, self._chunk_bytes, in_flight),
         )
 
     def _chunk_bytes(self) -> int:

@@ -52,6 +52,12 @@ class Driver:
         """Time between two marks that were reached."""
         return float(start.elapsed_time(end)) / 1000
 
+    def reaches(self, other: Driver) -> bool:
+        """Whether memory of another device is copied from without a detour over the host's."""
+        if self.device.type != "cuda" or other.device.type != "cuda" or self.device == other.device:
+            return False
+        return bool(self._api.can_device_access_peer(self.device, other.device))
+
     def pinned(self, size: int) -> torch.Tensor:
         """[size] uint8 host memory that is copied to and from without a detour."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)

@@ -68,6 +68,14 @@ class Launcher:
         self._note("copy in" if self.about else "copy", event)
         return event
 
+    def copy(self, buffer: Any, source: Any, size_bytes: int) -> Any:
+        """Copy the first bytes of a buffer of any device of the context."""
+        event = self._cl.enqueue_copy(
+            self._queue, buffer, source, byte_count=size_bytes, wait_for=self._waited()
+        )
+        self._note("copy in" if self.about else "copy", event)
+        return event
+
     def read(self, array: NDArray[Any], buffer: Any) -> Any:
         """Copy a buffer to a host array, which holds it after `finish`, or the event."""
         event = self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False, wait_for=self._waited())

@@ -44,6 +44,21 @@ class ChunkKernels(Protocol):
         """Copy what lies there to [n, width] float32 rows, for `put`s to come, or to be read after `wait`."""
         ...
 
+    def offer_rows(self) -> Any:
+        """What lies in `read`, as `take_rows` of a device takes it that reaches this one's memory.
+
+        Called right after it was brought. It stays as it is until `keep_rows` is called.
+        """
+        ...
+
+    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
+        """Bring [num_rows, width] float32 rows that another device offers to `read`; tells when that ends."""
+        ...
+
+    def keep_rows(self, until: Any) -> None:
+        """Let what is written to `read` from now on wait until another device's `take_rows` is through."""
+        ...
+
     def settle(self, rows: Array) -> None:
         """Until what `put` reads of an array, or `get` writes to it, is through.
 

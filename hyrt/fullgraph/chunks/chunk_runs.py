@@ -15,6 +15,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.chunks.chunked_replica import ChunkedReplica
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.fullgraph.chunks.filter_limits import measured_limit
+from hyrt.fullgraph.chunks.row_chain import chains
 from hyrt.fullgraph.chunks.together import Together
 from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, asked_too_few, least_grid
 from hyrt.fullgraph.grid.place_sizes import given_width
@@ -36,6 +37,12 @@ class ChunkRoom(Protocol):
 
     def free_bytes(self) -> int:
         """How much chunks may take, while none of them is there."""
+        ...
+
+    def reaches(self, other: ChunkRoom) -> bool:
+        """Whether rows are copied straight out of the memory of another device, and so come sooner than from
+        the host.
+        """
         ...
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
@@ -111,6 +118,8 @@ class ChunkRuns:
             reads=sum(reader.reads for reader in readers),
             filtered=sum(reader.filtered for reader in readers),
             spared_bytes=sum(reader.spared_bytes for reader in readers),
+            handed_bytes=sum(reader.handed_bytes for reader in readers),
+            devices=len(readers),
             filter_s=sum(reader.filter_s for reader in readers),
         )
 
@@ -178,6 +187,7 @@ class ChunkRuns:
             *(self._model, whole, batch.inputs, batch.targets, grid, self._options.order, self._host),
             shares=self._shares,
             limits=self._limits,
+            chains=chains(len(self._rooms), lambda one, other: self._rooms[one].reaches(self._rooms[other])),
         )
         return chunked, Together(kernels, [room.errors for room in self._rooms])
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels, Place
 from hyrt.fullgraph.chunks.layer_edges import LayerEdges
+from hyrt.fullgraph.chunks.row_chain import ChainedRows, ChunkNumbers, RowChain, handed_on
 from hyrt.fullgraph.chunks.row_reader import RowReader
 from hyrt.fullgraph.chunks.together import Together
 from hyrt.fullgraph.chunks.travelling_rows import ComingRows, TravellingRows, remote_features
@@ -70,6 +71,8 @@ class ChunkedReplica:
     limits
         For each of them, the useful fraction of an interval's rows below which only those are copied for a
         chunk; used where what is accumulated stays.
+    chains
+        Devices that hand rows on to each other, in their order; where they do so, what is accumulated stays.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class ChunkedReplica:
         memory: RecycledMatrices,
         shares: Sequence[float] = (1.0,),
         limits: Sequence[float] = (0.0,),
+        chains: Sequence[Sequence[int]] = (),
     ) -> None:
         self.whole = whole
         self.targets = targets
@@ -129,6 +133,9 @@ class ChunkedReplica:
         widest = max(max(self._given_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
         self.readers = [RowReader(most * widest, memory) for _ in shares]
         """What brings rows to each device."""
+        self._chains = [chain for chain in chains if len(chain) > 1]
+        # What is handed on in the pass of a layer in a direction.
+        self._handed: dict[tuple[int, bool], dict[ChunkNumbers, ChunkNumbers]] = {}
         self._first: Array | None = None
         self._remote: Array | None = None
         """[h, features] of remote vertices, while they are read."""
@@ -351,13 +358,15 @@ class ChunkedReplica:
         """
         own, every = range(self.grid.vertices.num), range(self.grid.sources.num)
         columns = self._columns[self._edges(i).destinations]
+        chain = self._chain(i, columns, every, back=False)
 
         def gather(
             member: int, kernels: ChunkKernels, into: Sequence[int], reads: Sequence[int], **ends: bool
         ) -> None:
             read = partial(self._read, kernels, self.readers[member], i, rows)
+            chained = ChainedRows(chain, kernels, self.readers[member])
             at_end = partial(done, kernels)
-            self._gather(kernels, i, into, reads, read, moved, at_end, back=False, **ends)
+            self._gather(kernels, i, into, reads, read, chained, moved, at_end, back=False, **ends)
 
         coming = self._coming(together, rows)
         ahead = [0] * len(columns)
@@ -378,8 +387,9 @@ class ChunkedReplica:
 
         def compute(member: int, kernels: ChunkKernels) -> None:
             begun, others = columns[member][: ahead[member]], columns[member][ahead[member] :]
-            gather(member, kernels, begun, every[len(own) :], begins=False)
-            gather(member, kernels, others, every)
+            with chain.part():
+                gather(member, kernels, begun, every[len(own) :], begins=False)
+                gather(member, kernels, others, every)
 
         together.run(compute)
         if coming is not None and len(every) == len(own):
@@ -410,13 +420,21 @@ class ChunkedReplica:
         moves = self._moves or self._travelling is not None
         moved = self._matrix(cut, self._widths(i)[1]) if moves else None
 
-        def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None], **ends: bool) -> None:
-            def compute(member: int, kernels: ChunkKernels) -> None:
-                def read(j: int, useful: Array | None) -> None:
-                    self.readers[member].read(kernels, _part(grad, edges.destinations, j), useful)
+        def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None]) -> None:
+            reads = range(edges.destinations.num)
+            chain = self._chain(i + 1, columns, reads, back=True)
 
-                reads, at_end = range(edges.destinations.num), partial(done, kernels)
-                self._gather(kernels, i + 1, columns[member], reads, read, moved, at_end, back=True, **ends)
+            def compute(member: int, kernels: ChunkKernels) -> None:
+                reader, at_end = self.readers[member], partial(done, kernels)
+                chained = ChainedRows(chain, kernels, reader)
+
+                def read(j: int, useful: Array | None) -> None:
+                    reader.read(kernels, _part(grad, edges.destinations, j), useful)
+
+                with chain.part():
+                    self._gather(
+                        kernels, i + 1, columns[member], reads, read, chained, moved, at_end, back=True
+                    )
 
             together.run(compute)
 
@@ -453,6 +471,21 @@ class ChunkedReplica:
             together.run(compute)
         self._memory.give(moved)
 
+    def _chain(
+        self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, back: bool
+    ) -> RowChain:
+        """What devices hand on in a pass of layer i; nothing where rows change after they were brought."""
+        changes = self._model.input_dropout > 0 and i == 0
+        if not self._chains or self._moves or changes or self._travelling is not None:
+            return RowChain()
+        if (i, back) not in self._handed:
+            edges, aggregation = self._edges(i), self._model.layers[i].aggregation
+            needs = partial(edges.reads_all, aggregation=aggregation, back=back)
+            self._handed[i, back] = {}
+            for chain in self._chains:
+                self._handed[i, back] |= handed_on(chain, columns, reads, needs)
+        return RowChain(self._handed[i, back])
+
     def _gather(
         self,
         kernels: ChunkKernels,
@@ -460,6 +493,7 @@ class ChunkedReplica:
         columns: Sequence[int],
         reads: Sequence[int],
         read: Callable[[int, Array | None], None],
+        chained: ChainedRows,
         moved: Array | None,
         done: Callable[[int], None],
         *,
@@ -477,6 +511,8 @@ class ChunkedReplica:
             The intervals that are added to, and those that are read.
         read
             Brings the rows of an interval, or some of them, that are read.
+        chained
+            Brings them from another device instead, or hands them on.
         moved
             [rows, width] where sums wait on the host while others are added to.
         done
@@ -490,7 +526,9 @@ class ChunkedReplica:
         accumulated, others = (
             (edges.sources, edges.destinations) if back else (edges.destinations, edges.sources)
         )
-        width = self._given_width(i) if back else self._widths(i)[0]
+        width, read_width = self._given_width(i), self._widths(i)[0]
+        if not back:
+            width, read_width = read_width, width
         if not reads:
             # Of a process without targets.
             for column in columns:
@@ -518,11 +556,17 @@ class ChunkedReplica:
                 if visit.read != there:
                     if chunk.useful is not None:
                         kernels.name(f"{name}, {len(chunk.useful):,} of {others.length(visit.read):,} rows")
-                    read(visit.read, chunk.useful)
+                    chained.bring(
+                        (visit.accumulated, visit.read),
+                        partial(read, visit.read, chunk.useful),
+                        others.length(visit.read),
+                        read_width,
+                    )
                     kernels.name(name)
                     there = visit.read
                 kernels.gather(i, chunk.edges, chunk.row_scale, chunk.column_scale, own=own, back=back)
             if visit.is_last:
+                chained.settle()
                 if ends:
                     done(visit.accumulated)
                 else:

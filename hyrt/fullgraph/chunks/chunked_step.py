@@ -68,6 +68,10 @@ class ChunkedStep:
     filter_s: float = 0.0
     """`reads`, `filtered`, `spared_bytes`, `filter_s`: for how many chunks rows of an interval were copied,
     for how many of them the host had filtered these, what was not copied for that, and how long it took."""
+    handed_bytes: int = 0
+    """Of rows that a device got from another one instead of the host."""
+    devices: int = 1
+    """How many computed columns."""
 
     def figures(self) -> dict[str, float]:
         """All of it, for records."""
@@ -87,6 +91,10 @@ def cut_text(figures: Mapping[str, float]) -> str:
         f"{num} x {num} chunks of {int(figures['vertices']):,} vertices",
         f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step",
     ]
+    if figures.get("handed_bytes"):
+        said.append(f"{size(figures['handed_bytes'])} handed on from device to device")
+    elif figures.get("devices", 1) > 1:
+        said.append("each device gets its rows from the host")
     if figures["host_bytes"]:
         in_file = f", {size(figures['file_bytes'])} of it in a file" if figures["file_bytes"] else ""
         said.append(f"{size(figures['host_bytes'])} swapped to the host{in_file}")

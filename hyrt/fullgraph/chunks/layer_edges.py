@@ -149,6 +149,13 @@ class LayerEdges:
             return GatheredChunk(edges, None, _some(scale, useful), useful)
         return GatheredChunk(edges, scale, None, useful)
 
+    def reads_all(self, accumulated: int, read: int, aggregation: Aggregation, *, back: bool) -> bool:
+        """Whether all rows of an interval are read for another; parameters as for `chunk`."""
+        if self._rows(accumulated, read, back=back) is not None:
+            return False
+        chunks = self.chunk, self.own
+        return any(each(accumulated, read, aggregation, back=back) is not None for each in chunks)
+
     def _own_ends(self, accumulated: int, read: int, *, back: bool) -> tuple[Array, Array]:
         """Where destinations that are also among the sources stand in both intervals: that which is added to,
         and that which is read.

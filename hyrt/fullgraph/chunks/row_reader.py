@@ -36,10 +36,12 @@ class RowReader:
         """`reads`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, how often rows of an interval were
         copied for a chunk, for how many chunks they were filtered, what was not copied for that, and how long
         filtering took."""
+        self.handed_bytes = 0
+        """Since `begin`, what other devices have handed on instead."""
 
     def begin(self) -> None:
         """Count from 0 again."""
-        self.reads = self.filtered = self.spared_bytes = 0
+        self.reads = self.filtered = self.spared_bytes = self.handed_bytes = 0
         self.filter_s = 0.0
 
     def read(self, kernels: ChunkKernels, rows: Array, useful: Array | None) -> None:

@@ -18,6 +18,10 @@ class Entered(Protocol):
     def __call__(self) -> AbstractContextManager[None]: ...
 
 
+class PartnerLost(Exception):
+    """What a device waits for will not come, since another one has failed."""
+
+
 class MemberLost(Exception):
     """One of several devices has failed.
 
@@ -62,6 +66,8 @@ def run_together(parts: Sequence[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    # Who has only waited for one that failed is not lost.
+    errors = {member: error for member, error in errors.items() if not isinstance(error, PartnerLost)}
     for member, error in sorted(errors.items()):
         if not isinstance(error, DeviceOutOfMemory):
             raise MemberLost(member, error) from error

@@ -43,6 +43,8 @@ class ChunkPrediction:
     """Of them, what has to live in a file."""
     bound: str
     """What bounds the epoch, in words."""
+    on_all: ChunkPrediction | None = None
+    """On all accelerators of the platform that share the graph, where there are several."""
 
     @property
     def reads(self) -> int:
@@ -54,6 +56,11 @@ class ChunkPrediction:
         """For how many of them the host filters the rows."""
         return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
 
+    @property
+    def handed(self) -> int:
+        """For how many chunks a device gets rows from the one before it, under their switch."""
+        return sum("passed on" in task.name for task in self.epoch.tasks)
+
     def to_json(self) -> dict[str, Any]:
         """As `hyrt predict --json` prints it."""
         return {
@@ -63,6 +70,7 @@ class ChunkPrediction:
             "columns": list(self.columns),
             "reads": self.reads,
             "filtered": self.filtered,
+            "handed": self.handed,
             "in_flight": self.in_flight,
             "epoch_s": self.epoch.seconds,
             "copy_s": self.epoch.copy_s,
@@ -71,6 +79,7 @@ class ChunkPrediction:
             "swapped_bytes": {name: round(num_bytes) for name, num_bytes in self.swapped.items()},
             "file_bytes": round(self.file_bytes),
             "bound": self.bound,
+            "on_all": None if self.on_all is None else self.on_all.to_json(),
         }
 
     def lines(self) -> list[str]:
@@ -82,15 +91,17 @@ class ChunkPrediction:
         dealt = ""
         if len(self.columns) > 1:
             dealt = f" · {', '.join(map(str, self.columns))} columns each"
+        handed = f" · rows of {self.handed:,} chunks handed on under a switch" if self.handed else ""
         filtered = f" · rows filtered for {self.filtered:,} of {self.reads:,} chunks" if self.filtered else ""
         in_file = f", {size(self.file_bytes)} of it in a file" if self.file_bytes else ""
         width = max(map(len, self.swapped), default=0)
         return [
             f"in chunks on {self.device}: epoch {duration(epoch.seconds)} · {num} x {num} chunks of "
-            f"{self.vertices:,} vertices, {self.in_flight} in flight{dealt} · {copied}{filtered} · "
+            f"{self.vertices:,} vertices, {self.in_flight} in flight{dealt} · {copied}{filtered}{handed} · "
             f"computing {duration(epoch.compute_s)} ◀ bound by {self.bound}",
             f"swapped to the host: {size(sum(self.swapped.values()))}{in_file}:",
             *(f"  {name:{width}} {size(num_bytes):>9}" for name, num_bytes in self.swapped.items()),
+            *([] if self.on_all is None else self.on_all.lines()[:1]),
         ]
 
 
@@ -111,14 +122,31 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
     if not config.sampler.whole_graph:
         return None
     trainers, shares = named_trainers(platform, work, config)
+    several = []
     if len(trainers) < 2:
-        trainers = _first_accelerator(platform, work)
+        several = _accelerators(platform, work)
+        trainers = several[:1]
     if not trainers:
         return None
     if len(trainers) == 1 and not asked.asks_for_chunks:
         budget = min(free_bytes(trainers[0]), asked.device_memory or math.inf)
         if sum(whole_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
+    found = _simulated(platform, work, config, trainers, shares)
+    if found is None or len(several) < 2:
+        return found
+    return replace(found, on_all=_simulated(platform, work, config, several, ()))
+
+
+def _simulated(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config,
+    trainers: Sequence[PlatformTrainer],
+    shares: Sequence[float],
+) -> ChunkPrediction | None:
+    """An epoch on some trainers; None where no chunks fit."""
+    asked = config.fullgraph
     chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
     team = None if chunked is None else PredictedTeam.of(chunked, trainers, platform.host, config, shares)
     if chunked is None or team is None:
@@ -175,9 +203,9 @@ def _kind(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _first_accelerator(platform: Platform, work: TrainingWorkload) -> list[PlatformTrainer]:
+def _accelerators(platform: Platform, work: TrainingWorkload) -> list[PlatformTrainer]:
     there = [each for each in platform.trainers(work.model) if not each.is_host]
-    return [each for each in there if each.device.design is None][:1]
+    return [each for each in there if each.device.design is None]
 
 
 def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer]) -> str:

@@ -99,6 +99,8 @@ class PredictedTeam:
             filter_below=config.fullgraph.filter_below,
             order=config.fullgraph.order,
             room=self.in_flight,
+            # Where no devices share a switch, each is a chain of its own.
+            chain=True,
             shares=self.shares,
         )
         grid = expected_grid(work.degrees, self.intervals)

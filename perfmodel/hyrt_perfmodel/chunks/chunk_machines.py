@@ -69,7 +69,7 @@ def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
 
 
 def team_machine(trainers: Sequence[PlatformTrainer], host: Host) -> ChunkMachine:
-    """Some trainers of a platform that share a graph, each with a link of its own.
+    """Some trainers of a platform that share a graph.
 
     Parameters
     ----------
@@ -79,10 +79,18 @@ def team_machine(trainers: Sequence[PlatformTrainer], host: Host) -> ChunkMachin
         The host, which filters rows for them.
     """
     devices = tuple(_rates(each.device, each.rates, fused=not each.is_host) for each in trainers)
+    switches: list[int] = []
+    links: dict[object, float] = {}
+    for number, each in enumerate(trainers):
+        # One that shares none has a link of its own, by its name.
+        switch: object = each.name if each.switch is None else each.switch
+        shared = each.device.switch_gb_s
+        links.setdefault(switch, devices[number].link_bytes_per_s if shared is None else shared * _GB)
+        switches.append(list(links).index(switch))
     return ChunkMachine(
         devices=devices,
-        switches=tuple(range(len(devices))),
-        switch_bytes_per_s=tuple(rates.link_bytes_per_s for rates in devices),
+        switches=tuple(switches),
+        switch_bytes_per_s=tuple(links.values()),
         filter_bytes_per_s=_filter_bytes_per_s(host),
     )
 

@@ -255,6 +255,8 @@ class PlatformTrainer:
     """The host's rates with one thread, where they were measured."""
     is_host: bool = False
     """Whether the host's cores are the trainer: its threads are part of the assignment."""
+    switch: int | None = None
+    """The number of the switch that it shares with others; None where it has its own way to host memory."""
 
     def taken(self, work: Workload) -> Workload:
         """The work as it reaches the trainer: its rows are dense where it does not take sparse ones, and
@@ -318,12 +320,12 @@ class Platform:
                 )
             )
         numbers: Counter[str] = Counter()
-        for each in self.accelerators:
+        for entry, each in enumerate(self.accelerators):
             device, rates = replace(each, count=1), _rates(each, model)
+            switch = None if each.switch_gb_s is None else entry
             for _ in range(each.count):
-                found.append(
-                    PlatformTrainer(name=f"{each.kind}:{numbers[each.kind]}", device=device, rates=rates)
-                )
+                name = f"{each.kind}:{numbers[each.kind]}"
+                found.append(PlatformTrainer(name=name, device=device, rates=rates, switch=switch))
                 numbers[each.kind] += 1
         return tuple(found)
 

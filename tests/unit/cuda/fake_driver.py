@@ -25,10 +25,11 @@ class Mark:
 class FakeDriver:
     """See `hyrt_devices.cuda.driver.Driver`."""
 
-    def __init__(self, free: int = 1 << 30) -> None:
+    def __init__(self, free: int = 1 << 30, *, reaches: bool = False) -> None:
         self.device = torch.device("cpu")
         self.calls: list[tuple[object, ...]] = []
         self.free = free
+        self._reaches = reaches
         self.pinned_bytes = 0
         self.broken: Exception | None = None
         self._numbers = itertools.count()
@@ -59,6 +60,9 @@ class FakeDriver:
 
     def seconds(self, start: Mark, end: Mark) -> float:
         return end.at - start.at
+
+    def reaches(self, other: FakeDriver) -> bool:
+        return self._reaches
 
     def pinned(self, size: int) -> torch.Tensor:
         self.pinned_bytes += size

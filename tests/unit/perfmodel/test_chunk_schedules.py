@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hyrt_perfmodel.chunks.chunk_costs import ChunkRates, GatheringLayer
 from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine
+from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine, team_machine
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import simulate_epoch
 from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
@@ -243,6 +243,8 @@ def test_a_platform_with_two_switches() -> None:
     found = chunk_machine(load_platform("8x-p100"), "gcn")
     assert found.switches == (0, 0, 0, 0, 1, 1, 1, 1)
     assert found.switch_bytes_per_s == (12e9, 12e9)
+    shared = load_platform("8x-p100")
+    assert team_machine(shared.trainers("gcn"), shared.host) == found
     assert found.filter_bytes_per_s == 57.6e9 / 2
     alone = chunk_machine(load_platform("2x-epyc7763-4x-a5000"), "gcn")
     assert alone.switches == (0, 1, 2, 3)

@@ -21,24 +21,33 @@ _SCORE_MATRICES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkMemory:
-    """One flat tensor for each purpose, as large as the largest chunk needs it."""
+class EdgeMemory:
+    """Flat tensors for the edges of a chunk."""
 
-    read: torch.Tensor
-    accumulated: torch.Tensor
-    results: tuple[torch.Tensor, ...]
-    """`read`, `accumulated`, `results`: float32, the places of `ChunkKernels`."""
     rows: torch.Tensor
     starts: torch.Tensor
     columns: torch.Tensor
-    """`rows`, `starts`, `columns`: int32, the edges of a chunk."""
+    """`rows`, `starts`, `columns`: int32."""
     row_scale: torch.Tensor
     column_scale: torch.Tensor
     """`row_scale`, `column_scale`: float32, the factors of their ends."""
 
+
+@dataclass(frozen=True, slots=True)
+class ChunkMemory:
+    """A flat tensor for each purpose, as large as the largest chunk needs it; more of what comes and goes."""
+
+    read: tuple[torch.Tensor, ...]
+    """float32, the place of `ChunkKernels`, as often as chunks are there at once."""
+    edges: tuple[EdgeMemory, ...]
+    """As often."""
+    accumulated: torch.Tensor
+    results: tuple[torch.Tensor, ...]
+    """`accumulated`, `results`: float32, the other places."""
+
     @classmethod
-    def take(cls, places: PlaceSizes, device: torch.device) -> ChunkMemory:
-        """Allocate what `ChunkMemory.sizes` counts."""
+    def take(cls, places: PlaceSizes, device: torch.device, in_flight: int = 1) -> ChunkMemory:
+        """Allocate what `needed_bytes` counts."""
 
         def floats(numbers: int) -> torch.Tensor:
             return torch.empty(max(1, numbers), device=device)
@@ -46,19 +55,26 @@ class ChunkMemory:
         def ints(numbers: int) -> torch.Tensor:
             return torch.empty(max(1, numbers), dtype=torch.int32, device=device)
 
+        def edges() -> EdgeMemory:
+            return EdgeMemory(
+                rows=ints(places.edge_rows),
+                starts=ints(places.edge_rows + 1),
+                columns=ints(places.edges),
+                row_scale=floats(places.vertices),
+                column_scale=floats(places.vertices),
+            )
+
         return cls(
-            read=floats(places.read),
+            read=tuple(floats(places.read) for _ in range(in_flight)),
+            edges=tuple(edges() for _ in range(in_flight)),
             accumulated=floats(places.accumulated),
             results=tuple(map(floats, places.results)),
-            rows=ints(places.edge_rows),
-            starts=ints(places.edge_rows + 1),
-            columns=ints(places.edges),
-            row_scale=floats(places.vertices),
-            column_scale=floats(places.vertices),
         )
 
 
-def needed_bytes(model: ModelDescription, chunks: ChunkSizes, *, counts_work: bool = True) -> int:
+def needed_bytes(
+    model: ModelDescription, chunks: ChunkSizes, in_flight: int = 1, *, counts_work: bool = True
+) -> int:
     """What a step takes of the device for chunks of such sizes, beside weights.
 
     The tensors of `ChunkMemory` are counted to the byte, and what operators take for a while at its most.
@@ -69,12 +85,15 @@ def needed_bytes(model: ModelDescription, chunks: ChunkSizes, *, counts_work: bo
         The model.
     chunks
         The largest chunks.
+    in_flight
+        How many are there at once.
     counts_work
         Whether rows that operators make for a while count: some MiB, however small the chunks are.
     """
     places = PlaceSizes.of(model, chunks)
-    words = [places.read, places.accumulated, *places.results, places.edge_rows, places.edge_rows + 1]
-    words += [places.edges, places.vertices, places.vertices]
+    several = [places.read, places.edge_rows, places.edge_rows + 1, places.edges]
+    several += [places.vertices, places.vertices]
+    words = [*(several * in_flight), places.accumulated, *places.results]
     widest = max(max(product.weight.shape) for layer in model.layers for product in layer.products)
     classes = model.layers[-1].products[-1].weight.shape[0]
     scores = _SCORE_MATRICES * chunks.targets * classes + 4 * chunks.targets

@@ -12,7 +12,7 @@ import torch
 from hyrt.device import StepResult
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunk_runs import ChunkRuns
+from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
 from hyrt.fullgraph.grid.place_sizes import PlaceSizes
 from hyrt.fullgraph.host_budget import HostBudget
@@ -32,14 +32,17 @@ class TorchRoom:
     ----------
     name
         The device's name, for messages.
-    driver, stream
-        The hardware, and the stream on which all runs.
+    driver, stream, copies
+        The hardware, the stream that computes, and the one that copies the next chunks beside it.
     model
         The model, with parameters on the device.
     objective
         What is trained for.
     free
         Gives the bytes that chunks may take.
+    in_flight
+        How many chunks are there at once; with one, `stream` copies and computes by turns. 0 is one where the
+        device reads the host's memory in place, and else two.
     """
 
     counts_work = True
@@ -50,12 +53,16 @@ class TorchRoom:
         name: str,
         driver: Driver,
         stream: Any,
+        copies: Any,
         model: ModelDescription,
         objective: Objective,
         free: Callable[[], int],
+        in_flight: int = 0,
     ) -> None:
         self.name = name
-        self.reads_in_place = driver.device.type == "cpu"
+        self.reads_in_place = driver.device.type in ("cpu", "mps")
+        self._in_flight = in_flight or (1 if self.reads_in_place else 2)
+        self._copies = copies if self._in_flight > 1 else None
         self.kernels: TorchChunks | None = None
         """What runs on the chunks that are there; None where none are."""
         self._driver = driver
@@ -67,12 +74,18 @@ class TorchRoom:
     def free_bytes(self) -> int:
         return self._free()
 
+    def reaches(self, other: ChunkRoom) -> bool:
+        return isinstance(other, TorchRoom) and self._driver.reaches(other._driver)
+
     def needed_bytes(self, chunks: ChunkSizes) -> int:
-        return needed_bytes(self._model, chunks, counts_work=self.counts_work)
+        return needed_bytes(self._model, chunks, self._in_flight, counts_work=self.counts_work)
 
     def take(self, chunks: ChunkSizes) -> TorchChunks:
-        memory = ChunkMemory.take(PlaceSizes.of(self._model, chunks), self._driver.device)
-        self.kernels = TorchChunks(self._model, memory, self._objective, self._wait)
+        places = PlaceSizes.of(self._model, chunks)
+        memory = ChunkMemory.take(places, self._driver.device, self._in_flight)
+        self.kernels = TorchChunks(
+            self._model, memory, self._objective, self._driver, self._stream, self._copies
+        )
         return self.kernels
 
     @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +22,29 @@ from hyrt.nn.tensor_operators.tensor_ops import kept_elements
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
-from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS, ChunkMemory
+from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS, ChunkMemory, EdgeMemory
+from hyrt_devices.cuda.driver import Driver
 
 Array = NDArray[Any]
+Memory = TypeVar("Memory", torch.Tensor, EdgeMemory)
+
+
+@dataclass(slots=True)
+class _Slot(Generic[Memory]):
+    """Memory of which there is more than one."""
+
+    memory: Memory
+    filled: Any = None
+    """Marks the copy that filled it last."""
+    used: Any = None
+    """Marks what was computed with it last."""
 
 
 class TorchChunks:
     """Computes on chunks where they lie; sums have a fixed order.
+
+    What is read, and edges, take the next of their memory each time, so that they can be copied while others
+    are computed with.
 
     Parameters
     ----------
@@ -36,8 +54,8 @@ class TorchChunks:
         Where chunks lie.
     objective
         What is trained for.
-    wait
-        Holds the calling thread until the device has done all.
+    driver, stream, copies
+        The hardware, the stream that computes, and the one that copies beside it; None if `stream` does both.
     """
 
     def __init__(
@@ -45,14 +63,21 @@ class TorchChunks:
         model: ModelDescription,
         memory: ChunkMemory,
         objective: Objective,
-        wait: Callable[[], None],
+        driver: Driver,
+        stream: Any,
+        copies: Any = None,
     ) -> None:
         self._model = model
         self._memory = memory
         self._objective = objective
-        self._wait = wait
-        self._device = memory.read.device
-        self._result = memory.read[:0]
+        self._driver = driver
+        self._stream = stream
+        self._copies = copies
+        # In turn; the last one is that in use.
+        self._read = [_Slot(each) for each in memory.read]
+        self._edges = [_Slot(each) for each in memory.edges]
+        self._device = memory.accumulated.device
+        self._result = memory.accumulated[:0]
         self._width = 0
         self._key = (0, 0)
         self._in_bytes = self._out_bytes = 0
@@ -74,12 +99,30 @@ class TorchChunks:
         """A trace of torch's streams has no names of single operators."""
 
     def put(self, place: Place, rows: Array) -> None:
-        self._in_bytes += rows.nbytes
-        self._rows(place, *rows.shape).copy_(torch.from_numpy(rows))
+        if place == "read":
+            slot = self._turned(self._read)
+            with self._filling(slot):
+                self._copy(_view(slot.memory, *rows.shape), rows)
+        else:
+            self._copy(self._rows(place, *rows.shape), rows)
 
     def get(self, place: Place, out: Array) -> None:
         self._out_bytes += out.nbytes
         torch.from_numpy(out).copy_(self._rows(place, *out.shape))
+
+    def offer_rows(self) -> Any:
+        return self._read[-1].memory, self._read[-1].filled
+
+    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
+        rows, filled = offered
+        slot = self._turned(self._read)
+        with self._filling(slot, filled):
+            there = _view(slot.memory, num_rows, width)
+            there.copy_(_view(rows, num_rows, width), non_blocking=True)
+        return slot.filled
+
+    def keep_rows(self, until: Any) -> None:
+        self._driver.order(self._stream, until)
 
     def settle(self, rows: Array) -> None:
         """Copies of memory that is not pinned are through when `put` and `get` return."""
@@ -100,19 +143,23 @@ class TorchChunks:
         own: bool,
         back: bool,
     ) -> None:
-        memory, what = self._memory, self._model.layers[layer].aggregation
+        what, slot = self._model.layers[layer].aggregation, self._turned(self._edges)
         width = given_width(self._model.layers[layer])
         sum_at, own_at = what.columns(width)
         at = sum_at if not own or own_at is None else own_at
         read_at, read_width = (at, what.width(width)) if back else (0, width)
         added_at, added_width = (0, width) if back else (at, what.width(width))
-        x = memory.read[: len(memory.read) // read_width * read_width].view(-1, read_width)
-        out = memory.accumulated[: len(memory.accumulated) // added_width * added_width].view(-1, added_width)
+        x, out = (
+            _whole_rows(self._read[-1].memory, read_width),
+            _whole_rows(self._memory.accumulated, added_width),
+        )
         x, out = x[:, read_at : read_at + width], out[:, added_at : added_at + width]
-        rows, columns = self._sent(memory.rows, edges.rows), self._sent(memory.columns, edges.columns)
-        starts = self._sent(memory.starts, edges.starts)
-        by_row = None if row_scale is None else self._sent(memory.row_scale, row_scale)
-        by_column = None if column_scale is None else self._sent(memory.column_scale, column_scale)
+        memory = slot.memory
+        with self._filling(slot):
+            rows, columns = self._sent(memory.rows, edges.rows), self._sent(memory.columns, edges.columns)
+            starts = self._sent(memory.starts, edges.starts)
+            by_row = None if row_scale is None else self._sent(memory.row_scale, row_scale)
+            by_column = None if column_scale is None else self._sent(memory.column_scale, column_scale)
         for first, last, edge_first, edge_last in _pieces(edges.starts, max(1, WORK_NUMBERS // width)):
             here, sources = rows[first:last], columns[edge_first:edge_last]
             values = x.index_select(0, sources)
@@ -177,16 +224,41 @@ class TorchChunks:
         self._result = along
 
     def wait(self) -> None:
-        self._wait()
+        self._driver.wait(self._driver.mark(self._stream))
 
     def work(self) -> ChunkWork:
         return ChunkWork(in_bytes=self._in_bytes, out_bytes=self._out_bytes)
 
+    def _turned(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
+        """The next memory; what was computed until now has used the last one."""
+        if self._copies is not None:
+            slots[-1].used = self._driver.mark(self._stream)
+        slots.append(slots.pop(0))
+        return slots[-1]
+
+    @contextmanager
+    def _filling(self, slot: _Slot[Memory], after: Any = None) -> Iterator[None]:
+        """Inside, copies run beside what is computed, once the memory is not used any more; `after` a mark of
+        another device, too. What is computed later waits for them.
+        """
+        driver, stream = self._driver, self._stream if self._copies is None else self._copies
+        with driver.running(stream):
+            for mark in (slot.used, after):
+                if mark is not None:
+                    driver.order(stream, mark)
+            yield
+            slot.filled = driver.mark(stream)
+        if stream is not self._stream:
+            driver.order(self._stream, slot.filled)
+
+    def _copy(self, there: torch.Tensor, array: Array) -> None:
+        self._in_bytes += array.nbytes
+        there.copy_(torch.from_numpy(np.ascontiguousarray(array)), non_blocking=self._copies is not None)
+
     def _sent(self, memory: torch.Tensor, array: Array) -> torch.Tensor:
         """An array in the memory that is for it."""
-        self._in_bytes += array.nbytes
         there = memory[: len(array)]
-        there.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        self._copy(there, array)
         return there
 
     def _add_gradient(self, product: Product, along: torch.Tensor, rows: torch.Tensor) -> None:
@@ -198,7 +270,7 @@ class TorchChunks:
         """What lies in a place, as [num, width] rows."""
         if place == "result":
             return self._result.view(num, width)
-        memory = self._memory.read if place == "read" else self._memory.accumulated
+        memory = self._read[-1].memory if place == "read" else self._memory.accumulated
         return _view(memory, num, width)
 
     def _drop_layer(self, rows: torch.Tensor, layer: int, vertices: Array) -> None:
@@ -221,6 +293,11 @@ class TorchChunks:
 
 def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
     return memory[: num * width].view(num, width)
+
+
+def _whole_rows(memory: torch.Tensor, width: int) -> torch.Tensor:
+    """As many rows as there is memory for."""
+    return _view(memory, len(memory) // width, width)
 
 
 def _mask(grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:

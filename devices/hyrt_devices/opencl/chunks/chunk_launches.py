@@ -90,6 +90,19 @@ class ChunkLaunches:
     def get(self, place: Place, out: Array) -> None:
         self._queues.drain(self._slot(place), self._at(place), out)
 
+    def offer_rows(self) -> Any:
+        slot = self._read[-1]
+        # What is not started yet, another device would wait for in vain.
+        self._queues.flush()
+        return slot.buffers[0], slot.filled
+
+    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
+        buffer, filled = offered
+        return self._queues.fill_from(_turn(self._read), buffer, filled, 4 * num_rows * width)
+
+    def keep_rows(self, until: Any) -> None:
+        self._read[-1].taken.append(until)
+
     def settle(self, rows: Array) -> None:
         self._queues.settle(rows)
 

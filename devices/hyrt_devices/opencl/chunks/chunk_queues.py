@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ class ChunkSlot:
     """The event of what was computed with them last."""
     drained: Any = None
     """The event of the copy that reads them, until somebody waits for it."""
+    taken: list[Any] = field(default_factory=list)
+    """Events of copies by other devices that read them, until somebody waits for them."""
 
 
 class ChunkQueues:
@@ -62,26 +65,40 @@ class ChunkQueues:
     def fill(self, slot: ChunkSlot, *arrays: NDArray[Any] | None) -> None:
         """Copy arrays to the buffers of a slot, once nothing uses them; None leaves a buffer as it is."""
         got = [self._got.get(array.ctypes.data) for array in arrays if array is not None]
-        self._after(self._in, slot.used, slot.drained, *got)
-        slot.drained = None
+        self._after(self._in, slot.used, slot.drained, *got, others=slot.taken)
+        slot.drained, slot.taken = None, []
         for buffer, array in zip(slot.buffers, arrays, strict=True):
             if array is not None:
                 slot.filled = self._given[array.ctypes.data] = self._in.write(buffer, array)
+
+    def fill_from(self, slot: ChunkSlot, buffer: Any, filled: Any, size_bytes: int) -> Any:
+        """Copy to a slot's first buffer from another device's, once an event has filled it; tells its own."""
+        self._after(self._in, slot.used, slot.drained, others=[filled, *slot.taken])
+        slot.drained, slot.taken = None, []
+        slot.filled = self._in.copy(slot.buffers[0], buffer, size_bytes)
+        # The other device waits for it, and sees no command that waits in a queue.
+        self._in.flush()
+        return slot.filled
+
+    def flush(self) -> None:
+        """Start all that is enqueued."""
+        for each in self._all:
+            each.flush()
 
     def settle(self, array: NDArray[Any]) -> None:
         """Wait for the copies of a host array, to it and from it."""
         for copies in (self._got, self._given):
             event = copies.pop(array.ctypes.data, None)
             if event is not None:
-                for each in self._all:
-                    each.flush()
+                self.flush()
                 event.wait()
 
     def before(self, *slots: ChunkSlot) -> None:
         """Let the next command of `compute` wait for the copies of slots that it is about to use."""
-        self._after(self.compute, *(event for slot in slots for event in (slot.filled, slot.drained)))
+        own = [event for slot in slots for event in (slot.filled, slot.drained)]
+        self._after(self.compute, *own, others=[event for slot in slots for event in slot.taken])
         for slot in slots:
-            slot.filled = slot.drained = None
+            slot.filled, slot.drained, slot.taken = None, None, []
 
     def after(self, *slots: ChunkSlot) -> None:
         """Note that what `compute` was given until now has used slots."""
@@ -113,10 +130,14 @@ class ChunkQueues:
                 (copied if name.startswith("copy ") else computed).append((begin * 1e-9, end * 1e-9))
         return ChunkWork.of_spans(in_bytes, out_bytes, copied, computed)
 
-    def _after(self, queue: Launcher, *events: Any) -> None:
-        """Let the next command of a queue wait for events of the others; one queue keeps its own order."""
-        waits = [event for event in events if event is not None]
-        if len(self._all) == 1 or not waits:
+    def _after(self, queue: Launcher, *events: Any, others: Sequence[Any] = ()) -> None:
+        """Let the next command of a queue wait for events of the others; one queue keeps its own order.
+
+        `others` are events of other devices, which keep none.
+        """
+        waits = [] if len(self._all) == 1 else [event for event in events if event is not None]
+        waits += others
+        if not waits:
             return
         for each in self._all:
             if each is not queue:

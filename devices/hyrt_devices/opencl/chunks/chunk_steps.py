@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunk_runs import ChunkRuns
+from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
 from hyrt.fullgraph.host_budget import HostBudget
@@ -73,6 +73,12 @@ class OpenclRoom:
 
     def free_bytes(self) -> int:
         return self._memory.buffers.limit_bytes - self._memory.buffers.used_bytes
+
+    def reaches(self, other: ChunkRoom) -> bool:
+        """Whether both are of one context, and neither reads the host's memory in place."""
+        if not isinstance(other, OpenclRoom) or self.reads_in_place or other.reads_in_place:
+            return False
+        return bool(self._programs.context == other._programs.context)
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
         return needed_bytes(self._replica, self._tuning, self._memory, chunks, self._in_flight)

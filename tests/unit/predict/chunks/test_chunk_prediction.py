@@ -168,6 +168,26 @@ def test_the_whole_prediction_has_it() -> None:
     assert whole.chunked.lines()[0].startswith("in chunks on gpu:0: epoch ")
 
 
+def test_all_accelerators_of_a_platform_hand_rows_on_under_their_switch() -> None:
+    asked = settings(chunks=4, filter_below=0)
+    one = found(asked)
+    assert one.on_all is None
+    said = found(asked, count=2, switch_gb_s=LINK / 1e9)
+    both = said.on_all
+    assert both is not None
+    assert both.device == "gpu:0+gpu:1"
+    assert both.columns == (2, 2)
+    # Forward and backward through the second layer, two columns of each, and four intervals that they read.
+    assert both.handed == 2 * 2 * 4
+    assert said.handed == 0
+    assert said.epoch.seconds == pytest.approx(one.epoch.seconds)
+    assert "rows of 16 chunks handed on under a switch" in said.lines()[-1]
+    apart = found(asked, count=2).on_all
+    assert apart is not None
+    assert apart.handed == 0
+    assert apart.epoch.seconds < both.epoch.seconds < said.epoch.seconds
+
+
 def test_devices_that_share_the_graph_are_simulated_with_their_columns() -> None:
     base = settings(chunks=8, in_flight=1, filter_below=0)
 

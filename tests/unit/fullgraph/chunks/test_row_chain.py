@@ -1,0 +1,124 @@
+"""Devices that hand rows on: who gets which from whom, that none waits for ever, and what is copied once."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import zip_longest
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
+
+from hyrt.fullgraph.chunks.row_chain import ChainedRows, RowChain, chains, handed_on
+from hyrt.fullgraph.chunks.row_reader import RowReader
+from hyrt.fullgraph.chunks.together import MemberLost, run_together
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+
+grids = st.integers(1, 4).flatmap(
+    lambda devices: st.tuples(
+        st.just(devices),
+        st.lists(st.integers(1, 3), min_size=devices, max_size=devices),
+        st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=7, max_size=7),
+    )
+)
+
+
+def test_devices_that_reach_each_other_are_chains_in_their_order() -> None:
+    near = {(1, 0), (3, 1), (4, 2)}
+    assert chains(5, lambda one, other: (one, other) in near) == ((0, 1, 3), (2, 4))
+    assert chains(2, lambda one, other: False) == ((0,), (1,))
+    assert chains(0, lambda one, other: True) == ()
+
+
+@given(grids)
+def test_the_host_is_read_once_by_devices_that_need_the_same_rows_at_the_same_time(
+    drawn: tuple[int, list[int], list[list[bool]]],
+) -> None:
+    devices, shares, wanted = drawn
+    columns = dealt_columns(len(wanted), tuple(map(float, shares)))
+    found = handed_on(range(devices), columns, range(5), lambda column, read: wanted[column][read])
+    owner = {column: device for device, mine in enumerate(columns) for column in mine}
+    for together in zip_longest(*columns):
+        there = [column for column in together if column is not None]
+        for read in range(5):
+            needing = [column for column in there if wanted[column][read]]
+            from_host = [column for column in needing if (column, read) not in found]
+            assert from_host == needing[:1]
+            for column in needing[1:]:
+                source, same = found[column, read]
+                assert same == read
+                assert source in needing
+                assert owner[source] < owner[column]
+    assert all(wanted[column][read] for column, read in found)
+    # A device hands rows on to one other device.
+    assert len(set(found.values())) == len(found)
+
+
+class Kernels:
+    """The calls of `ChunkKernels` that bring and offer rows, over arrays of numpy."""
+
+    def __init__(self) -> None:
+        self.read = np.zeros(0, np.float32)
+        self.calls: list[str] = []
+
+    def put(self, place: str, rows: np.ndarray) -> None:
+        self.calls.append("put")
+        self.read = rows.copy()
+
+    def offer_rows(self) -> np.ndarray:
+        return self.read
+
+    def take_rows(self, offered: np.ndarray, num_rows: int, width: int) -> str:
+        self.calls.append("take")
+        self.read = offered[:num_rows, :width].copy()
+        return "through"
+
+    def keep_rows(self, until: str) -> None:
+        self.calls.append(f"kept until {until}")
+
+
+ROWS = [np.full((3, 2), number, np.float32) for number in range(4)]
+SOURCES = handed_on((0, 1, 2), [[0, 3], [1], [2, 5]], range(4), lambda column, read: True)
+
+
+def work(chain: RowChain, kernels: Kernels, reader: RowReader, columns: list[int], failing: int = -1) -> None:
+    with chain.part():
+        rows = ChainedRows(chain, kernels, reader)  # type: ignore[arg-type]
+        for column in columns:
+            for read in range(4):
+                if (column, read) == (failing, 2):
+                    raise OSError("unplugged")
+                bring = partial(reader.read, kernels, ROWS[read], None)  # type: ignore[arg-type]
+                rows.bring((column, read), bring, 3, 2)
+                assert np.array_equal(kernels.read, ROWS[read])
+            rows.settle()
+
+
+def three(failing: int = -1) -> tuple[list[Kernels], list[RowReader]]:
+    kernels, chain = [Kernels() for _ in range(3)], RowChain(SOURCES)
+    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in range(3)]
+    dealt = [[0, 3], [1], [2, 5]]
+    parts = zip(kernels, readers, dealt, strict=True)
+    run_together([partial(work, chain, each, reader, mine, failing) for each, reader, mine in parts])
+    return kernels, readers
+
+
+def test_three_devices_hand_rows_on_and_the_first_alone_copies_them_from_the_host() -> None:
+    kernels, readers = three()
+    assert [each.calls.count("put") for each in kernels] == [8, 0, 0]
+    assert [each.calls.count("take") for each in kernels] == [0, 4, 8]
+    # Of two that compute second columns, the first hands on to the third.
+    assert [each.calls.count("kept until through") for each in kernels] == [8, 4, 0]
+    assert [reader.handed_bytes for reader in readers] == [0, 4 * 24, 8 * 24]
+    assert [reader.reads for reader in readers] == [8, 4, 8]
+
+
+@pytest.mark.parametrize(("column", "member"), [(0, 0), (1, 1), (2, 2), (5, 2)])
+def test_a_device_that_fails_is_lost_and_those_that_wait_for_it_are_not(column: int, member: int) -> None:
+    with pytest.raises(MemberLost) as lost:
+        three(failing=column)
+    assert lost.value.member == member
+    assert isinstance(lost.value.error, OSError)
