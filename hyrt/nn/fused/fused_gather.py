@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,21 @@ class FusedGather:
     def forward_loop(self) -> EdgeLoop:
         """What destinations gather."""
         return EdgeLoop(self.form, "destination", self.combine, self.has_loops)
+
+    @cached_property
+    def _narrowed(self) -> dict[tuple[bool, ...], FusedGather]:
+        return {}
+
+    def taking(self, wanted: tuple[bool, ...]) -> FusedGather:
+        """The same with the gradients of some operands alone, whose loops compute nothing for the others."""
+        found = self._narrowed.get(wanted)
+        if found is None:
+            pairs = zip(self.form.operands, wanted, strict=True)
+            operands = tuple(
+                replace(each, takes_gradient=each.takes_gradient and is_wanted) for each, is_wanted in pairs
+            )
+            found = self._narrowed[wanted] = replace(self, form=replace(self.form, operands=operands))
+        return found
 
     def forward(
         self, edges: Edges, operands: Sequence[Array], out: Array, kept: Array | None, workers: Workers | None

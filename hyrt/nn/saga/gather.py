@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +15,14 @@ from torch import nn
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.fused.form import End
+from hyrt.nn.fused.fused_gather import FusedGather
 from hyrt.nn.saga.edge_chunks import gather_back_in_chunks, gather_in_chunks
 from hyrt.nn.saga.edge_columns import EdgesWithValues, edge_columns, loop_rows
 from hyrt.nn.saga.program import EdgeProgram
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]
+_Each = TypeVar("_Each")
 Take = Callable[[tuple[int, ...], DTypeLike], Array]
 """Gives an uninitialised array."""
 
@@ -45,6 +47,8 @@ class SagaSum:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that edges read and that take a gradient."""
         names = self.program.edge_parameters
+        if not names:
+            return []
         return [
             each
             for name, each in self.layer.named_parameters()
@@ -157,7 +161,7 @@ class SagaSum:
         fixed: Sequence[Array],
         kept: Sequence[Array],
         grad: Array,
-        outs: Sequence[Array],
+        outs: Sequence[Array | None],
         workers: Workers | None,
     ) -> list[torch.Tensor]:
         """Take the gradient of what was gathered back to the messages.
@@ -171,7 +175,7 @@ class SagaSum:
         grad
             [m, width] C-contiguous.
         outs
-            The gradients of the messages; overwritten.
+            The gradients of the messages; overwritten. None where one is not wanted.
 
         Returns
         -------
@@ -180,10 +184,14 @@ class SagaSum:
         program, fused, parameters = self.program, self.program.fused, self.parameters
         ends = self.ends
         if fused is None:
-            for out in outs:
+            given = [
+                np.zeros_like(message) if out is None else out
+                for out, message in zip(outs, messages, strict=True)
+            ]
+            for out in given:
                 out.fill(0)
             operands = self._operands(messages, fixed, None)
-            ordered = self._in_given_order(outs)
+            ordered = self._in_given_order(given)
             return gather_back_in_chunks(
                 program, self.layer, edges, operands, grad, ordered, parameters, workers
             )
@@ -198,12 +206,14 @@ class SagaSum:
             fused.means(grad, kept[1], means, workers)
             operands += [kept[0], means]
         operands.append(grad)
-        to_destinations = [out for out, end in zip(outs, ends, strict=True) if end == "destination"]
+        fused = self._wanted(fused, outs)
+        pairs_of_ends = [(out, end) for out, end in zip(outs, ends, strict=True) if out is not None]
+        to_destinations = [out for out, end in pairs_of_ends if end == "destination"]
         if edges.rows is not None:
             for out in to_destinations:
                 out.fill(0)
         of_shared = fused.to_destinations(edges, operands, to_destinations, winners, workers)
-        to_sources = [out for out, end in zip(outs, ends, strict=True) if end == "source"]
+        to_sources = [out for out, end in pairs_of_ends if end == "source"]
         if to_sources:
             fused.to_sources(by_source(), operands, to_sources, winners, workers)
         if not parameters:
@@ -219,14 +229,28 @@ class SagaSum:
             for each, term in zip(parameters, found, strict=True)
         ]
 
-    def _in_given_order(self, messages: Sequence[Array]) -> list[Array]:
-        """Messages in the order of the program's values."""
+    def _wanted(self, fused: FusedGather, outs: Sequence[Array | None]) -> FusedGather:
+        """The loops without the gradients of the messages that are not wanted."""
+        flags = [out is not None for out in outs]
+        if all(flags):
+            return fused
+        of_messages = iter(self._in_given_order(flags))
+        ends = ("source", "destination")
+        return fused.taking(
+            tuple(
+                next(of_messages) if each.end in ends and not each.is_fixed else True
+                for each in self.program.given
+            )
+        )
+
+    def _in_given_order(self, messages: Sequence[_Each]) -> list[_Each]:
+        """Messages, or what there is of each, in the order of the program's values."""
         by_end = {end: iter(self._part(messages, end)) for end in ("source", "destination")}
         return [
             next(by_end[each.end]) for each in self.program.given if each.end in by_end and not each.is_fixed
         ]
 
-    def _part(self, messages: Sequence[Array], end: str) -> list[Array]:
+    def _part(self, messages: Sequence[_Each], end: str) -> list[_Each]:
         return [each for each, its_end in zip(messages, self.ends, strict=True) if its_end == end]
 
     def _operands(

@@ -229,8 +229,7 @@ class SagaLayer(Layer):
         relu: bool,
     ) -> torch.Tensor:
         edge, _ = self._read()
-        result = vertex(self, own, gathered.view(-1, *edge.gathered_shape))
-        return result.relu() if relu else result
+        return vertex(self, own, gathered.view(-1, *edge.gathered_shape), relu=relu)
 
 
 def _tensor(x: Rows) -> torch.Tensor:

@@ -106,7 +106,12 @@ class _Gather(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         what, block, edges, messages, fixed, kept = ctx.known
-        outs = [empty_array(each.shape, each.dtype) for each in messages]
+        # Features take none: half of what a first layer's loops compute is left out.
+        wanted = ctx.needs_input_grad[2:]
+        outs = [
+            empty_array(each.shape, each.dtype) if is_wanted else None
+            for each, is_wanted in zip(messages, wanted, strict=False)
+        ]
         along = np.ascontiguousarray(grad.detach().numpy())
 
         def by_source() -> Edges:
@@ -115,7 +120,7 @@ class _Gather(torch.autograd.Function):
             return replace(edges, indptr=turned.indptr, columns=turned.rows, numbers=turned.edges)
 
         found = what.backward(edges, by_source, messages, fixed, kept, along, outs, current_workers())
-        return (None, None, *(torch.from_numpy(each) for each in outs), *found)
+        return (None, None, *(None if each is None else torch.from_numpy(each) for each in outs), *found)
 
 
 def gather_over_block(what: SagaSum, block: Block, rows: torch.Tensor | SparseRows) -> torch.Tensor:

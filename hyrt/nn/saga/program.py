@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import torch
@@ -92,7 +93,17 @@ class EdgeProgram:
 
     def of_end(self, end: End, *, fixed: bool = False) -> list[Given]:
         """What vertices as one end give, from their rows or from what is `fixed`; or what edges give."""
-        return [each for each in self.given if each.end == end and each.is_fixed == fixed]
+        return self._of_ends[end, fixed][0]
+
+    @cached_property
+    def _of_ends(self) -> dict[tuple[End, bool], tuple[list[Given], list[Node]]]:
+        """What each end gives, and the operations that make it: over a small block, to find them is long."""
+        found: dict[tuple[End, bool], tuple[list[Given], list[Node]]] = {}
+        for end in get_args(End):
+            for fixed in (False, True):
+                chosen = [each for each in self.given if each.end == end and each.is_fixed == fixed]
+                found[end, fixed] = chosen, _needed(self.graph, [each.node for each in chosen])
+        return found
 
     def rows(self, layer: nn.Module, rows: torch.Tensor | SparseRows, end: End) -> list[torch.Tensor]:
         """What vertices as one end give: [n, width] for each of `of_end`, differentiable.
@@ -106,22 +117,22 @@ class EdgeProgram:
         end
             Source or destination.
         """
-        return self._values(layer, self.of_end(end), {"src" if end == "source" else "dst": rows}, len(rows))
+        return self._values(layer, end, {"src" if end == "source" else "dst": rows}, len(rows))
 
     def degree_rows(self, layer: nn.Module, degrees: torch.Tensor, end: End) -> list[torch.Tensor]:
         """What vertices as one end give of their degrees [n, 1]."""
         name = "src_degree" if end == "source" else "dst_degree"
         with torch.no_grad():
-            return self._values(layer, self.of_end(end, fixed=True), {name: degrees}, len(degrees))
+            return self._values(layer, end, {name: degrees}, len(degrees), fixed=True)
 
     def edge_rows(self, layer: nn.Module, columns: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """What edges give of each of `edge_reads`, [E, 1] or, of their data, [E, d]."""
         count = len(next(iter(columns.values()))) if columns else 0
-        return self._values(layer, self.of_end("edge", fixed=True), columns, count)
+        return self._values(layer, "edge", columns, count, fixed=True)
 
     def shared(self, layer: nn.Module) -> list[torch.Tensor]:
         """[1, width] for each value that all edges share, differentiable."""
-        return self._values(layer, self.of_end("shared"), {}, 1)
+        return self._values(layer, "shared", {}, 1)
 
     def edge_values(self, layer: nn.Module, given: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """What `apply_edge` gives for some edges, by torch: the message, or score and message.
@@ -133,12 +144,11 @@ class EdgeProgram:
         given
             The value of each of `given` for these edges.
         """
-        shared = [each.node for each in self.of_end("shared")]
-        nodes = _needed(self.graph, shared) if shared else []
+        _, nodes = self._of_ends["shared", False]
         found = compute(layer, [*nodes, *self.on_edge], given)
         return tuple(found[each] for each in results(self.graph))
 
-    @property
+    @cached_property
     def edge_parameters(self) -> list[str]:
         """Names of the parameters that are read for edges, and not for vertices."""
         if self.fused is None:
@@ -154,11 +164,11 @@ class EdgeProgram:
         })  # fmt: skip
 
     def _values(
-        self, layer: nn.Module, chosen: Sequence[Given], given: Mapping[str, Any], count: int
+        self, layer: nn.Module, end: End, given: Mapping[str, Any], count: int, *, fixed: bool = False
     ) -> list[torch.Tensor]:
+        chosen, nodes = self._of_ends[end, fixed]
         if not chosen:
             return []
-        nodes = _needed(self.graph, [each.node for each in chosen])
         placed = {node: given[str(node.target)] for node in nodes if node.op == "placeholder"}
         found = compute(layer, nodes, placed)
         like = number_of(layer)

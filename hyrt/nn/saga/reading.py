@@ -268,7 +268,9 @@ def name_of(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-def compute(layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any]) -> dict[Node, Any]:
+def compute(
+    layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any], cut: Node | None = None
+) -> dict[Node, Any]:
     """Do operations that were read.
 
     Parameters
@@ -279,6 +281,8 @@ def compute(layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any]) 
         The operations, in order.
     given
         Values of nodes; those of placeholders at least.
+    cut
+        The operation whose result goes through a ReLU, if there is one.
 
     Returns
     -------
@@ -287,11 +291,13 @@ def compute(layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any]) 
     values = dict(given)
     for node in nodes:
         if node not in values and node.op != "output":
-            values[node] = _compute(layer, node, values)
+            values[node] = _compute(layer, node, values, relu=node is cut)
     return values
 
 
-def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any]) -> Any:
+def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: bool = False) -> Any:
+    if relu and node.target not in _LINEAR:
+        return _compute(layer, node, values).relu()
     if node.op == "get_attr":
         return node.meta["constant"] if "constant" in node.meta else _attribute(layer, str(node.target))
     args: Any = map_arg(node.args, values.__getitem__)
@@ -299,7 +305,7 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any]) -> Any:
     if node.op == "call_module":
         return layer.get_submodule(str(node.target))(*args, **kwargs)
     if node.target in _LINEAR:
-        return _linear(layer, *args, **kwargs)
+        return _linear(layer, *args, **kwargs, relu=relu)
     args, kwargs = (map_aggregate(each, lambda value: _dense(layer, value)) for each in (args, kwargs))
     if node.op == "call_method":
         first, *rest = args
@@ -311,15 +317,19 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any]) -> Any:
 _LINEAR = (nn.functional.linear,)
 
 
-def _linear(layer: nn.Module, x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """A product; of sparse rows, or by the team of threads that works."""
+def _linear(
+    layer: nn.Module, x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool
+) -> torch.Tensor:
+    """A product; of sparse rows, or by the team of threads that works; then, where asked for, a ReLU."""
     low = bool(getattr(layer, "low_precision", False))
     if isinstance(x, SparseRows):
         products = sparse_linear(x, weight).to(weight.dtype)
-        return products if bias is None else products + bias
-    if x.ndim != 2 or x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
-        return nn.functional.linear(x, weight, bias)
-    return linear(x, weight, bias, low_precision=low)
+        result = products if bias is None else products + bias
+    elif x.ndim != 2 or x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
+        result = nn.functional.linear(x, weight, bias)
+    else:
+        return linear(x, weight, bias, relu=relu, low_precision=low)
+    return result.relu() if relu else result
 
 
 def _dense(layer: nn.Module, value: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.operators.sparse import SparseRows
@@ -27,15 +28,32 @@ class VertexProgram:
     """Numbers that it computes for a vertex."""
 
     def __call__(
-        self, layer: nn.Module, own: torch.Tensor | SparseRows | None, gathered: torch.Tensor
+        self,
+        layer: nn.Module,
+        own: torch.Tensor | SparseRows | None,
+        gathered: torch.Tensor,
+        *,
+        relu: bool = False,
     ) -> torch.Tensor:
-        """[n, out] from the vertices' rows [n, in], where it looks at them, and what they gathered."""
+        """[n, out] from the vertices' rows [n, in], where it looks at them, and what they gathered; then,
+        where asked for, a ReLU.
+        """
         values: dict[str, Any] = {"vertex": own, "gathered": gathered}
-        nodes = [node for node in self.graph.nodes if node.op != "placeholder"]
-        given = {node: values[str(node.target)] for node in self.graph.nodes if node.op == "placeholder"}
+        given, nodes, result = self._steps
+        named = {node: values[str(node.target)] for node in given}
+        found: torch.Tensor = compute(layer, nodes, named, result if relu else None)[result]
+        # What is returned as it came was not computed.
+        return found.relu() if relu and result in named else found
+
+    @cached_property
+    def _steps(self) -> tuple[list[Node], list[Node], Node]:
+        """What is given, the operations in order, and which of them makes the result."""
+        given: list[Node] = []
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            (given if node.op == "placeholder" else nodes).append(node)
         (result,) = results(self.graph)
-        found: torch.Tensor = compute(layer, nodes, given)[result]
-        return found
+        return given, nodes, result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VertexProgram:
         return self
