@@ -2,8 +2,9 @@
 
 Two layers as in docs/layers.md, trained on the whole graph. Either library is a process of its own with one
 thread, and both begin with the same weights, so that their losses are equal. PyG's products are done at the
-vertices, as its users know to do. `cpu_s` is that of the fastest epoch; `extra` is the peak resident memory
-beyond imports and data.
+vertices, as its users know to do. They take turns, so that a busy machine slows both; the last line is how
+many times faster hyrt was in the median pair, and in the least and the most favourable one. `cpu_s` is that
+of the fastest epoch; `extra` is the peak resident memory beyond imports and data.
 
 With `--fanout` they train on sampled mini-batches instead: on the same ones, which hyrt has drawn before,
 with the rows that they need. `cpu_s` is then what forward, backward and the optimizer take, and sampling
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -38,6 +40,7 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("--fanout", default="", help="neighbours of each layer, the last one's first")
     asked.add_argument("--batch-size", type=int, default=1024)
     asked.add_argument("--steps", type=int, default=10, help="mini-batches of an epoch, at most")
+    asked.add_argument("--pairs", type=int, default=1, help="runs of either library, in turn")
     asked.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
     return asked.parse_args()
 
@@ -172,6 +175,7 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
     import numpy as np
     import torch
 
+    from hyrt.machine.buffer_pool import BufferPool
     from hyrt.machine.workers import Workers, working
 
     batches, steps = batches_of(graph, options), []
@@ -196,7 +200,8 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
             steps.append((partial(scores, given, rows), labels))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seconds, losses = [], []
-    with Workers(1, "train") as team, working(team):
+    # With memory that is used again, as the team of a run has it.
+    with Workers(1, "train", pool=BufferPool()) as team, working(team):
         for _ in range(options.epochs):
             began = time.process_time()
             total = 0.0
@@ -240,8 +245,9 @@ def main() -> None:
         child(options)
         return
     print(f"{'':6} {'cpu_s':>8} {'extra MiB':>10}  losses")
+    took: dict[str, list[float]] = {"hyrt": [], "pyg": []}
     # The first run of hyrt compiles the loops, which are then there.
-    for library in ("hyrt", "hyrt", "pyg"):
+    for number, library in enumerate(("hyrt", *(("hyrt", "pyg") * options.pairs))):
         done = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--child", library],
             capture_output=True,
@@ -249,11 +255,14 @@ def main() -> None:
             check=False,
         )
         if done.returncode:
-            print(f"{library:6} failed: {done.stderr.strip().splitlines()[-1]}")
-            continue
+            sys.exit(f"{library} failed: {done.stderr.strip().splitlines()[-1]}")
         found = json.loads(done.stdout.splitlines()[-1])
         losses = " ".join(f"{loss:.5f}" for loss in found["losses"][-3:])
-        print(f"{library:6} {min(found['seconds']):8.3f} {found['extra']:10.0f}  {losses}")
+        print(f"{library:6} {min(found['seconds']):8.4f} {found['extra']:10.0f}  {losses}", flush=True)
+        if number:
+            took[library].append(min(found["seconds"]))
+    ratios = [pyg / hyrt for hyrt, pyg in zip(took["hyrt"], took["pyg"], strict=True)]
+    print(f"times faster: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
 if __name__ == "__main__":

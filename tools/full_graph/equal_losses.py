@@ -1,0 +1,118 @@
+"""Losses of a whole graph in chunks beside those of the CPU's own step, for kinds of models, P and devices.
+
+Every run begins with the same weights and has the same masks of dropout, so its losses differ by rounding
+alone. `apart` is the largest relative difference of a loss from that of the CPU's own step, which needs no
+chunks; `bits` says whether a second run of the same settings has the same losses, bit for bit. The
+table is Markdown.
+
+    python tools/full_graph/equal_losses.py cora.npz --models gcn ggcn gat
+    python tools/full_graph/equal_losses.py cora.npz --models gcn --chunks 4 --with fullgraph.order=row-column
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import hyrt
+from hyrt.observe.events import Event, StepGroup
+
+DEVICES = ("cpu", "cpu:0=1,cpu:1=2", "opencl", "cpu=1,opencl=3")
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("data", help="what hyrt.load takes")
+    asked.add_argument("--models", nargs="+", default=["gcn", "ggcn", "ggnn", "commnet", "gat"])
+    asked.add_argument("--devices", nargs="+", default=DEVICES, help="as for hyrt run; one run each")
+    asked.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4, 7], help="P; one run each")
+    asked.add_argument(
+        "--with", nargs="+", default=[], dest="settings", help="section.name=value, for all runs"
+    )
+    asked.add_argument("--epochs", type=int, default=20)
+    asked.add_argument("--hidden", type=int, default=16)
+    asked.add_argument("--twice", action="store_true", help="run each twice, and compare bits")
+    return asked.parse_args()
+
+
+class Curve:
+    """The losses of a run, how it ended, and the CPU seconds of its epochs.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    kind, devices, chunks
+        The run's model, devices and P; 0 is the CPU's own step.
+    options
+        The command's.
+    """
+
+    def __init__(self, graph: Any, kind: str, devices: str, chunks: int, options: argparse.Namespace) -> None:
+        self.losses: list[float] = []
+        self.accuracy = 0.0
+        seconds: list[float] = []
+        ended = 0.0
+
+        def hear(event: Event) -> None:
+            nonlocal ended
+            if isinstance(event, StepGroup):
+                self.losses.extend(event.losses)
+                self.accuracy = event.training_metrics["accuracy"]
+                now = time.process_time()
+                seconds.append((now - ended) / len(event.losses))
+                ended = now
+
+        settings: dict[str, dict[str, Any]] = {
+            "train": {"epochs": options.epochs},
+            "evaluate": {"every": 10 * options.epochs},
+            "balance": {"predict": False},
+            "fullgraph": {"chunks": chunks} if chunks else {},
+        }
+        for given in options.settings if chunks else ():
+            path, _, value = given.partition("=")
+            section, _, name = path.partition(".")
+            settings.setdefault(section, {})[name] = value
+        hyrt.train(
+            graph,
+            {"kind": kind, "hidden": options.hidden},
+            full_graph=True,
+            devices=devices.split(","),
+            emit=hear,
+            **settings,
+        )
+        self.cpu_s = statistics.median(seconds)
+
+    def __str__(self) -> str:
+        return f"{self.losses[-1]:.6f} | {self.accuracy:.4f} | {self.cpu_s:.4f}"
+
+    def apart(self, other: Curve) -> float:
+        """The largest relative difference of a loss."""
+        return max(abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses, strict=True))
+
+
+def main() -> None:
+    """Train, and print the table."""
+    options = arguments()
+    graph = hyrt.load(options.data)
+    print("| model | devices | P | apart | bits | last loss | accuracy | CPU s of an epoch |")
+    print("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |")
+    for kind in options.models:
+        alone = Curve(graph, kind, "cpu", 0, options)
+        print(f"| {kind} | cpu, its own step | | | | {alone} |")
+        for devices in options.devices:
+            for chunks in options.chunks:
+                found = Curve(graph, kind, devices, chunks, options)
+                bits = ""
+                if options.twice:
+                    again = Curve(graph, kind, devices, chunks, options)
+                    bits = "equal" if again.losses == found.losses else "differ"
+                place = f"{kind} | {devices.replace(',', ', ')} | {chunks}"
+                print(f"| {place} | {found.apart(alone):.1e} | {bits} | {found} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
