@@ -8,6 +8,7 @@ pass destinations are near once and, over the transpose, sources once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from hyrt.nn.fused.form import Form, Operand
@@ -15,9 +16,12 @@ from hyrt.nn.fused.form import Form, Operand
 Combine = Literal["sum", "max", "attention"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EdgeLoop:
-    """What a loop over edges computes."""
+    """What a loop over edges computes.
+
+    Its hash is kept: over a small block, to look a loop up would take as long as to run it.
+    """
 
     form: Form
     near: Literal["source", "destination"]
@@ -31,6 +35,13 @@ class EdgeLoop:
     """Whether the gradient of what was gathered, the last operand, counts only where an edge has won."""
     by_chunk: tuple[bool, ...] = ()
     """For each result, whether it is added up over all rows of a call, and not for each row."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.form, self.near, self.combine, self.has_loops, self.masked, self.by_chunk))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def is_whole(self) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hyrt.machine.cores import vector_instructions
 from hyrt.nn.fused.edge_loop import EdgeLoop
-from hyrt.nn.fused.form import Form, Value
+from hyrt.nn.fused.form import Form, Operand, Value
 
 # Columns of one pass over the edges: a value of more lanes leaves no registers for others.
 _MOST_LANES = 32
+# Of few values, more have room in the registers of AVX-512, and edges are walked along half as often.
+_FEW_VALUES = 6
+_MOST_OF_FEW = 64 if "AVX-512" in vector_instructions() else _MOST_LANES
 # Columns of a pass where a sum over them is computed with, so that it cannot be cut.
 MOST_WHOLE_LANES = 256
 
@@ -43,17 +47,14 @@ def passes(form: Form, *, whole: bool) -> list[Pass]:
         Whether a head may not be cut.
     """
     heads, width = form.heads, form.width
-    if whole or width <= _MOST_LANES:
+    held: list[Operand | Value] = [*form.operands, *(form.values[at] for at in form.results)]
+    rows = sum(each.kind == "row" for each in held)
+    most = _MOST_OF_FEW if rows <= _FEW_VALUES and heads == 1 else _MOST_LANES
+    if whole or width <= most:
         # As many heads at a time as there is room for, and as many each time.
-        together = max(
-            n for n in range(1, heads + 1) if not heads % n and (n == 1 or n * width <= _MOST_LANES)
-        )
+        together = max(n for n in range(1, heads + 1) if not heads % n and (n == 1 or n * width <= most))
         return [Pass(head, together, 0, together * width) for head in range(0, heads, together)]
-    return [
-        Pass(head, 1, at, min(_MOST_LANES, width - at))
-        for head in range(heads)
-        for at in range(0, width, _MOST_LANES)
-    ]
+    return [Pass(head, 1, at, min(most, width - at)) for head in range(heads) for at in range(0, width, most)]
 
 
 class NumbaPrinter:

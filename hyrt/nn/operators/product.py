@@ -89,11 +89,16 @@ class _Linear(torch.autograd.Function):
         in_chunks(work, len(x), grain)
         return (
             x_grad,
-            None if weight_parts is None else weight_parts.sum(0),
-            None if bias_parts is None else bias_parts.sum(0),
+            None if weight_parts is None else _sum(weight_parts),
+            None if bias_parts is None else _sum(bias_parts),
             None,
             None,
         )
+
+
+def _sum(parts: torch.Tensor) -> torch.Tensor:
+    """The sum of the chunks' parts; of one, itself."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
 def linear(
