@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +140,25 @@ def expected_bytes(graph: Graph, homes: Any, given: dict[str, Any], epochs: int)
 def in_ranks(models: list[str], epochs: int, vertices: int) -> None:
     """What every process of a start does; rank 0 prints a line for each case."""
     store, rank, size = next(iter(rendezvous("env://")))
+
+    @cache
+    def graph_of(symmetric: bool) -> Graph:
+        return drawn_graph(vertices, symmetric=symmetric)
+
+    @cache
+    def homes_of(symmetric: bool, num: int) -> Any:
+        topology = graph_of(symmetric).topology
+        return partition_method("volume").homes(topology, np.zeros(vertices, np.bool_), num, 0)
+
+    @cache
+    def alone(symmetric: bool, kind: str) -> dict[str, Any]:
+        return trained_alone(graph_of(symmetric), settings(kind, epochs, {}))
+
     for number, (symmetric, kind, copies, way) in enumerate(cases(models, size)):
-        graph = drawn_graph(vertices, symmetric=symmetric)
+        graph = graph_of(symmetric)
         distributed = {"algorithm": way} | ({"replication": copies} if copies > 1 else {})
         given = settings(kind, epochs, distributed)
-        nobody = np.zeros(vertices, np.bool_)
-        homes = partition_method("volume").homes(graph.topology, nobody, size // copies, 0)
+        homes = homes_of(symmetric, size // copies)
         # A store of its own for each case: groups of one name meet in it once.
         ranks = JoinedRanks(PrefixStore(f"case {number}", store), rank, size, timeout_s=120.0, silent_s=60.0)
         try:
@@ -153,7 +167,7 @@ def in_ranks(models: list[str], epochs: int, vertices: int) -> None:
         finally:
             ranks.close()
         if rank == 0:
-            line = compared(found, trained_alone(graph, settings(kind, epochs, {})))
+            line = compared(found, alone(symmetric, kind))
             if not way.endswith("oblivious"):
                 line["wanted"] = expected_bytes(graph, homes, given, epochs)
             line |= {"sent": found["sent"], "way": way, "copies": copies, "model": kind}
@@ -209,19 +223,20 @@ def main() -> None:
     print(f"\n{num} cases, of which {missed} are not equal")
 
 
-def started(ranks: int, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """The lines of a start with so many processes."""
+def started(ranks: int, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The lines of a start with so many processes, as they come."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += [__file__, "--models", asked.models, "--epochs", str(asked.epochs)]
     command += ["--vertices", str(asked.vertices)]
     with tempfile.TemporaryFile("w+") as said:
-        done = subprocess.run(
+        with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=Path(__file__).parents[2]
-        )
-        if done.returncode:
+        ) as process:
+            assert process.stdout
+            yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
+        if process.returncode:
             said.seek(0)
             raise SystemExit(said.read()[-6000:])
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 if __name__ == "__main__":

@@ -468,25 +468,28 @@ def refined(
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
     graph, held = (indptr, indices), (loads, sizes)
-    # Where parts may weigh as much as in the first phase, or, if no such part has room, anything.
-    for heaviest in ((most_over_mean + _PHASES[0][1]) * mean, np.inf):
-        if sizes.max() > most_vertices:
-            bounds = (0.0, heaviest, most_vertices)
-            _balancing_pass(graph, homes, near, held, weights, bounds, sends, 0, True)
-    best, least = homes.copy(), (np.inf, np.inf)
+    best, least = homes.copy(), (np.inf, np.inf, np.inf)
     for power, looser in _phases(len(indices)):
-        bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean, most_vertices)
+        bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean, int((1 + looser) * most_vertices))
         state = (graph, homes, near, held, weights, bounds, sends)
         order = generator.permutation(len(homes))
         is_due[:] = True
         if loads.max() > bounds[1]:
-            _balancing_pass(*state, power, False)
+            # Where parts are full of vertices, a heavy one goes for light ones, which go back after it.
+            _balancing_pass(*state[:5], (*bounds[:2], len(homes)), sends, power, False)
+        for heaviest in (bounds[1], np.inf):
+            if sizes.max() > bounds[2]:
+                _balancing_pass(*state[:5], (0.0, heaviest, bounds[2]), sends, power, True)
         for _ in range(_PASSES):
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(homes):
                 break
         starts = generator.permutation(np.flatnonzero(counted.used > 1))
         _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
-        found = (max(loads.max(), most_over_mean * mean), 2 * sends.max() + sends.mean())
+        found = (
+            max(sizes.max(), most_vertices),
+            max(loads.max(), most_over_mean * mean),
+            2 * sends.max() + sends.mean(),
+        )
         if found < least:
             best, least = homes.copy(), found
     return best
