@@ -58,6 +58,15 @@ class RelationLinks:
             found += [(pairs[:, ::-1], self.back) for pairs in links]
         return found
 
+    def reverse_edges(self, links: NDArray[Any]) -> list[tuple[NDArray[Any], int]]:
+        """Links the other way round, as pairs of the relation that goes back, or of the same one where it is
+        between vertices of one type.
+        """
+        names = self.ends.names
+        within = self.number if names is not None and names[0] == names[1] else None
+        relation = within if self.back is None else self.back
+        return [] if relation is None else [(links[:, ::-1], relation)]
+
 
 def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str | None) -> RelationLinks:
     """The links of a typed graph.

@@ -94,12 +94,13 @@ class LinkSampler:
         excluded = None
         if self._exclude != "none":
             links = self._of_step
-            left_out: list[tuple[NDArray[Any], int | None]]
-            if self._relation is None:
-                left_out = [(links, None), (links[:, ::-1], None)]
-            else:
-                left_out = list(self._relation.both_ways(links))
-            excluded = ExcludedEdges(self._topology, left_out if self._exclude == "both" else left_out[:1])
+            relation = self._relation
+            left_out: list[tuple[NDArray[Any], int | None]] = [
+                (links, None if relation is None else relation.number)
+            ]
+            if self._exclude == "both":
+                left_out += [(links[:, ::-1], None)] if relation is None else relation.reverse_edges(links)
+            excluded = ExcludedEdges(self._topology, left_out)
         self._vertices.exclude(step, excluded)
         self._step = step
 

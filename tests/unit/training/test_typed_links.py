@@ -167,7 +167,9 @@ def dense_weights(graph: Graph, **sections: Any) -> np.ndarray[Any, Any]:
         batch = sampler.sample(step, sampler.units(step), ALONE, in_place=False)
         pairs = batch.targets[batch.labels].astype(np.int64)
         links = [] if config.sampler.whole_graph else pairs[:, 0].tolist()
-        counted = means(found, {(0, u, v) for u, v in links} | {(3, v, u) for u, v in links})
+        # Relation 2 is between papers, and no other goes back.
+        there, back = (2, 2) if config.links.relation == "cites" else (0, 3)
+        counted = means(found, {(there, u, v) for u, v in links} | {(back, v, u) for u, v in links})
         h = torch.cat(
             [rows @ p[f"input.maps.{t}.weight"].T + p[f"input.maps.{t}.bias"] for t, rows in enumerate(raw)]
         )
@@ -188,6 +190,7 @@ def dense_weights(graph: Graph, **sections: Any) -> np.ndarray[Any, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "dot": {},
     "mlp": {"links": {"decoder": "mlp", "negatives": "degree", "supervision": 0.5}},
+    "within a type": {"links": {"relation": "cites"}},
     "full graph": {"sampler": {"kind": "full"}, "links": {"decoder": "distmult"}},
 }
 
@@ -198,7 +201,7 @@ def test_weights_are_those_of_dense_float64_for_every_split(case: dict[str, Any]
     wanted = dense_weights(graph, **case)
     splits: list[dict[str, Any]] = [{}]
     if "sampler" not in case:
-        splits.append({"devices": ["cpu:0", "cpu:1"], "split": [41, 23]})
+        splits.append({"devices": ["cpu:0=2", "cpu:1=1"]})
     for split in splits:
         config = build_config(settings(**case, **split))
         result = Training(compose_run(config, link_graph(config, graph))).run()
