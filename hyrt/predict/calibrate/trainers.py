@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,9 @@ class Measured:
     """Until the mini-batch is there."""
     moved_bytes: float
     """The bytes of its inputs."""
+    sorted_edges_per_s: float = math.inf
+    """Edges a second that are sorted by their sources before `propagate` needs them so; infinite where that
+    is a part of it."""
 
 
 class Widths:
@@ -163,7 +167,8 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
     loader = Loader(graph.features)
     propagate: list[float] = []
     transfer: list[float] = []
-    moved = 0.0
+    moved, edges, sorting = 0.0, 0, []
+    is_host = device.info.kind == "cpu"
     # The last step of an epoch, which may be smaller, is left out.
     whole = len(sampler.units(0))
     drawn = ((step, units) for step in itertools.count() if len(units := sampler.units(step)) == whole)
@@ -173,6 +178,10 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
                 break
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
+            if is_host:
+                started = time.perf_counter()
+                edges = _sort_by_source(batch)
+                sorting.append(time.perf_counter() - started)
             started = time.perf_counter()
             staged = device.transfer(batch)
             staged_at = time.perf_counter()
@@ -184,7 +193,21 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             sizes = _workload(kind, probe, batch, plan)
             moved = _input_bytes(batch)
             batch.release()
-    return Measured(sizes, summarize(propagate[_WARM:]), summarize(transfer[_WARM:]), moved)
+    return Measured(
+        sizes,
+        summarize(propagate[_WARM:]),
+        summarize(transfer[_WARM:]),
+        moved,
+        edges / summarize(sorting[_WARM:]).seconds if edges else math.inf,
+    )
+
+
+def _sort_by_source(batch: MiniBatch) -> int:
+    """Bring the edges along which gradients go back into the form that this takes; how many there are."""
+    blocks = [block for block in batch.blocks if not block.in_place]
+    for block in blocks:
+        block.transposed()
+    return sum(block.num_edges for block in blocks)
 
 
 def _settings(kind: str, probe: Probe, *, plain: bool) -> Config:

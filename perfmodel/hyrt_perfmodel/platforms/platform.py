@@ -59,6 +59,9 @@ class TrainerRates:
     edges_per_s: Unbounded = math.inf
     """Rows a second that are read along edges, however narrow they are; infinite where only their bytes
     count."""
+    sorted_edges_per_s: Unbounded = math.inf
+    """Edges a second that are sorted by their sources for the backward pass, which one thread does; infinite
+    where nobody measured it."""
 
     def __post_init__(self) -> None:
         check_numbers("rates", self)

@@ -31,14 +31,14 @@ def test_inputs_are_not_computed_and_one_thread_shares_nothing() -> None:
     assert shared_in_chunks(work, None, 2) is work
 
 
-def step_s(threads: int, rows: float, form: LoadForm = "rows", **rates: Any) -> float:
+def step_s(threads: int, rows: float, form: LoadForm = "rows", edges: float = 0, **rates: Any) -> float:
     """A step of `rows` targets whose products take 1 ms for 1000 rows with both of two cores."""
     both = TrainerRates(memory_gb_s=math.inf, macs_per_s=1e6 * 2 * 50, **rates)
     alone = TrainerRates(memory_gb_s=math.inf, macs_per_s=1e6 * 50, **rates)
     of_kind = {"models": {"gcn": both}, "models_alone": {"gcn": alone}}
     host = Host(memory_gb_s=1.0, macs_per_s=1.0, cores=2, forms=(form,), **of_kind)
     entries = 4.0 if form == "sparse" else None
-    work = model_workload("gcn", (rows, rows), (0,), (10, 5), row_entries=entries)
+    work = model_workload("gcn", (rows, rows), (edges,), (10, 5), row_entries=entries)
     training = TrainingWorkload(at=lambda units: work, targets_per_epoch=1, batch_size=1, model="gcn")
     one = Assignment(split=(1,), threads=Threads(sample=1, load=1, train=threads))
     return stage_times(Platform(name="two", host=host), training, one).trainer_propagate_s[0]
@@ -69,3 +69,9 @@ def test_each_weight_costs_whatever_the_threads_and_the_rows() -> None:
     for threads, rows in ((1, 10), (2, 1000)):
         added = step_s(threads, rows, weights_per_s=1e4) - step_s(threads, rows)
         assert added == pytest.approx(50 / 1e4)
+
+
+def test_one_thread_sorts_the_edges_by_source() -> None:
+    for threads in (1, 2):
+        added = step_s(threads, 1000, edges=3e4, sorted_edges_per_s=1e7) - step_s(threads, 1000, edges=3e4)
+        assert added == pytest.approx(3e-3)
