@@ -89,7 +89,7 @@ class CacheSweep:
     Parameters
     ----------
     targets
-        Of a mini-batch.
+        The targets of a mini-batch.
     """
 
     def __init__(self, targets: int = 400) -> None:
