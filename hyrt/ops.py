@@ -18,6 +18,7 @@ of edge tensors, and a second V + E only where a graph is not symmetric.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +108,7 @@ def spmm(
     edges = _topology(graph)
     given = _tensor("x", x)
     _check_rows("x", given, edges, "source")
+    _check_flag("transposed", transposed)
     flat = _flat(given)
     values = None
     if edge_values is not None:
@@ -305,6 +307,8 @@ def attention(
     if given.ndim not in (2, 3):
         raise ValueError(f"x has shape {tuple(given.shape)}: give [vertices, d] or [vertices, heads, d]")
     _check_heads("x", given)
+    _check_flag("self_loops", self_loops)
+    slope = _slope(negative_slope)
     parts = []
     for what, part in (("at_source", at_source), ("at_destination", at_destination)):
         score = _tensor(what, part)
@@ -317,7 +321,7 @@ def attention(
         parts.append(_flat(score).to(_kind(given)))
     rows = given.reshape(len(given), parts[0].shape[1], given.shape[-1])
     home = _home(given)
-    out = home.attend_all(edges, rows, *parts, slope=negative_slope, loops=self_loops)
+    out = home.attend_all(edges, rows, *parts, slope=slope, loops=self_loops)
     return _back(x, out.view(given.shape))
 
 
@@ -336,16 +340,36 @@ def _tensor(what: str, x: NDArray[Any] | Tensor) -> Tensor:
         with warnings.catch_warnings():
             # torch warns of arrays that must not be written to, such as mapped files: nothing here writes.
             warnings.simplefilter("ignore", UserWarning)
-            array = np.ascontiguousarray(x)
+            array = np.ascontiguousarray(_array(what, x))
             if array.dtype not in (np.float16, np.float32, np.float64):
                 raise ValueError(f"{what} is {array.dtype}: give floats of 16, 32 or 64 bits")
             given = torch.from_numpy(array)
     if given.dtype not in _KINDS:
         raise ValueError(f"{what} is {given.dtype}: give floats of 16, 32 or 64 bits")
-    if given.layout != torch.strided or given.device.type == "meta":
+    if given.is_nested or given.layout != torch.strided or given.device.type == "meta":
         where = "is on meta" if given.device.type == "meta" else f"has the layout {given.layout}"
+        where = "is nested" if given.is_nested else where
         raise ValueError(f"{what} {where}: give a dense tensor that holds numbers")
     return given
+
+
+def _array(what: str, x: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{what} is no array of numbers: {error}") from error
+
+
+def _check_flag(what: str, given: object) -> None:
+    """Refuse what is neither True nor False: the word 'no' would count as True."""
+    if not isinstance(given, (bool, np.bool_)):
+        raise ValueError(f"{what} is {given!r}: give True or False")
+
+
+def _slope(given: float) -> float:
+    if isinstance(given, (bool, str)) or not hasattr(given, "__float__") or not math.isfinite(given):
+        raise ValueError(f"negative_slope is {given!r}: give a finite number, such as 0.2")
+    return float(given)
 
 
 def _flat(rows: Tensor) -> Tensor:
@@ -395,7 +419,10 @@ def _scale(what: str, scale: NDArray[Any] | Tensor, edges: Topology, x: Tensor) 
                 f"{what} takes a gradient, but scales are constants: multiply x or the result by it instead"
             )
         scale = _tensor(what, scale).to("cpu", _kind(x)).numpy()
-    array = np.asarray(scale, _sum_dtype(x))
+    array = _array(what, scale)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{what} is {array.dtype}: give one number for each vertex")
+    array = array.astype(_sum_dtype(x), copy=False)
     if array.shape != (edges.num_vertices,):
         raise ValueError(f"{what} has shape {array.shape}: give one number for each vertex")
     return array

@@ -83,7 +83,12 @@ class Topology:
             array = getattr(self, key)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype not in dtypes:
                 names = " or ".join(dtype.__name__ for dtype in dtypes)
-                raise check.reject("Topology", key, f"cannot be used: give a numpy array [n] of {names}")
+                kind = (
+                    f"is {array.dtype} {list(array.shape)}"
+                    if isinstance(array, np.ndarray)
+                    else f"is of type {type(array).__name__}"
+                )
+                raise check.reject("Topology", key, f"{kind}: give a numpy array [n] of {names}")
         check.check_indptr("Topology", "indptr", self.indptr, len(self.indices), "indices")
         check.check_columns(
             "Topology", "indices", self.indices, self.indptr, self.num_vertices, "vertices", ordered=False

@@ -308,6 +308,15 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, torch.ones(V, 0, 2), torch.ones(E, 0)), "give at least one head"),
         (lambda g: ops.sddmm(g, X[:, :0], X[:, :0]), r"left has shape \(5, 0\): give at least one column"),
         (lambda g: ops.attention(g, X[:, :0], W[:V], W[:V]), r"x has shape \(5, 0\): give at least one"),
+        (lambda g: ops.spmm(g, [[1.0], [1.0, 2.0]]), "x is no array of numbers: .* inhomogeneous"),
+        (lambda g: ops.spmm(g, torch.nested.nested_tensor([X], layout=torch.jagged)), "x is nested: give"),
+        (lambda g: ops.spmm(g, X, row_scale=np.ones(V, complex)), "row_scale is complex128: give one number"),
+        (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale is <U3: give one number"),
+        (lambda g: ops.spmm(g, X, transposed="no"), "transposed is 'no': give True or False"),
+        (lambda g: ops.attention(g, X, W[:V], W[:V], self_loops="no"), "self_loops is 'no': give True or"),
+        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=None), "negative_slope is None: give a"),
+        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=np.nan), "negative_slope is nan: give a"),
+        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope="0.2"), "negative_slope is '0.2': give"),
     ],
 )
 def test_what_does_not_go_together_is_said(graph: Topology, call: Callable[..., Any], message: str) -> None:
@@ -332,6 +341,33 @@ def test_rows_without_columns_have_sums_and_gradients(
             by_x, by_w = torch.autograd.grad(out, (x, w), torch.zeros_like(out))
             assert out.shape == by_x.shape == x.shape
             assert torch.equal(by_w, torch.zeros_like(w))
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (lambda g, x, w: ops.spmm(g, x, w), [(V, 2, 3), (E, 2)]),
+        (lambda g, x, w: ops.spmm(g, x, w, transposed=True), [(V, 2, 3), (E, 2)]),
+        (lambda g, x: ops.spmm(g, x, reduce="max"), [(V, 3)]),
+        (lambda g, a, b: ops.sddmm(g, a, b), [(V, 3), (V, 3)]),
+        (lambda g, a, b: ops.sddmm(g, a, b, left_at="edge"), [(E, 2, 3), (V, 2, 3)]),
+        (lambda g, a, b: ops.sddmm(g, a, b, "div"), [(V, 3), (V, 3)]),
+        (lambda g, s: ops.edge_reduce(g, s, "max"), [(E, 3)]),
+        (lambda g, s: ops.edge_softmax(g, s), [(E, 3)]),
+        (lambda g, x, a, b: ops.attention(g, x, a, b), [(V, 2, 3), (V, 2), (V, 2)]),
+    ],
+)
+def test_gradients_do_not_depend_on_how_tensors_lie_in_memory(
+    graph: Topology, call: Callable[..., Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    rows = [drawn(*shape, seed=seed).detach() for seed, shape in enumerate(shapes)]
+    by_columns = [x.transpose(0, -1).contiguous().transpose(0, -1) for x in rows]
+    assert not any(x.is_contiguous() for x in by_columns)
+    wanted, found = (
+        torch.autograd.grad((out := call(graph, *given)), given, drawn(*out.shape, seed=9).detach())
+        for given in ([x.requires_grad_() for x in rows], [x.requires_grad_() for x in by_columns])
+    )
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_a_scale_may_be_a_tensor_that_takes_no_gradient(graph: Topology) -> None:
@@ -381,8 +417,12 @@ def test_a_graph_without_edges_has_sums_of_zero_and_gradients(tail: tuple[int, .
         (np.array([0, 1, 1]), np.array([-1]), "'indices'.* value -1 at position 0 is negative"),
         (np.array([0, 2, 1]), np.array([0]), "'indptr'.* is less than the one before it"),
         (np.array([0, 1, 2]), np.array([0]), "'indptr'.* is not the length of 'indices'"),
-        (np.array([0, 1, 1]), np.array([1.0]), "'indices'.* give a numpy array .* of int32 or int64"),
-        ([0, 1, 1], np.array([1]), "'indptr'.* give a numpy array .* of int64"),
+        (
+            np.array([0, 1, 1]),
+            np.array([1.0]),
+            "'indices' is float64 \\[1\\]: give a numpy array .* of int32 or int64",
+        ),
+        ([0, 1, 1], np.array([1]), "'indptr' is of type list: give a numpy array .* of int64"),
     ],
 )
 def test_a_topology_that_would_be_read_outside_is_refused(indptr: Any, indices: Any, says: str) -> None:

@@ -53,6 +53,11 @@ def bits(x: Tensor) -> Array:
     return array
 
 
+def _room(like: Tensor) -> Tensor:
+    """Memory for a result of a tensor's shape and dtype, whose `bits` are no copy however the tensor lies."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
 def _edges(topology: Topology, transposed: bool) -> tuple[Array, Array, Array | None]:
     """indptr, columns and, only where they are not consecutive, edge numbers."""
     if not transposed:
@@ -66,7 +71,7 @@ class _Sum(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weights: Tensor | None, topology: Topology, scales: SumScales, transposed: bool
     ) -> Tensor:
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        out = _room(x)
         _sum_into(topology, transposed, bits(x), bits(out), weights, scales)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weights)
         ctx.topology, ctx.scales, ctx.transposed = topology, scales, transposed
@@ -79,13 +84,13 @@ class _Sum(torch.autograd.Function):
         by_x = by_weights = None
         scales: SumScales = ctx.scales
         if ctx.needs_input_grad[0]:
-            by_x = torch.empty_like(grad, memory_format=torch.contiguous_format)
+            by_x = _room(grad)
             turned = SumScales(scales.source, scales.row, scales.own)
             _sum_into(ctx.topology, not ctx.transposed, bits(grad), bits(by_x), weights, turned)
         if ctx.needs_input_grad[1] and not x.shape[1]:
             by_weights = torch.zeros_like(weights)
         elif ctx.needs_input_grad[1]:
-            by_weights = torch.empty_like(weights)
+            by_weights = _room(weights)
             heads = weights.shape[1]
             of_sum, of_source = (
                 _times(t, scale).reshape(len(x), heads, -1)
@@ -122,7 +127,7 @@ def _sum_into(
 class _Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, topology: Topology) -> Tensor:
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        out = _room(x)
         winners = np.empty(x.shape, np.int32) if ctx.needs_input_grad[0] else None
         largest_into(topology.indptr, topology.indices, bits(x), bits(out), winners)
         ctx.topology, ctx.winners = topology, winners
@@ -131,7 +136,7 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        out = torch.empty_like(grad, memory_format=torch.contiguous_format)
+        out = _room(grad)
         turned = ctx.topology.transposed
         largest_backward_into(turned.indptr, turned.indices, bits(grad), ctx.winners, bits(out))
         return out, None
@@ -231,7 +236,7 @@ def _weighted_back(topology: Topology, grad: Tensor, x: Tensor, x_at: At, to: At
     heads, width = x.shape[1:]
     rows = x.reshape(len(x), heads * width)
     if {x_at, to} == {"source", "destination"}:
-        out = torch.empty_like(rows)
+        out = _room(rows)
         weights = grad.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         _sum_into(topology, to == "source", bits(rows), bits(out), weights, SumScales())
     else:
@@ -260,7 +265,7 @@ class _Reduce(torch.autograd.Function):
 class _SoftmaxOfEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, topology: Topology) -> Tensor:
-        out = torch.empty_like(scores, memory_format=torch.contiguous_format)
+        out = _room(scores)
         softmax_edges_into(topology.indptr, bits(scores), bits(out))
         ctx.save_for_backward(out)
         ctx.topology = topology
@@ -270,7 +275,7 @@ class _SoftmaxOfEdges(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
-        out = torch.empty_like(weights)
+        out = _room(weights)
         softmax_edges_backward_into(ctx.topology.indptr, bits(weights), bits(grad), bits(out))
         return out, None
 
@@ -287,12 +292,10 @@ class _AttendAll(torch.autograd.Function):
         loops: bool,
     ) -> Tensor:
         given = (bits(p), bits(at_source), bits(at_destination))
-        out = torch.empty_like(p, memory_format=torch.contiguous_format)
+        out = _room(p)
         kept: list[Tensor] = []
         if any(ctx.needs_input_grad):
-            of_score = torch.contiguous_format
-            lse, weight = (torch.empty_like(at_source, memory_format=of_score) for _ in range(2))
-            kept = [lse, torch.empty_like(out), weight]
+            kept = [_room(at_source), _room(out), _room(at_source)]
         arrays = (topology.indptr, topology.indices, *given, bits(out), *(bits(t) for t in kept))
         attend_into(*arrays, slope=slope, loops=loops)
         ctx.save_for_backward(p, at_source, at_destination, out, *kept)
@@ -303,7 +306,7 @@ class _AttendAll(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in saved[:3]]
+        found = [_room(t) for t in saved[:3]]
         turned = ctx.topology.transposed
         arrays = [bits(t) for t in (*saved, grad, *found)]
         attend_backward_into(turned.indptr, turned.indices, *arrays, **ctx.options)
