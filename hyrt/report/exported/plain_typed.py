@@ -244,7 +244,7 @@ class PlainTypedGNN(nn.Module):
     kind
         `rgcn`, `rsage`, `rgat` or `hgt`.
     types
-        As `PlainInputMaps` takes them.
+        The types, as `PlainInputMaps` takes them.
     relations
         The type that each relation comes from, its name, and the type it goes to.
     hidden, num_classes
@@ -258,7 +258,7 @@ class PlainTypedGNN(nn.Module):
     residual
         Whether a hidden layer's input is added to its output.
     bases, blocks
-        Those of R-GCN.
+        Shared matrices, or blocks along the diagonal, of R-GCN.
     """
 
     def __init__(
