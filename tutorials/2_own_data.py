@@ -45,7 +45,8 @@ for name in ("customers.csv", "recommended.csv"):
 #
 # A vertex is a number from 0 on, so the first thing to make is a number for each name. Columns of a table
 # have different units; each is brought to mean 0 and deviation 1, or the largest would drown the others. A
-# customer without a plan has the label -1: not known.
+# customer without a plan has the label -1: not known. ("The same in one command",
+# below, does without this.)
 
 with open(here / "customers.csv", newline="") as file:
     customers = list(csv.DictReader(file))
@@ -102,10 +103,13 @@ print(graph)
 # position. [Data](../docs/data.md#schema) has the whole schema, also for several labels or numbers to
 # predict.
 #
-# ## Train
+# ## The same in one command
 #
-# GraphSAGE sees a customer beside the mean of its neighbours. `hyrt run` trains it, and keeps settings,
-# metrics, weights and a report in a folder. In a shell, leave out the Python around the words.
+# `hyrt data import` makes a graph of such tables by itself (it needs `pip install "hyrt[import]"`). It
+# guesses what each column is, and a schema tells it what it cannot guess: that the labels are the names in
+# the column `plan`, and that a recommendation goes both ways. `hyrt data import --print-schema FILES`
+# prints the whole schema, explained, to start from. The import leaves numbers as they are in the table, so
+# the rest of this page goes on with the graph above, whose features are scaled.
 
 import subprocess
 import sys
@@ -117,6 +121,31 @@ def hyrt_command(*words):
     command = [sys.executable, "-m", "hyrt", *words]
     print(subprocess.run(command, cwd=here, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
+
+schema = """
+ids: names
+edges: {files: [recommended.csv], source: from, target: to, undirected: true}
+vertices:
+  files: [customers.csv]
+  id: name
+  label: [plan]
+  label_kind: names
+  features: [age, visits, spent]
+"""
+(here / "schema.yaml").write_text(schema)
+hyrt_command(
+    *("data", "import", "recommended.csv", "customers.csv", "--schema", "schema.yaml", "--output", "imported")
+)
+imported = hyrt.load(here / "imported")
+assert np.array_equal(imported.topology.indices, graph.topology.indices)
+
+# %%
+# Now `hyrt run --data imported` would train on it.
+#
+# ## Train
+#
+# GraphSAGE sees a customer beside the mean of its neighbours. `hyrt run` trains it, and keeps settings,
+# metrics, weights and a report in a folder. In a shell, leave out the Python around the words.
 
 hyrt_command(
     *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "150"),

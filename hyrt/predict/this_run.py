@@ -93,8 +93,9 @@ def devices_of(config: Config, platform: Platform) -> Platform:
     if found is None:
         there = ", ".join(trainer.name for trainer in platform.trainers())
         raise ConfigError(
-            f"--devices {','.join(config.devices)}: the calibrated devices are {there}: run `hyrt calibrate` "
-            "for others (with `--all` for those that compute on the CPU's cores)"
+            f"not all of --devices {','.join(config.devices)} are calibrated (the calibrated devices are "
+            f"{there}): run `hyrt calibrate` for the others, with `--all` for those that compute on the "
+            "CPU's cores"
         )
     return found
 

@@ -14,6 +14,7 @@ from hyrt.device.capabilities import TellsGradients
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.own_modules.checked_scores import check_scores
+from hyrt.nn.own_modules.drawn_numbers import RefusedDraws
 from hyrt.nn.torch_threads import threads_for, torch_threads
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
@@ -70,6 +71,8 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         stack.callback(check_scores(learner.model, num_scores, hears).remove)
         if parts.shared.part.num_processes > 1:
             refuse_global_dropout(learner.model)
+        if parts.is_own_model and len(parts.found) * parts.shared.part.num_processes > 1:
+            stack.callback(RefusedDraws(learner.model).remove)
         trainers = stack.enter_context(
             open_trainers(
                 config,

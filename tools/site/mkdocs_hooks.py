@@ -27,6 +27,8 @@ _PLACES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
+# A program that a page sends its readers to, and what the page of it is called.
+_PROGRAM, _PROGRAM_PAGE = "examples/hyrt-plain/hyrt_plain.py", "plain-backend.md"
 # The gallery's own links, to downloads and pictures beside the page, begin with a dot and a slash.
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
 
@@ -42,6 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the README, the changelog, the page of commands and the figures."""
     pages = {place: (ROOT / name).read_text(encoding="utf-8") for name, place in _PLACES.items()}
     pages["reference/commands.md"] = commands_page()
+    program = (ROOT / _PROGRAM).read_text(encoding="utf-8")
+    pages[_PROGRAM_PAGE] = f"# A backend written in NumPy\n\n`{_PROGRAM}`:\n\n```python\n{program}```\n"
     figures = sorted((ROOT / "benchmarks").glob("*.md"), reverse=True)
     pages["figures/index.md"] = figures_index(figures)
     # The gallery's list of pages has pictures for links; this one has sentences.
@@ -51,9 +55,9 @@ def on_files(files: Files, config: Any) -> Files:
     pages["tutorials/index.md"] = tutorials_index(sorted((ROOT / "tutorials").glob("*.py")))
     pages |= {f"figures/{path.name}": path.read_text(encoding="utf-8") for path in figures}
     for place, content in pages.items():
-        # What is listed on the page of figures needs no line of the navigation.
+        # What is listed on the page of figures, or on that of backends, needs no line of the navigation.
         file = File.generated(config, place, content=content)
-        if place.startswith("figures/2"):
+        if place.startswith("figures/2") or place == _PROGRAM_PAGE:
             file.inclusion = type(file.inclusion).NOT_IN_NAV
         files.append(file)
     for place in _ASSETS:
@@ -96,6 +100,8 @@ def _place(name: str) -> str | None:
     """Where a file of the repository is on the site; None where it is not there."""
     if name in _PLACES:
         return _PLACES[name]
+    if name == _PROGRAM:
+        return _PROGRAM_PAGE
     if name == "benchmarks":
         return "figures/index.md"
     if name == "tutorials":

@@ -171,8 +171,8 @@ def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
     entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if edge_files.are_plain else RANGE_BYTES
     each = f"{VERTEX_BYTES} bytes for each vertex"
     if schema.ids == "names":
-        each = f"{NAMED_VERTEX_BYTES} bytes and three times its id's letters for each vertex"
-    return f"{size(block_bytes() + entries)} and {each}"
+        each = f"{NAMED_VERTEX_BYTES} bytes for each vertex and 3 for each letter of its id"
+    return f"{size(block_bytes() + entries)}, plus {each}"
 
 
 def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> VertexIds:

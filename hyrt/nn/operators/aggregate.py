@@ -27,12 +27,20 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The factors of one block's weighted sum; see `kernels.aggregate`."""
+    """The factors of one block's weighted sum over its edges.
+
+    The result of destination i is row[i] times the sum of edge[e] source[j] x[j] over its edges e from the
+    sources j, plus own[i] x[i].
+    """
 
     row: Array
+    """[num_dst], of each destination."""
     source: Array | None
+    """[num_src], of each source; None where all are 1."""
     own: Array | None
+    """[num_dst], of the destination's own row; None where that is not added."""
     edge: Array | None = None
+    """[E], of each edge; None where all are 1."""
 
     __repr__ = one_line
 

@@ -41,7 +41,7 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
         platform = devices_of(config, calibration.platform)
         work = sampled_workload(config, prepared.graph, prepared.sampler)
     except ConfigError as error:
-        return config, f"{equal} ({error})"
+        return config, f"{equal}, because {error}"
     trainers, _ = named_trainers(platform, work, config)
     chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
     team = None if chunked is None else PredictedTeam.of(chunked, trainers, platform.host, config)

@@ -14,7 +14,7 @@ from graphs import random_graph
 
 from hyrt.api import load
 from hyrt.config import build_config
-from hyrt.errors import CheckpointError, ConfigError, DataWarning, UnsupportedModel
+from hyrt.errors import CheckpointError, ConfigError, DataWarning, StageFailure, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import VertexTable
@@ -331,6 +331,23 @@ def test_a_global_dropout_is_refused_where_it_would_depend_on_the_split() -> Non
     train_custom(torch.nn.Dropout(0.5))
     with pytest.raises(ConfigError, match=r"layer 'extra' \(Dropout\) draws its mask from one generator"):
         train_custom(torch.nn.Dropout(0.5), devices=["cpu:0", "cpu:1"])
+
+
+class DropsByFunction(torch.nn.Module):
+    """Drops without a layer that says so."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5, training=self.training)
+
+
+def test_numbers_drawn_inside_forward_are_refused_where_they_would_depend_on_the_split() -> None:
+    train_custom(DropsByFunction())
+    with pytest.raises(
+        StageFailure,
+        match=r"Custom draws random numbers .* \(test_training\.py, line \d+, in forward\).* one device",
+    ):
+        train_custom(DropsByFunction(), devices=["cpu:0", "cpu:1"])
+    train_custom(torch.nn.ELU(), devices=["cpu:0", "cpu:1"])
 
 
 def test_the_callers_generator_and_thread_count_are_left_alone() -> None:

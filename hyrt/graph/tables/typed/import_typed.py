@@ -70,9 +70,9 @@ def import_typed_tables(
     total = sum(some.num_bytes for some in files.values())
     weighted = any(relation.weight is not None for relation in schema.relations)
     bound = block_bytes() + build_bytes(total if _are_plain(files) else BUILD_ENTRIES, weighted=weighted)
-    letters = " and three times its id's letters" if each == NAMED_VERTEX_BYTES else ""
-    vertex = f"{each} bytes{letters} for each vertex"
-    say(f"memory: at most {size(bound)} and {vertex}, not counting the interpreter")
+    letters = " and 3 for each letter of its id" if each == NAMED_VERTEX_BYTES else ""
+    vertex = f"{each} bytes for each vertex{letters}"
+    say(f"memory: at most {size(bound)}, plus {vertex}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
         bad = BadRows()
         read = {}
