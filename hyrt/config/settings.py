@@ -355,9 +355,9 @@ class DistributedConfig(Section):
         WithJsonSchema({"type": "list of numbers > 0, `measured` or `null`"}),
         BeforeValidator(_rank_shares),
     ] = None
-    """In which parts `home` gives the ranks targets, one number a rank, such as `2,1,1`. `measured` begins
-    with equal parts, and from the third epoch on gives slow ranks less, as long as epochs get faster; the
-    last bits of the weights then differ from run to run. With `null` parts are equal."""
+    """In which parts `home` gives the ranks targets, one number for each rank, such as `2,1,1`. `measured`
+    begins with equal parts, and from the third epoch on gives slow ranks less, as long as epochs get faster;
+    the last bits of the weights then differ from run to run. With `null` parts are equal."""
     cache: CacheSize | None = None
     """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%`
     of the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs

@@ -23,7 +23,7 @@ def output_file(
         raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
     if suffix and output.suffix not in ("", suffix, other):
         formats = f"{suffix} or {other}" if other else suffix
-        raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends so")
+        raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends in {formats}")
     file = Path(os.path.realpath(output))
     # What is written takes the place of what is there: of a device or a FIFO it must not.
     # A pipe behind /dev/stdout is nowhere but behind that name.

@@ -145,7 +145,7 @@ def infer(
     file = output_file(output, replace=force, suffix=".npy", other=".csv")
     as_table = output.suffix == ".csv"
     if as_table and links is not None:
-        raise ConfigError("--links: scores of pairs are written as .npy: give a name that ends so")
+        raise ConfigError("--links: scores of pairs are written as .npy: give a name that ends in .npy")
     prepare_process()
     from hyrt.graph.bundled import path_of
     from hyrt.graph.formats.recorded_npy import map_npy

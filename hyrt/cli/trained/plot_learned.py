@@ -43,10 +43,10 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
     graph, config, model = trained.graph, trained.config, cast(GNN, trained.model)
     of_split, labelled = what != "embeddings", graph.vertices.label_kind
     if what == "confusion" and (labelled != "classes" or graph.links is not None):
-        raise ConfigError("--confusion: the run does not predict classes, so none are taken for others")
+        raise ConfigError("--confusion: a confusion matrix is of classes, and this run predicts none")
     if what == "roc" and (labelled == "numbers" or graph.links is not None):
         raise ConfigError(
-            "--roc: the run predicts neither classes nor labels of 0 and 1, so none can be told apart"
+            "--roc: a ROC curve is of classes or of labels of 0 and 1, and this run predicts neither"
         )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
     if of_split and not splits:

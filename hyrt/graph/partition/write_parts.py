@@ -177,8 +177,8 @@ def _check_destination(destination: Path, *, force: bool) -> None:
     ours = {MANIFEST, GRAPH, *map(part_folder, range(MOST_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(
-            f"{destination}: not a folder of parts alone, and --force replaces only these; choose another "
-            "name"
+            f"{destination}: holds more than the parts of a graph, so --force does not replace it: choose "
+            "another name"
         )
 
 

@@ -40,7 +40,10 @@ def _error(*words: str) -> str:
         ("run --name", "hyrt run: option '--name' requires an argument: see hyrt run --help"),
         ("run --resume r --name mine", "a resumed run stays in its folder, r: omit --name"),
         ("run --resume r --output elsewhere", "a resumed run stays in its folder, r: omit --output"),
-        ("infer r -o s.txt", "s.txt: the file is written as .npy or .csv: give a name that ends so"),
+        (
+            "infer r -o s.txt",
+            "s.txt: the file is written as .npy or .csv: give a name that ends in .npy or .csv",
+        ),
         ("infer r -o -", "--output -: nothing is written to the standard output: give the name of a file"),
         ("run --seeds 0", "--seeds 0: must be at least 1"),
         ("run --seeds x", "--seeds x: give a whole number"),

@@ -51,8 +51,11 @@ def test_a_graph_of_dgl_is_its_edges_features_labels_and_masks() -> None:
     ("changes", "says"),
     [
         ({"is_block": True}, "a block of a mini-batch: give the whole graph"),
-        ({"edata": {"h": torch.ones(7)}}, r"edata\['h'\]: of values .*`g.edata.pop\('h'\)`"),
-        ({"edata": {"w": torch.ones(7), "weight": torch.ones(7)}}, r"edata\['w'\]: of values of edges hyrt"),
+        ({"edata": {"h": torch.ones(7)}}, r"edata\['h'\]: hyrt would leave this out, .*`g.edata.pop\('h'\)`"),
+        (
+            {"edata": {"w": torch.ones(7), "weight": torch.ones(7)}},
+            r"edata\['w'\]: hyrt would leave this out",
+        ),
         (
             {"edata": {"w": torch.ones(7)}},
             r"edata\['w'\]': cannot be used where several edges go .*to_simple",

@@ -316,7 +316,9 @@ def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
     written(make_arrays(4), tmp_path, 3, force=True)
     assert read_manifest(folder).num_parts == 3
     (folder / "letter.txt").write_text("dear")
-    with pytest.raises(DataError, match="not a folder of parts alone, and --force replaces only these"):
+    with pytest.raises(
+        DataError, match="holds more than the parts of a graph, so --force does not replace it"
+    ):
         written(make_arrays(4), tmp_path, 3, force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "source.npz"]
 

@@ -139,7 +139,7 @@ class TestHeteroData:
             ),
             (
                 lambda d: d[TRIPLES[0]].update({"edge_time": torch.ones(12)}),
-                "edge_time: hyrt reads edge_weight, or an edge_attr of one column",
+                "edge_time: hyrt would leave this out, .* edge_weight, or an edge_attr of one column",
             ),
             (
                 lambda d: d[TRIPLES[1]].pop("edge_index"),
@@ -236,11 +236,11 @@ class TestHeterograph:
 
     def test_names_what_is_wrong(self):
         for edata, message in (
-            ({"h": torch.ones(12)}, r"\.data\['h'\]: of values of edges hyrt reads .*\.pop\('h'\)`"),
-            ({"w": torch.ones(12), "h": torch.ones(12)}, r"\.data\['h'\]: of values of edges hyrt reads one"),
+            ({"h": torch.ones(12)}, r"\.data\['h'\]: hyrt would leave this out, .*\.pop\('h'\)`"),
+            ({"w": torch.ones(12), "h": torch.ones(12)}, r"\.data\['h'\]: hyrt would leave this out"),
             (
                 {"w": torch.ones(12), "weight": torch.ones(12)},
-                r"\.data\['weight'\]: of values of edges hyrt reads",
+                r"\.data\['weight'\]: hyrt would leave this out",
             ),
             (
                 {"w": torch.ones(12, 3)},

@@ -60,8 +60,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     for key in graph.edata:
         if key not in (*weights, _FEATURES, *_OWN):
             raise DataError(
-                f"{name}: edata[{key!r}]: of values of edges hyrt reads one weight, called weight or w, and "
-                f"feat, and would leave this out: to train without it, `g.edata.pop({key!r})`"
+                f"{name}: edata[{key!r}]: hyrt would leave this out, because of edges it reads only one "
+                f"weight (weight or w) and features (feat): to train without it, `g.edata.pop({key!r})`"
             )
     arrays = {key: _array(graph.ndata, key, name) for key in _READ}
     for key in graph.ndata:

@@ -72,8 +72,8 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         dropped = of_edges[1:] if of_edges and of_edges[0] in WEIGHTS else of_edges
         if dropped:
             raise DataError(
-                f"{name}: {where}[{dropped[0]!r}]: of values of edges hyrt reads one weight, called weight "
-                f"or w, and would leave this out: to train without it, `{where}.pop({dropped[0]!r})`"
+                f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, because of edges it reads only "
+                f"one weight (weight or w): to train without it, `{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
