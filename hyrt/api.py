@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hyrt.config import Config, build_config
+from hyrt.config import Config, build_config, to_yaml
 from hyrt.errors import ConfigError, RunWarning
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
@@ -45,6 +45,7 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     DataError
         Naming file, key and first bad position.
     """
+    check_compiler()
     return open_graph(source, normalize=normalize)
 
 
@@ -84,6 +85,7 @@ def save(
     DataError
         For bad input, and for a destination that exists or cannot be written.
     """
+    check_compiler()
     from hyrt.graph.formats.convert import Conversion, convert
 
     if isinstance(source, str | Path) and str(source):
@@ -193,6 +195,10 @@ def train(
         if folder is None:
             raise ConfigError("loggers put what they need to know of a run into its folder: give folder=...")
         check_loggers(settings.loggers)
+    if folder is not None:
+        # Else the first checkpoint, after an epoch, would be what refuses them.
+        to_yaml(settings)
+    _check_torch(own_model=module is not None)
     if module is not None:
         check_depth(module, settings.model.layers)
     prepared = PreparedRun(settings, opened_graph(settings, graph), module)
@@ -246,11 +252,36 @@ def _check_given(
         raise ConfigError("the setting data.source is given beside a graph: omit it")
     if config is not None and not isinstance(config, Config):
         raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
+    if config is not None:
+        # What `model_copy` was given, pydantic takes as it is.
+        build_config(config.model_dump(warnings=False), own_model=True)
     if emit is not None and not callable(emit):
         raise ConfigError(f"emit={emit!r}: give a function that takes an event, or omit it")
     _check_flags(full_graph=full_graph)
     if folder is not None:
         _check_path("folder", folder, "give the path of a new folder, or omit it")
+
+
+def _check_torch(*, own_model: bool) -> None:
+    """Refuse what was set for all of torch, and keeps a model of hyrt's from being trained."""
+    import torch
+
+    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+        raise ConfigError(
+            "hyrt.train is called within torch.no_grad() or torch.inference_mode(), where nothing is "
+            "trained: call it outside"
+        )
+    device, dtype = torch.get_default_device(), torch.get_default_dtype()
+    if device.type != "cpu":
+        raise ConfigError(
+            f"torch.set_default_device({str(device)!r}) moves all that hyrt makes there: call "
+            "torch.set_default_device(None) first, and give devices=[...] to hyrt.train"
+        )
+    if dtype != torch.float32 and not own_model:
+        raise ConfigError(
+            f"torch.set_default_dtype({dtype}) is not what models of hyrt are made of: call "
+            "torch.set_default_dtype(torch.float32) first"
+        )
 
 
 def _check_flags(**given: Any) -> None:

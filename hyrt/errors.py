@@ -5,6 +5,7 @@ The command line prints them as one line and exits with `exit_code`.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -129,6 +130,27 @@ class Stalled(HyrtError):
 
 class Diverged(HyrtError):
     """A loss or a gradient is not finite; the step was not applied."""
+
+
+_REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give one that you may use, or change its permissions"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space, or give another place"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n), or close some"),
+    errno.EROFS: "give a place that can be written",
+    errno.ENOENT: "give the name of one that is there",
+    errno.EAGAIN: "allow more processes (ulimit -u), or end some",
+    errno.ENOMEM: "free memory, or allow more of it (ulimit -v)",
+    errno.ELOOP: "its symbolic links go round in a circle: mend them",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOLCK: "give a folder on a file system that has locks",
+}
+
+
+def told_of_system(error: OSError) -> str:
+    """What the system says, and what to do about it: `No space left on device: free space, or give ...`."""
+    said = error.strerror or str(error) or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{said}: {remedy}" if remedy else said
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -14,6 +15,14 @@ _TENTH_FROM_S, _HUNDREDTH_FROM_S = 0.05, 0.005
 _MINUTES_FROM_S = 99.95
 _SHOWN_ENTRIES = 4
 _SHOWN_LETTERS = 80
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text says; None where it is not of 1 to 18 digits from 0 to 9.
+
+    `int` also takes digits of other scripts, underscores and blanks, and fails on more than 4,300 digits.
+    """
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def three_digits(value: float) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from hyrt.errors import ConfigError
+
 
 def _refuse_truth(value: Any) -> Any:
     if isinstance(value, bool):
@@ -22,6 +24,8 @@ def as_list(value: Any) -> Any:
     """A list of what `25,10` or `25` says; anything else as it is."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
+    if isinstance(value, set | frozenset):
+        raise ValueError("give a list, such as [10, 5]: a set has no order")
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -40,7 +44,11 @@ _LEAST_BYTES = 2**20
 
 def _as_bytes(value: Any) -> Any:
     """Bytes of what `512MiB` or `0.5 GiB` says; whole numbers are bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB)\s*", value) if isinstance(value, str) else None
+    found = (
+        re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMGT]iB)\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     num = int(float(found[1]) * _UNITS[found[2]]) if found else value
     if isinstance(num, bool) or not isinstance(num, int):
         raise ValueError("give a size with its unit, such as 512MiB or 1.5GiB")
@@ -59,7 +67,7 @@ Bytes = Annotated[
 
 def _as_cache_size(value: Any) -> Any:
     """A part of the whole for `20%` and 0.2, or bytes for what `_as_bytes` takes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    found = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
     part = float(found[1]) / 100 if found else value
     if not isinstance(part, float):
         try:
@@ -103,3 +111,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
     )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise self._refused(name)
+
+    def __delattr__(self, name: str) -> None:
+        raise self._refused(name)
+
+    def _refused(self, name: str) -> ConfigError:
+        kind = type(self).__name__
+        return ConfigError(
+            f"{kind}.{name}: settings do not change once they are made: give them where they are, as in "
+            "hyrt.train(graph, train={'lr': 0.1}) or hyrt.Config(train={'lr': 0.1})"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -16,4 +17,14 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         print("interrupted before the command began", file=sys.stderr)
         sys.exit(130)
+    except (ImportError, MemoryError, OSError) as error:
+        if os.environ.get("HYRT_TRACEBACK"):
+            raise
+        why = " ".join(str(error).split())
+        print(
+            f"error: hyrt cannot be loaded ({type(error).__name__}{why and ': '}{why}): allow more memory "
+            "and open files (ulimit -v, ulimit -n), or install hyrt again; HYRT_TRACEBACK=1 shows where",
+            file=sys.stderr,
+        )
+        sys.exit(1)
     run_command()

@@ -39,10 +39,14 @@ from hyrt.errors import (
     Terminated,
     one_line,
     readable,
+    told_of_system,
 )
 from hyrt.machine.kernel_cache import check_compiler, damaged_cache_named
 from hyrt.machine.this_process.process_end import ends_whole
+from hyrt.report.terminal.printed_lines import replace_letters
 
+_OUR_WARNINGS = (DataWarning, MachineWarning, RunWarning, SettingWarning)
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 _OTHER_NAMES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
     **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
@@ -123,11 +127,17 @@ def main() -> NoReturn:
     With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
     """
     _occupy_closed_streams()
+    replace_letters()
     # What crashes in a driver or a plug-in is named with its Python line, not by the signal alone.
     faulthandler.enable()
-    # So that a command's `finally` clears up its temporary files.
-    signal.signal(signal.SIGTERM, Terminated.raised)
+    # So that a command's `finally` clears up its temporary files; under nohup a terminal may close.
+    for number in _ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, Terminated.raised)
     warnings.showwarning = _show_warning
+    for kind in _OUR_WARNINGS:
+        # Also where all warnings are to be errors: they would end the command in a traceback.
+        warnings.simplefilter("default", kind)
     with ends_whole():
         _run_command()
 
@@ -142,7 +152,22 @@ def _run_command() -> NoReturn:
         _end(error, str(error), error.exit_code)
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
-        _end(error, f"{where}: {error.strerror or error}", 1)
+        if error.errno is None:
+            # As of a library that there is no memory for.
+            where = "something of this machine cannot be used"
+        _end(error, f"{where}: {one_line(told_of_system(error))}", 1)
+    except MemoryError as error:
+        what = one_line(str(error))
+        _end(
+            error,
+            f"memory ran out{f' ({what})' if what else ''}: free some, allow more (ulimit -v), or give a "
+            "smaller dataset or model",
+            1,
+        )
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        _end(error, "no more threads can be started: allow more (ulimit -u), or end other programs", 1)
     except ImportError as error:
         name = (error.name or "a package").partition(".")[0]
         _end(
@@ -150,8 +175,9 @@ def _run_command() -> NoReturn:
         )
     finally:
         # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
-        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in _ENDS:
+            if signal.getsignal(number) == Terminated.raised:
+                signal.signal(number, signal.SIG_DFL)
     sys.exit(0)
 
 
@@ -165,16 +191,19 @@ def _show_warning(
 ) -> None:
     """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    is_ours = category in (DataWarning, MachineWarning, RunWarning, SettingWarning)
-    print(f"warning: {message}" if is_ours else text.rstrip(), file=file or sys.stderr)
+    print(f"warning: {message}" if category in _OUR_WARNINGS else text.rstrip(), file=file or sys.stderr)
 
 
 def _check_current_folder() -> None:
-    """Of a folder that was deleted, libraries that load others end the process in their own words."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise ConfigError(f"the current folder is gone ({error.strerror}): change to another") from None
+    """Of a folder that was deleted, libraries that load others end the process in their own words.
+
+    In one that may not be entered, no file is found by a name that does not begin with /.
+    """
+    for look, what in ((os.getcwd, "is gone"), (lambda: os.stat("."), "may not be entered")):
+        try:
+            look()
+        except OSError as error:
+            raise ConfigError(f"the current folder {what} ({error.strerror}): change to another") from None
 
 
 def _occupy_closed_streams() -> None:

@@ -173,7 +173,7 @@ class Command(TyperCommand):
                 raise ConfigError(f"{names} is given more than once: give it once{join}")
         self._check_empty(values)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             from pydantic import ValidationError
 
@@ -184,13 +184,20 @@ class Command(TyperCommand):
                 choices = re.findall(r"'([^']+)'", wrong[2])
                 raise ConfigError(f"{error.param.opts[0]} {wrong[1]}: give {listed(choices, 'or')}") from None
             if isinstance(error.__cause__, ValidationError):
-                from hyrt.config.build import wanted
+                from hyrt.config.explained import wanted
 
                 first = error.__cause__.errors()[0]
                 raise ConfigError(f"{error.param.opts[0]} {first['input']}: {wanted(first)}") from None
             raise _refused(ctx, error) from None
         except _UsageError as error:
             raise _refused(ctx, error) from None
+        for key, value in ctx.params.items():
+            # A shell leaves it as it is in `--output=~/runs`, and a folder named ~ is what nobody wants.
+            if isinstance(value, Path):
+                ctx.params[key] = _at_home(value)
+            elif isinstance(value, list):
+                ctx.params[key] = [_at_home(each) if isinstance(each, Path) else each for each in value]
+        return rest
 
     def _check_empty(self, values: Mapping[str, Any]) -> None:
         """Refuse what is given and empty, as of a variable that is not set.
@@ -236,6 +243,10 @@ class Command(TyperCommand):
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
         settings = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
         return f"--help lists the options{settings}"
+
+
+def _at_home(path: Path) -> Path:
+    return Path(os.path.expanduser(path))
 
 
 def _without_type(record: Callable[[Any], tuple[str, str] | None], ctx: Any) -> tuple[str, str] | None:

@@ -190,7 +190,7 @@ def predict(
         lines += found.chunked.lines()
     if found.scaling:
         lines += ["", *scaling_lines(found.scaling)]
-    print_wrapped(lines)
+    print_wrapped(lines, also_in_pipes=True)
 
 
 def _question(
@@ -229,7 +229,7 @@ def _print_on_ranks(found: RanksComparison, *, as_json: bool) -> None:
 
         typer.echo(json.dumps(found.to_json()))
     else:
-        print_wrapped(ranks_lines(found))
+        print_wrapped(ranks_lines(found), also_in_pipes=True)
 
 
 def _print_full_graph(
@@ -261,20 +261,19 @@ def _print_full_graph(
 
         typer.echo(json.dumps(found.to_json()))
     else:
-        print_wrapped(full_graph_lines(found))
+        print_wrapped(full_graph_lines(found), also_in_pipes=True)
 
 
 def _counts(text: str | None) -> list[int]:
     from hyrt.errors import ConfigError
+    from hyrt.quantities import whole_number
 
     if text is None:
         return []
     first, dots, last = text.partition("..")
-    try:
-        counts = range(int(first), int(last if dots else first) + 1)
-    except ValueError:
-        counts = range(0)
-    if not counts or counts[0] < 0 or counts[-1] > _MOST_ACCELERATORS:
+    low, high = whole_number(first), whole_number(last if dots else first)
+    counts = range(0) if low is None or high is None else range(low, high + 1)
+    if not counts or counts[-1] > _MOST_ACCELERATORS:
         raise ConfigError(
             f"--accelerators {text}: give a number such as 4, or a range such as 1..16, of at most "
             f"{_MOST_ACCELERATORS}"

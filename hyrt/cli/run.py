@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
 
+# Each of them has a run folder; a longer series would take days to be listed alone.
+_MOST_SEEDS = 10_000
+
 
 def run(
     arguments: Settings = None,
@@ -60,7 +63,10 @@ def run(
     seeds: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Train with N seeds; print the mean and deviation of each metric."
+            metavar="N",
+            min=1,
+            max=_MOST_SEEDS,
+            help="Train with N seeds; print the mean and deviation of each metric.",
         ),
     ] = None,
     splits: Annotated[

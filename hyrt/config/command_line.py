@@ -24,15 +24,17 @@ _CHANGEABLE = (
 
 
 def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Tell the YAML file (no `=` in it) from the overrides, in any order.
+    """Tell the settings file from the overrides, in any order.
+
+    What has no `=` in it is a file, and so is what has the ending of one and is there: `lr=0.1/run.yaml`.
 
     Raises
     ------
     ConfigError
         If there are two files.
     """
-    overrides = [word for word in arguments if "=" in word]
-    files = [word for word in arguments if "=" not in word]
+    files = [word for word in arguments if "=" not in word or _is_settings_file(word)]
+    overrides = [word for word in arguments if word not in files]
     if len(files) > 1:
         raise ConfigError(
             f"{files[1]!r}: give one settings file, not {files[0]!r} as well; write other settings as "
@@ -154,6 +156,10 @@ def check_same_training(config: Config, trained: str) -> None:
                 f"{key} is {json.dumps(now.get(key))} in config.yaml, but the checkpoint was trained "
                 f"with {json.dumps(before.get(key))}: change it back, or start a new run"
             )
+
+
+def _is_settings_file(word: str) -> bool:
+    return word.endswith((".yaml", ".yml")) and os.path.isfile(word)
 
 
 def _check_settings_file(word: str) -> None:

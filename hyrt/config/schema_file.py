@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from hyrt.config.build import explained
 from hyrt.config.commented_yaml import commented_section
+from hyrt.config.explained import explained
 from hyrt.config.yaml_text import load_settings
 from hyrt.errors import ConfigError
 from hyrt.graph.tables.import_schema import ImportSchema

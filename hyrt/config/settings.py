@@ -10,15 +10,19 @@ from hyrt_perfmodel.communication.network import FILES, find_network
 from pydantic import (
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
 
 from hyrt.config.by_kind import LENIENT, ByKind
+from hyrt.config.explained import explained, plain
 from hyrt.config.link_settings import LinksConfig
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
+from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import MODELS, check_model, find_model
 from hyrt.objective import Objective
 from hyrt.objective.registry import BY_LABELS, OBJECTIVES, build_objective, check_metric
@@ -652,3 +656,13 @@ class Config(Section):
                     f"{self.sampler.units_setting}={self.units_per_step}"
                 )
         return self
+
+    # The outermost of all validators, as it is the last.
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_plain_words(cls, settings: Any, validated: ModelWrapValidatorHandler[Config]) -> Config:
+        """Raise a ConfigError that names the first wrong key, and the nearest known one if it is unknown."""
+        try:
+            return validated(plain(settings))
+        except ValidationError as error:
+            raise ConfigError(explained(error, cls, "hyrt run --print-config")) from None

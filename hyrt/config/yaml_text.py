@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hyrt_perfmodel.file_content import UniqueKeys, yaml_problem
+from hyrt_perfmodel.file_content import NUMBERS, StrictYaml, yaml_problem
 
 from hyrt.config.settings import Config
-from hyrt.errors import ConfigError, SettingWarning
-
-
-class _Loader(UniqueKeys):
-    """YAML, with numbers like 1e-3 read as everyone who types them means them (YAML 1.1 wants 1.0e-3)."""
+from hyrt.errors import ConfigError, SettingWarning, told_of_system
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that `_Loader` would take for a number."""
+    """Quotes text that `StrictYaml`, or any other reader of YAML, would take for a number."""
 
 
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-    )
+for _tag, _form in NUMBERS.items():
+    _Dumper.add_implicit_resolver(_tag, _form, list("-+.0123456789"))
+
+
+_NAMES_OF_FILES = ("data.source", "links.split", "links.times", "distributed.network")
 
 
 def _read_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
+    return yaml.load(text, Loader=StrictYaml)
 
 
 def load_settings(path: Path) -> dict[str, Any]:
@@ -39,7 +35,7 @@ def load_settings(path: Path) -> dict[str, Any]:
     try:
         loaded = _read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {told_of_system(error)}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
     except yaml.YAMLError as error:
@@ -82,6 +78,9 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
         except (RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        if path in _NAMES_OF_FILES and isinstance(value, int | float):
+            # A folder named 007 or 1e3 is not 7 or 1000.0.
+            value = text.strip()
         _note_given(given, path, value)
         *parents, leaf = path.split(".")
         node = settings
@@ -122,8 +121,20 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
-    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    """The resolved settings as YAML that `hyrt run` reads back to an equal config.
+
+    Raises
+    ------
+    ConfigError
+        If Python has given what no file can hold, such as a function.
+    """
+    try:
+        return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ConfigError(
+            f"the settings have {error.args[-1]!r:.100}, which no file can hold, and so no checkpoint: give "
+            "numbers, texts, lists and mappings, or omit folder"
+        ) from None
 
 
 def setting_line(name: str, value: Any) -> str:

@@ -13,6 +13,7 @@ from hyrt.device.names import NAME_FORM, NO_NAME
 from hyrt.device.probing import info_of, probed
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one_line
 from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider, remedy
+from hyrt.quantities import whole_number
 
 if TYPE_CHECKING:
     from hyrt.machine.child_processes.children import Answer
@@ -78,7 +79,8 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     kind = BACKENDS.spelling(kind)
     # What people call a graphics card, whoever made it.
     entry = BACKENDS.entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
-    if index and not index.isdecimal():
+    wanted = whole_number(index or "0")
+    if wanted is None:
         raise DeviceUnavailable(f"{name!r} {NO_NAME}: {NAME_FORM}")
     try:
         with BACKENDS.named_if_it_ends(entry):
@@ -87,7 +89,6 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         raise DeviceUnavailable(
             f"{kind}: its backend {entry.value} ({provider(entry)}) is {broken}"
         ) from broken.__cause__
-    wanted = int(index) if index else 0
     for info in found:
         if info.index == wanted:
             return backend, info
@@ -128,15 +129,11 @@ def _ask(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[Devic
 
 def _ask_elsewhere(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mapping[str, Answer]:
     # Only who has such a backend waits for what is imported here.
-    from hyrt.machine.child_processes.children import Answer, Children
+    from hyrt.machine.child_processes.children import Children
 
     values = {kind: entry.value for kind, entry in entries.items()}
-    try:
-        with Children() as children:
-            return children.ask("hyrt.device.probing", list(entries), limit_s=timeout_s, values=values)
-    except OSError as error:
-        why = f"no process could be started to ask it ({describe(error)})"
-        return dict.fromkeys(entries, Answer(problem=why))
+    with Children() as children:
+        return children.ask("hyrt.device.probing", list(entries), limit_s=timeout_s, values=values)
 
 
 def _broken(entry: EntryPoint, why: str) -> str:
@@ -161,10 +158,12 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
 
 def _heard(entry: EntryPoint, answer: Answer) -> Survey:
     """What a backend has said in another process, or what became of that."""
+    from hyrt.machine.child_processes.children import NOT_STARTED
+
     why = answer.problem
     if why.startswith("hangs: "):
         why = _hanging(why.removeprefix("hangs: "))
-    elif why:
+    elif why and not why.startswith(NOT_STARTED):
         why = _broken(entry, why)
     found = () if why else tuple(map(info_of, answer.first("found")))
     return Survey(entry.name, provider(entry), found, why or answer.first("missing"), is_foreign=True)

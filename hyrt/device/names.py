@@ -36,7 +36,8 @@ def parse_request(entry: str) -> DeviceRequest:
     if not equals:
         return DeviceRequest(name, None)
     try:
-        share = float(text)
+        # Python also reads digits of other scripts, and underscores.
+        share = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         share = math.nan
     if not (math.isfinite(share) and share >= 0):

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hyrt.errors import ConfigError, listed
+from hyrt.quantities import whole_number
 
+_LAST_PORT = 65535
 _NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -46,6 +48,10 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
             f"WORLD_SIZE is {size}, but {listed(missing)} {'is' if len(missing) == 1 else 'are'} not set: "
             f"start the processes with torchrun, or set {'it' if len(missing) == 1 else 'them'}"
         )
+    if not 1 <= _number(environment, "MASTER_PORT", 0) <= _LAST_PORT:
+        raise ConfigError(
+            f"MASTER_PORT is {environment['MASTER_PORT']}: give the number of a free port, up to {_LAST_PORT}"
+        )
     rank = _number(environment, "RANK", 0)
     if rank >= size:
         raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: ranks are numbered from 0")
@@ -54,9 +60,10 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, str(default))
-    if not text.isdecimal():
-        raise ConfigError(f"{name} is {text!r} in the environment: give a number")
-    return int(text)
+    number = whole_number(text)
+    if number is None or number >= 2**31:
+        raise ConfigError(f"{name} is {text!r:.60} in the environment: give a number, or unset it")
+    return number
 
 
 def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:

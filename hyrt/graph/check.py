@@ -107,31 +107,44 @@ def check_columns(
         value = columns[at]
         if value < 0:
             raise reject(source, key, f"value {value} at position {at} is negative: {what} count from 0")
-        raise reject(source, key, f"value {value} at position {at} is not below the {bound:,} {what}")
+        raise reject(
+            source,
+            key,
+            f"value {value} at position {at} is not below the {bound:,} {what}: number them from 0 on",
+        )
 
 
 def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> None:
     """There is one type for each edge, from 0 on, that float32 holds exactly."""
     if len(types) != num_edges:
-        raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges")
+        raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges: give one for each")
     at = first_bad(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
     if at is not None:
-        raise reject(source, key, f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}")
+        raise reject(
+            source,
+            key,
+            f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}: number types from 0 on",
+        )
 
 
 def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) -> None:
     """There is one weight for each edge, above 0 and finite."""
     if len(weights) != num_edges:
-        raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges")
+        raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges: give one for each")
     at = first_bad(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
     if at is not None:
-        raise reject(source, key, f"value {weights[at]} at position {at} is not a finite number above 0")
+        raise reject(
+            source,
+            key,
+            f"value {weights[at]} at position {at} is not a finite number above 0: "
+            "replace it, or leave out the edge",
+        )
 
 
 def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> None:
     """There is one row of finite numbers for each edge."""
     if len(rows) != num_edges:
-        raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges")
+        raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges: give one for each")
     if rows.shape[1] == 0:
         raise reject(source, key, "has no columns: give at least one, or omit the key")
     check_finite(source, key, row_blocks(rows))
@@ -177,7 +190,9 @@ def check_masks(
         raw = mask.view(np.uint8)
         at = first_bad(lambda a, b, raw=raw: any_column(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
-            raise reject(source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged")
+            raise reject(
+                source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged: write it again"
+            )
         at = first_bad(lambda a, b, mask=mask: any_column(mask[a:b]) & ~is_labelled(labels[a:b]), count)  # type: ignore[misc]
         if at is not None:
             raise reject(source, key, f"vertex {at} is in the split but has no label: set its mask to False")

@@ -14,7 +14,7 @@ from hyrt.errors import ConfigError, HyrtError, describe
 
 
 def check_compiler() -> None:
-    """Whether the environment lets numba compile: what it says of wrong values names no remedy.
+    """Whether the environment lets numba compile, and keep what it compiled: it names no remedy itself.
 
     Raises
     ------
@@ -26,6 +26,12 @@ def check_compiler() -> None:
     threads = os.environ.get("NUMBA_NUM_THREADS", "1")
     if not threads.strip().isdecimal() or int(threads) < 1:
         raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if not any(map(_can_write, [*([Path(named)] if named else []), *_usual_places()])):
+        given = f"not NUMBA_CACHE_DIR ({named}) either" if named else "not one for temporary files either"
+        raise ConfigError(
+            f"no folder for compiled kernels can be written, {given}: set NUMBA_CACHE_DIR to one that can"
+        )
 
 
 def ensure_kernel_cache() -> None:
@@ -36,15 +42,17 @@ def ensure_kernel_cache() -> None:
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    package = Path(__file__).parents[1]
-    if any(_can_write(folder) for folder in (package / "nn" / "__pycache__", user_cache() / "numba")):
+    if any(map(_can_write, _usual_places())):
         return
     import atexit
     import shutil
     import tempfile
     import warnings
 
-    folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
+    try:
+        folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
+    except OSError:
+        return  # Whoever needs a kernel hears of it: see `check_compiler`.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["NUMBA_CACHE_DIR"] = folder
     if "numba" in sys.modules:
@@ -55,6 +63,11 @@ def ensure_kernel_cache() -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def _usual_places() -> tuple[Path, Path]:
+    """Where numba keeps what it compiled, unless it is told where."""
+    return Path(__file__).parents[1] / "nn" / "__pycache__", user_cache() / "numba"
 
 
 def _can_write(folder: Path) -> bool:

@@ -271,7 +271,10 @@ def check_predictable(config: Config) -> None:
     """
     sampler, model = config.sampler, config.model
     if config.train.predicts_links:
-        raise ConfigError("train.objective=links cannot be predicted: its mini-batches have other sizes")
+        raise ConfigError(
+            "train.objective=links cannot be predicted: its mini-batches have other sizes: "
+            "train an epoch to see how long it takes"
+        )
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
     why = why_not_measured(model.kind)

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
-from hyrt.errors import CheckpointError, CheckpointNotWritten
+from hyrt.errors import CheckpointError, CheckpointNotWritten, told_of_system
 from hyrt.machine.atomic_write import sync_folder, write_atomically
 
 _FORMAT = 1
@@ -116,19 +116,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise CheckpointError(f"{path}: not the name of a checkpoint (step-<number>.<checksum>.safetensors)")
+        raise CheckpointError(
+            f"{path}: not the name of a checkpoint: give best, newest, or a file of a run's checkpoints/ "
+            "under the name that it was written with, step-<number>.<checksum>.safetensors"
+        )
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+        raise CheckpointError(f"{path} cannot be read: {told_of_system(error)}") from error
     checksum = hashlib.sha256(data).hexdigest()[:32]
     if checksum != match["checksum"]:
         raise CheckpointError(
-            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one in its name"
+            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one in its name: "
+            "copy it again from where it is whole"
         )
     step, state = _from_bytes(path, data)
     if step != int(match["step"]):
-        raise CheckpointError(f"{path}: contains step {step}, not the one in its name: it was renamed")
+        raise CheckpointError(f"{path}: contains step {step}, not the one in its name: rename it back")
     return Checkpoint(step, path, state)
 
 
@@ -164,7 +168,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     if failure is None:
         raise CheckpointError(f"{folder} has no checkpoint: start a new run")
     raise CheckpointError(
-        f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}: start a new run"
+        f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}, or start a new run"
     ) from failure
 
 
@@ -178,7 +182,7 @@ def _newest_first(folder: Path) -> list[tuple[int, Path]]:
                 found.append((int(match["step"]), path.stat().st_mtime_ns, path))
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be searched for checkpoints: {error.strerror or error}"
+            f"{folder} cannot be searched for checkpoints: {told_of_system(error)}"
         ) from error
     return [(step, path) for step, _, path in sorted(found, reverse=True)]
 
@@ -233,7 +237,9 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
         if found == _FORMAT:
             return int(document["step"]), _decode(document["state"], tensors)
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: undamaged, but not a checkpoint written by hyrt: {error}") from error
+        raise CheckpointError(
+            f"{path}: undamaged, but not a checkpoint written by hyrt ({error}): give another one"
+        ) from error
     raise CheckpointError(
         f"{path}: checkpoint format {found}, but this version of hyrt reads {_FORMAT}: use the version "
         "that wrote it"

@@ -7,6 +7,7 @@ instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -36,8 +37,29 @@ _GIVE = {
 _UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
 
-class UniqueKeys(yaml.SafeLoader):
-    """YAML lets the last of two equal keys win, and so hides what was meant by the first."""
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_DATE = "tag:yaml.org,2002:timestamp"
+NUMBERS = {
+    _INT: re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"),
+    _FLOAT: re.compile(
+        r"[-+]?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+        r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    ),
+}
+"""What `StrictYaml` takes for a number, by its tag."""
+
+
+class StrictYaml(yaml.SafeLoader):
+    """YAML as everyone who writes it means it.
+
+    Two equal keys are an error: the last one would win, and so hide what was meant by the first. Numbers are
+    decimal: to YAML 1.1, 010 is 8, 1:30 is 90, and 1e-3 a text. Dates are texts.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, form) for tag, form in forms if tag not in (_INT, _FLOAT, _DATE)]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -47,6 +69,14 @@ class UniqueKeys(yaml.SafeLoader):
             problem = f"duplicate key {twice.value!r}: keep one of them"
             raise yaml.constructor.ConstructorError(None, None, problem, twice.start_mark)
         return super().construct_mapping(node, deep)
+
+    def _decimal(self, node: yaml.ScalarNode) -> int:
+        return int(str(self.construct_scalar(node)).replace("_", ""))
+
+
+for _tag, _form in NUMBERS.items():
+    StrictYaml.add_implicit_resolver(_tag, _form, list("-+.0123456789"))
+StrictYaml.add_constructor(_INT, StrictYaml._decimal)
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
@@ -58,7 +88,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: save it as UTF-8") from error
     try:
-        content = yaml.load(text, UniqueKeys)
+        content = yaml.load(text, StrictYaml)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:

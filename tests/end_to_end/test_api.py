@@ -127,6 +127,21 @@ def test_wrong_calls() -> None:
         ({"data": {"source": "cora"}}, r"^the setting data\.source is given beside a graph: omit it$"),
         ({"config": 5}, r"^config=5: give a hyrt\.Config, or settings by section as keywords$"),
         ({"config": {}}, r"^config=\{\}: give a hyrt\.Config"),
+        (
+            {"config": hyrt.Config().model_copy(update={"train": 5})},
+            r"^setting train=5: train is a section",
+        ),
+        (
+            {"config": hyrt.Config().model_copy(update={"seed": "x"})},
+            r"^setting seed='x': give a whole number$",
+        ),
+        (
+            {
+                "folder": "never-made",
+                "train": {"schedule": "LambdaLR", "schedule_options": {"lr_lambda": len}},
+            },
+            r"^the settings have <built-in function len>, which no file can hold, .* or omit folder$",
+        ),
         ({"emit": []}, r"^emit=\[\]: give a function that takes an event, or omit it$"),
         ({"full_graph": "no"}, "^full_graph='no': give True or False$"),
         ({"full_graph": True, "sampler": 5}, "^setting sampler=5: sampler is a section"),
@@ -142,6 +157,26 @@ def test_wrong_calls() -> None:
 def test_arguments_that_would_be_taken_for_something_else(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         hyrt.train(**{"graph": "synthetic:tiny", **given})
+
+
+def test_what_is_set_for_all_of_torch_and_lets_nothing_be_trained() -> None:
+    def train() -> None:
+        hyrt.train("synthetic:tiny", train={"epochs": 1})
+
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context, pytest.raises(ConfigError, match=r"within torch\.no_grad\(\) or .*: call it outside$"):
+            train()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with pytest.raises(ConfigError, match=r"call torch\.set_default_dtype\(torch\.float32\) first$"):
+            train()
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device("meta")
+        with pytest.raises(ConfigError, match=r"call torch\.set_default_device\(None\) first, and give dev"):
+            train()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 @pytest.mark.parametrize(

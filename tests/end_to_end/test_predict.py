@@ -242,6 +242,13 @@ def test_a_narrow_terminal(files: Path) -> None:
     assert any(line.startswith("    ") for line in lines)
 
 
+def test_lines_fit_a_pipe(files: Path) -> None:
+    words = ["predict", "--data", "ogbn-products", "--platform", GPU]
+    narrow, wide = (hyrt(*words, cwd=files, COLUMNS=columns).stdout for columns in ("80", "1000"))
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert narrow.split() == wide.split()
+
+
 @pytest.mark.parametrize("kind", ["gin", "gat"])
 def test_says_what_is_assumed_of_a_model(tmp_path: Path, kind: str) -> None:
     done = hyrt(

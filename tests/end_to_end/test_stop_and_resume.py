@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -152,8 +153,13 @@ def test_damaged_newest_checkpoint(whole: Path, short: Path, tmp_path: Path, qui
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
+    environment = json.loads((run / "env.json").read_text())
+    environment["versions"]["torch"] = "1.0"
+    (run / "env.json").write_text(json.dumps(environment))
     done = hyrt("run", "--resume", "runs/run", "train.epochs=12", *quiet, cwd=tmp_path)
     shown, silent = (done.stderr, done.stdout) if quiet else (done.stdout, done.stderr)
+    changed = f"torch 1.0 (now {torch.__version__})"
+    assert f"warning: the run was started with {changed}: it goes on, but not bit-equal" in shown
     assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
     assert "warning" not in silent
     # The run of two epochs was evaluated after its second, this one after its third.
@@ -194,6 +200,14 @@ def test_signal_while_data_is_made(tmp_path: Path) -> None:
     process = begin("run", "--data", "synthetic:community,edges=40M,vertices=2M", cwd=tmp_path)
     time.sleep(3)
     stop(process, signal.SIGINT, "interrupted before the run began\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_dataset_is_written_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    process = begin("data", "generate", "community,edges=40M,vertices=2M", "made", cwd=tmp_path)
+    wait_until(lambda: any(tmp_path.iterdir()), process)
+    stop(process, number)
     assert not list(tmp_path.iterdir())
 
 

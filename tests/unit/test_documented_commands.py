@@ -217,9 +217,10 @@ PREDICTIONS = [block for path in PAGES for block in blocks(path) if is_predictio
 
 @pytest.mark.parametrize("block", PREDICTIONS, ids=lambda block: str(block.line))
 def test_predictions_for_named_platforms_are_those_on_the_pages(
-    block: Block, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    block: Block, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three points stand for any lines."""
+    """Three points stand for any lines, which are those of a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "1000")
     lines = block.text.splitlines()
     first = next(at for at, line in enumerate(lines) if not line.endswith("\\")) + 1
     (words,) = commands("\n".join(lines[:first]))

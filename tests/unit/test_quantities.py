@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hyrt.quantities import counted, duration_beside, milliseconds, size
+from hyrt.quantities import counted, duration_beside, milliseconds, size, whole_number
 
 
 def test_sizes_name_a_unit_that_suits() -> None:
@@ -22,3 +22,9 @@ def test_one_thing_is_no_plural() -> None:
 def test_a_time_beside_another_is_told_in_its_unit_or_with_its_own() -> None:
     pairs = ((3.4, 3.5), (0.02, 0.03), (0.0155, 0.2), (0.002, 0.2), (130.0, 400.0))
     assert [duration_beside(*pair) for pair in pairs] == ["3.4", "20", "0.02", "2.0 ms", "2 min 10 s"]
+
+
+def test_whole_numbers_are_of_plain_digits() -> None:
+    assert [whole_number(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
+    others = ("", "-1", "+1", "1_0", " 1", "1.0", "1e3", "١", "²", "9" * 19, "9" * 5000, "1\n")
+    assert [whole_number(text) for text in others] == [None] * len(others)

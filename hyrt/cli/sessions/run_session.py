@@ -22,6 +22,7 @@ from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.predict.this_run import predict_run
 from hyrt.report.loggers.run_loggers import RunLoggers
+from hyrt.report.records.environment import changed_versions
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.terminal.printed_lines import shell_word
 from hyrt.report.terminal.progress import Progress
@@ -48,9 +49,16 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
     if not has_checkpoint(folder.checkpoints):
         progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
         return None
-    return load_newest_checkpoint(
-        folder.checkpoints, lambda text: progress.handle(Notice(kind="warning", text=text))
-    )
+
+    def warn(text: str) -> None:
+        progress.handle(Notice(kind="warning", text=text))
+
+    if changed := changed_versions(folder.path):
+        warn(
+            f"the run was started with {changed}: it goes on, but not bit-equal to a run that was never "
+            "stopped; install the former to have that"
+        )
+    return load_newest_checkpoint(folder.checkpoints, warn)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok
 from hyrt.errors import describe, one_line
 from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.machine.entry_points import provider
+from hyrt.quantities import whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,10 @@ def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:
     if infos is None and answer.problem:
         return []  # The backend's own finding says it.
     numbers = {info["index"] for info in infos or ()}
-    if number and not number.isdecimal():
+    wanted = whole_number(number or "0")
+    if wanted is None:
         return broken(check, NO_NAME, NAME_FORM)
-    if int(number or 0) in numbers:
+    if wanted in numbers:
         return []
     why = answer.first("missing") or f"there are only {len(numbers)} of this kind"
     remedy = "run without it (--devices), or make it available: see hyrt devices"

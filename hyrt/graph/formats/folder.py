@@ -65,7 +65,10 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     entries = {} if meta is None else meta.keys
     for key in entries:
         if key not in keys:
-            raise DataError(f"{source}: key '{key}' is in {META} but has no file")
+            raise DataError(
+                f"{source}: key '{key}' is in {META} but has no file: put {key}.npy back, or "
+                "write the folder again"
+            )
     arrays: dict[str, Array] = {}
     features: dict[str, Array] = {}
     for key in keys:
@@ -123,7 +126,8 @@ def _read_meta(path: Path) -> _Meta | None:
         raise DataError(f"{file}: damaged ({why}); {unverified}") from error
     if meta.format != FORMAT:
         raise DataError(
-            f"{file}: format {meta.format} is unknown (known: {FORMAT}): a newer hyrt may have written it"
+            f"{file}: format {meta.format} is unknown (known: {FORMAT}): a newer hyrt may have written it: "
+            "update hyrt"
         )
     if meta.crc32_chunk_bytes != CHUNK_BYTES:
         raise DataError(f"{file}: damaged (crc32_chunk_bytes {meta.crc32_chunk_bytes}); {unverified}")

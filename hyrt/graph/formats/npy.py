@@ -64,14 +64,18 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
-        raise DataError(f"{where}: not .npy data: it is damaged or truncated")
+        raise DataError(f"{where}: not .npy data: it is damaged or truncated, copy or write it again")
     version = start[6]
     if version not in (1, 2, 3):
-        raise DataError(f"{where}: unknown .npy format {version} (known: 1, 2 and 3)")
+        raise DataError(
+            f"{where}: unknown .npy format {version} (known: 1, 2 and 3): write it again with numpy.save"
+        )
     field = 2 if version == 1 else 4
     length = int.from_bytes(file.read(field), "little")
     if length > _MAX_HEADER:
-        raise DataError(f"{where}: the .npy header claims {length:,} bytes: the data is damaged")
+        raise DataError(
+            f"{where}: the .npy header claims {length:,} bytes: the data is damaged, copy or write it again"
+        )
     text = file.read(length)
     if len(text) != length:
         raise DataError(f"{where} ends inside its .npy header: it is truncated, copy or write it again")
@@ -102,9 +106,14 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
         dtype = np.dtype(f"{kind}{size}")
         lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: the .npy header is damaged: {header.strip()[:80]!r}") from error
+        raise DataError(
+            f"{where}: the .npy header is damaged: {header.strip()[:80]!r}: copy or write it again"
+        ) from error
     if any(n >= 2**62 for n in lengths):
-        raise DataError(f"{where}: shape {lengths} in the .npy header is impossible: the data is damaged")
+        raise DataError(
+            f"{where}: shape {lengths} in the .npy header is impossible: the data is damaged, copy or "
+            "write it again"
+        )
     return NpyHeader(dtype, lengths, order.group(1) == "True", 8 + field + length)
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, told_of_system
 from hyrt.graph.check import reject, row_blocks
 from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
@@ -59,7 +59,7 @@ def _damage_named(where: str) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{where} cannot be read: {told_of_system(error)}") from error
     except _DAMAGE as error:
         raise DataError(
             f"{where}: damaged or truncated ({error or type(error).__name__}): copy or download it again"
@@ -95,14 +95,16 @@ class NpzMember:
                 info.compress_size
             ):
                 raise DataError(
-                    f"{where}: claims {info.file_size:,} bytes, more than the file can have: it is damaged"
+                    f"{where}: claims {info.file_size:,} bytes, more than the file can have: it is "
+                    "damaged, copy or download it again"
                 )
             with archive.open(info) as file:
                 header = read_header(file, where, texts=self._texts)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
-                        f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}"
+                        f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}: "
+                        "it is damaged, copy or download it again"
                     )
                 yield file, header
 
@@ -112,14 +114,19 @@ class NpzMember:
         while done < len(target):
             data = file.read(min(_READ_BYTES, len(target) - done))
             if not data:
-                raise DataError(f"{self._where} ends early, at byte {done:,} of {len(target):,}")
+                raise DataError(
+                    f"{self._where} ends early, at byte {done:,} of {len(target):,}: copy or download it "
+                    "again"
+                )
             target[done : done + len(data)] = data
             done += len(data)
 
     def _end(self, file: IO[bytes]) -> None:
         # The checksum is compared when the end is read.
         if file.read(1):
-            raise DataError(f"{self._where} has bytes after its end: it is damaged")
+            raise DataError(
+                f"{self._where} has bytes after its end: it is damaged, copy or download it again"
+            )
 
     def read(self) -> Array:
         """The whole array, row-major."""
@@ -205,7 +212,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         names = [name.removesuffix(".npy") for name in files]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"{source}: duplicate key '{name}': the file is damaged")
+            raise DataError(f"{source}: duplicate key '{name}': the file is damaged, write it again")
     arrays: dict[str, Array] = {}
     keys = wanted_keys(source, names)
     check_unread(source, {name: _shape(path, name, source) for name in names}, keys)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, told_of_system
 from hyrt.graph.check import row_blocks
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
 
@@ -136,7 +136,7 @@ def map_with_header(file: Path, where: str, *, texts: bool = False) -> tuple[Arr
                 raise DataError(
                     f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
                     f"{header.data_bytes:,} bytes, but the file has {held:,}: it is damaged or "
-                    "truncated"
+                    "truncated, copy or write it again"
                 )
             if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
                 raise DataError(
@@ -155,7 +155,7 @@ def map_with_header(file: Path, where: str, *, texts: bool = False) -> tuple[Arr
     except FileNotFoundError as error:
         raise DataError(f"{where} is missing: copy the whole folder again, or make it again") from error
     except OSError as error:
-        raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{where} cannot be read: {told_of_system(error)}") from error
     if header.offset % header.dtype.alignment:
         raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)

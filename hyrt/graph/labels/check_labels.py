@@ -28,11 +28,17 @@ def check_labels(source: str, labels: Array) -> None:
         return
     if labels.ndim == 1:
         raise reject(
-            source, "labels", f"value {labels[at]} at position {at} is not finite (nan means no label)"
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is not finite: replace it (nan means no label)",
         )
     column = int(is_wrong(labels[at]).argmax())
     wanted = "finite (nan means not known)" if kind == "numbers" else "0 or 1 (-1 means not known)"
-    raise reject(source, "labels", f"value {labels[at, column]} at row {at}, column {column} is not {wanted}")
+    raise reject(
+        source,
+        "labels",
+        f"value {labels[at, column]} at row {at}, column {column} is not {wanted}: replace it",
+    )
 
 
 def _is_no_flag(part: Array) -> BoolArray:
@@ -45,7 +51,12 @@ def _is_no_flag(part: Array) -> BoolArray:
 def _check_classes(source: str, labels: Array) -> None:
     at = first_bad(lambda a, b: labels[a:b] < -1, len(labels))
     if at is not None:
-        raise reject(source, "labels", f"value {labels[at]} at position {at} is below -1 (-1 means no label)")
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is below -1: number classes from 0, "
+            "and give -1 for no label",
+        )
     if not len(labels):
         return
     highest = int(labels.max())

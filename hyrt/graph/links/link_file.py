@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,11 @@ from hyrt.graph.links.message_edges import links_of, without_links
 from hyrt.graph.topology import Topology
 from hyrt.machine.atomic_write import write_atomically
 
+# What zipfile and numpy raise of files that are damaged, or no archive of arrays.
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, MemoryError, OverflowError, LookupError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
 _KEYS = ("train", "train_neg", "val", "val_neg", "test", "test_neg")
 
 
@@ -112,7 +120,7 @@ def checked_pairs(
         row = pairs[bad[0]]
         wrong = row[0] if not 0 <= row[0] < num_vertices else row[1]
         limit = "below 0" if wrong < 0 else f"not below the {num_vertices:,} vertices"
-        raise DataError(f"{where}: {wrong} in row {bad[0]} is {limit}")
+        raise DataError(f"{where}: {wrong} in row {bad[0]} is {limit}: leave out that row")
     ids = np.int32 if num_vertices < 2**31 else np.int64
     found = np.ascontiguousarray(pairs if positions is None else positions[pairs], ids)
     wrong = ends.wrong(found)
@@ -129,13 +137,16 @@ def checked_pairs(
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     wanted = f"{path}: give a .npz file of links with some of {', '.join(_KEYS)}"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: of a damaged archive, numpy leaves it open.
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise DataError(f"{wanted}: it is one array")
-            arrays = {key: file[key] for key in file.files}
+            with file:
+                arrays = {key: file[key] for key in file.files}
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file of links") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
+        raise DataError(f"{path}: no such file of links: give the path of one") from None
+    except _UNREADABLE as error:
         raise DataError(f"{wanted}: {error}") from None
     if unknown := sorted(arrays.keys() - {*_KEYS, "without_messages"}):
         raise DataError(f"{wanted}: it has an unknown key '{unknown[0]}'")

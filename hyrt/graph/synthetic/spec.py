@@ -135,7 +135,9 @@ def parse_spec(text: str) -> SyntheticSpec:
             f"{text}: unknown preset {preset!r}{nearest(preset, PRESETS)} (presets: {', '.join(PRESETS)})"
         )
     given: dict[str, int | float | str] = {}
-    for part in filter(None, parts):
+    for part in parts if parts != [""] else ():
+        if not part:
+            raise DataError(f"{text}: nothing stands between two commas or after the last one: omit a comma")
         key, equals, value = part.partition("=")
         if key in KEYS and not equals:
             raise DataError(f"{text}: {key} has no value: write {key}=...")
@@ -165,7 +167,8 @@ def parse_spec(text: str) -> SyntheticSpec:
 
 def _value(text: str, key: str, value: str) -> int | float | str:
     if key in _COUNTS:
-        match = re.fullmatch(r"(\d[\d_]*)(\.\d+)?([kMG]?)", value)
+        # Of at most 20 digits, which all that is allowed has room for.
+        match = re.fullmatch(r"([0-9]+(?:_[0-9]+)*)(\.[0-9]+)?([kMG]?)", value) if len(value) < 21 else None
         number = float(match[1] + (match[2] or "")) * _SUFFIXES[match[3]] if match else 0.5
         if match and match[2] is None:
             return int(match[1]) * _SUFFIXES[match[3]]
@@ -176,7 +179,7 @@ def _value(text: str, key: str, value: str) -> int | float | str:
         return int(number)
     if key in _REALS:
         try:
-            return float(value)
+            return float(value if value.isascii() else "")
         except ValueError as error:
             raise DataError(f"{text}: {key}={value} is not a number") from error
     return value

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from hyrt.errors import one_line
+from hyrt.errors import one_line, told_of_system
 from hyrt.machine.child_processes.process import Process
 from hyrt.machine.child_processes.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
 
+NOT_STARTED = "no process could be started"
+"""How the problem of an answer begins where there was nobody to ask."""
 # Starting an interpreter and importing hyrt.
 _START_S = 15.0
 _END_S = 5.0
@@ -128,7 +130,11 @@ class Children:
             if self._closed:
                 return "was not checked: it was stopped"
             if self._process is None:
-                self._process = Process()
+                try:
+                    self._process = Process()
+                except OSError as error:
+                    # No more processes or files are allowed, or the interpreter may not be started.
+                    return f"{NOT_STARTED} to ask it: {told_of_system(error)}"
             process = self._process
         process.send(request)
         watch = Watch(limit_s + _START_S, lambda: activity_of(process.pid))

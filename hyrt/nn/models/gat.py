@@ -32,7 +32,10 @@ class Gat(ModelKind):
 
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:
-            raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
+            raise ValueError(
+                f"model.hidden={hidden} is not a multiple of model.heads={heads}: "
+                f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
+            )
 
     def layer(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hyrt_perfmodel.workloads.model_workload import KINDS
 
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, listed
 from hyrt.machine.entry_points import EntryPointGroup
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
     try:
         signature.bind(None, 1, 1, last=True, **options)
     except TypeError as error:
+        own = [each for each in signature.parameters.values() if each.kind is each.KEYWORD_ONLY]
+        taken = [each.name for each in own if each.name != "last"]
+        takes = f"it takes {listed(taken)}" if taken else "it takes none: omit them"
         raise ValueError(
-            f"model.options={dict(options)} does not go with model.kind={name}: {error}"
+            f"model.options={dict(options)} does not go with model.kind={name}: {error}: {takes}"
         ) from None
 
 

@@ -252,7 +252,9 @@ def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibra
     """
     for kind in kinds:
         if like := find_model(kind).costs_like:
-            raise ConfigError(f"--model {kind}: it has the costs of {like}, which every calibration measures")
+            raise ConfigError(
+                f"--model {kind}: it has the costs of {like}, which every calibration measures: omit it"
+            )
         if why := why_not_measured(kind):
             raise ConfigError(f"--model {kind}: {why}")
     found = read_calibration()

@@ -32,6 +32,7 @@ from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.predict.ranks.asked_edges import asked_bytes
+from hyrt.predict.ranks.given_homes import read_homes
 from hyrt.predict.workload import aggregates_first
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
@@ -265,16 +266,8 @@ def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: boo
         If the file has no homes for the graph and the ranks, or a cache does not go with the sampler.
     """
     graph = open_graph(config.data.source, normalize=config.data.normalize)
-    try:
-        homes = np.load(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--homes {file} cannot be read as a .npy file: {error}") from error
-    if homes.shape != (graph.num_vertices,) or homes.dtype.kind not in "iu":
-        raise ConfigError(
-            f"--homes {file}: {homes.dtype}{list(homes.shape)} is no home for each of "
-            f"{graph.num_vertices:,} vertices: give integers [{graph.num_vertices}]"
-        )
-    if homes.min() < 0 or homes.max() >= num_ranks:
+    homes = read_homes(file, graph.num_vertices)
+    if homes.max() >= num_ranks:
         raise ConfigError(
             f"--homes {file} has the homes {homes.min()} to {homes.max()}, and {num_ranks} ranks are 0 to "
             f"{num_ranks - 1}: give another file or --ranks"

@@ -35,6 +35,7 @@ from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.graph.topology import Topology
 from hyrt.predict.bare_model import bare_model
+from hyrt.predict.ranks.given_homes import read_homes
 from hyrt.quantities import counted, one_line, size
 
 _DATA = ("topology", "features", "edges by source")
@@ -260,9 +261,7 @@ def _known_parts(
     known: list[KnownParts] = []
     method, seed, for_fewer = "metis", config.seed, ""
     if homes is not None:
-        found = np.load(homes, allow_pickle=False)
-        if found.shape != (graph.num_vertices,) or found.dtype.kind not in "iu" or found.min() < 0:
-            raise ConfigError(f"--homes {homes}: give integers [{graph.num_vertices}] from 0 on")
+        found = read_homes(homes, graph.num_vertices)
         num = int(found.max()) + 1
         return [KnownParts(found, num)], f"rows are those that the {counted(num, 'part')} of {homes} need"
     if is_partition(folder):

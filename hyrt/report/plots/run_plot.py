@@ -33,7 +33,7 @@ def chosen_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[C
     """
     there = list(dict.fromkeys(chart.key for chart in charts))
     if not there:
-        raise ConfigError("no step is recorded yet: there is nothing to plot")
+        raise ConfigError("no step is recorded yet: there is nothing to plot: train the run first")
     for key in keys or ():
         if key not in there:
             raise ConfigError(f"--charts {key}: there is no such chart here: give {listed(there, 'or')}")

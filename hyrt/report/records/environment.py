@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -10,9 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hyrt.errors import listed
 from hyrt.machine.cores import cgroup_limits, processor_name
 
 _PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
+_COMPUTING = ("hyrt", "torch", "numpy", "numba")
 _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -54,3 +57,18 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def changed_versions(run: Path) -> str:
+    """What a run was started with in another version than there is now: `hyrt 0.1.0 (now 0.2.0)`.
+
+    Of the packages that decide on the bits of a step; empty where they are the same, or where nobody knows.
+    """
+    try:
+        versions = json.loads((run / "env.json").read_bytes())["versions"]
+        before = {name: versions[name] for name in _COMPUTING if versions.get(name)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    now = {name: _version(name) for name in before}
+    changed = [f"{name} {old} (now {now[name]})" for name, old in before.items() if now[name] != old]
+    return listed(changed) if changed else ""

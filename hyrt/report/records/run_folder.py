@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
-from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable
+from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable, told_of_system
 from hyrt.graph.links.link_file import write_links
 from hyrt.graph.links.link_split import LinkSplit
 from hyrt.machine.atomic_write import write_atomically
@@ -414,7 +414,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     try:
         return [line for line, _ in _lines(path)]
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
+        raise DataError(f"{path} cannot be read: {told_of_system(error)}") from error
 
 
 def default_name(config: Config, moment: datetime) -> str:

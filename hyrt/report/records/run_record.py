@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.config import load_settings
-from hyrt.errors import DataError
+from hyrt.errors import DataError, told_of_system
 from hyrt.report.records.run_folder import RunFolder, read_metrics
 
 Line = Mapping[str, Any]
@@ -75,10 +75,12 @@ def read_run(path: Path) -> RunRecord:
     """
     folder = RunFolder.open(path, for_reading=True)
     lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
+    # First, as it says what is wrong with the file.
+    settings = load_settings(path / "config.yaml")
     return RunRecord(
         path=path,
         config=(path / "config.yaml").read_text(encoding="utf-8"),
-        settings=load_settings(path / "config.yaml"),
+        settings=settings,
         environment=_json(path / "env.json"),
         summary=_json(path / "summary.json"),
         lines=lines,
@@ -123,7 +125,9 @@ def _json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {told_of_system(error)}") from None
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} cannot be read ({error}): delete it to write the report without it"
         ) from None

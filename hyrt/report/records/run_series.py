@@ -16,7 +16,7 @@ from hyrt.config.command_line import resumed_config
 from hyrt.errors import ConfigError, DataError, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.machine.atomic_write import write_atomically
-from hyrt.quantities import counted
+from hyrt.quantities import counted, whole_number
 from hyrt.report.records.run_folder import SERIES, RunFolder
 from hyrt.report.records.write_errors import explained
 
@@ -195,10 +195,10 @@ def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
         raise ConfigError(f"--splits {text} chooses the splits: omit data.split={config.data.split}")
     if text == "all":
         return list(range(graph.num_splits))
-    try:
-        splits = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2") from None
+    named = [whole_number(word.strip()) for word in text.split(",")]
+    splits = [number for number in named if number is not None]
+    if len(splits) < len(named):
+        raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2")
     if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
         raise ConfigError(
             f"--splits {text}: {graph.name} has {counted(graph.num_splits, 'split')}, numbered from 0: give "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import shlex
 import shutil
@@ -15,9 +16,14 @@ from hyrt.errors import readable
 _PLAIN = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"})
 
 
-def print_wrapped(lines: Sequence[str]) -> None:
-    """Print lines, broken at blanks to the width of a terminal; into a file or a pipe they go whole."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
+    """Print lines, broken at blanks to the width of a terminal.
+
+    Into a file or a pipe they go whole, unless it is people who read them there: then they are as wide as
+    COLUMNS says, or 80 columns.
+    """
+    is_wrapped = also_in_pipes or sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_wrapped else None
     for line in wrapped(lines, width):
         print(encodable(line, sys.stdout.encoding), flush=True)
 
@@ -59,6 +65,22 @@ def encodable(text: str, encoding: str | None) -> str:
     if encoding.lower().startswith("utf"):
         return text.encode("utf-8", "replace").decode()
     return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+
+
+def replace_letters() -> None:
+    """Let what is printed have any letters, whatever the encoding of the output: see `encodable`."""
+    codecs.register_error("hyrt.plain", _plain_letters)
+    # What stands for a standard output in tests and notebooks has no such method.
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="hyrt.plain")
+
+
+def _plain_letters(error: UnicodeError) -> tuple[str, int]:
+    """What is printed in place of what an encoding lacks, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return encodable(error.object[error.start : error.end], "ascii"), error.end
 
 
 def shell_word(path: str | Path) -> str:

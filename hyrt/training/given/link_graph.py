@@ -111,7 +111,9 @@ def _times(path: Path, graph: Graph) -> NDArray[Any]:
             f"{graph.num_edges:,} edges of {graph.name}, [{graph.num_edges}]"
         )
     if times.dtype.kind == "f" and len(bad := np.flatnonzero(np.isnan(times))):
-        raise DataError(f"links.times={path}: the time at position {bad[0]} is nan")
+        raise DataError(
+            f"links.times={path}: the time at position {bad[0]} is nan: give a time for each edge"
+        )
     if graph.vertices.vertex_ids is not None:
         raise DataError(
             f"links.times={path}: the edges of {graph.name} were put in another order, so nobody knows which "

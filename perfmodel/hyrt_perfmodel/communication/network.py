@@ -14,7 +14,7 @@ from hyrt_perfmodel.nearest_name import nearest_name
 
 # Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
 _ETHERNET_PART = 1460 / 1538
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
+_RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
 FILES = (".yaml", ".yml")

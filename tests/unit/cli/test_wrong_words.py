@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from in_process import run_here
 from typer.main import get_command
 
+import hyrt.cli
 from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
 from hyrt.errors import ConfigError, DataNotWritten, HyrtError, StageFailure
 
@@ -31,6 +34,7 @@ def _error(*words: str) -> str:
         ("inference runs/mine", "there is no command 'inference': write hyrt infer"),
         ("benchmark", "there is no command 'benchmark': write hyrt calibrate"),
         ("convert a.npz b", "there is no command 'convert': write hyrt data convert"),
+        ("run --seeds 1000000000", "--seeds 1000000000: must be at most 10000"),
         ("run --patience 3", "--patience is not an option of hyrt run: write train.patience=3"),
         ("run --device cpu", "--device is not an option of hyrt run: did you mean --devices?"),
         ("run -o mine", "-o is not an option of hyrt run: did you mean --output?"),
@@ -269,3 +273,67 @@ def test_a_file_whose_name_looks_like_an_option(monkeypatch: pytest.MonkeyPatch,
     says = r"^-y is not an option of hyrt data info: to name the file, write '\./-y z\.npz'$"
     with pytest.raises(ConfigError, match=says):
         app(["data", "info", "-y z.npz"], prog_name="hyrt", standalone_mode=False)
+
+
+def test_a_path_may_begin_at_home_where_a_shell_leaves_it_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in `--output=~/mine.yaml`: a folder named ~ is what nobody wants."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    run_here("data", "generate", "tiny,vertices=60", "~/x.npz", cwd=tmp_path)
+    run_here("init", "--data=~/x.npz", "--output=~/x.yaml", cwd=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["x.npz", "x.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError("no room"), "error: memory ran out (no room): free some, allow more (ulimit -v), or "),
+        (
+            PermissionError(13, "Permission denied", "a.npz"),
+            "error: a.npz: Permission denied: give one that ",
+        ),
+        (OSError(24, "Too many open files", "b"), "error: b: Too many open files: allow more open files"),
+        (OSError(28, "No space left"), "error: the output cannot be written: No space left: free space, or"),
+        (RuntimeError("can't start new thread"), "error: no more threads can be started: allow more (ulim"),
+        (
+            OSError("no libllvmlite.so"),
+            "error: something of this machine cannot be used: no libllvmlite.so\n",
+        ),
+    ],
+)
+def test_what_the_machine_refuses_is_told_with_a_remedy(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hyrt.cli.commands.app", fails)
+    with pytest.raises(SystemExit) as ended:
+        _run_command()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(says)
+
+
+def test_where_hyrt_cannot_be_loaded_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where there is no memory for numba's compiler."""
+    monkeypatch.setitem(sys.modules, "hyrt.cli.commands", None)
+    with pytest.raises(SystemExit) as ended:
+        hyrt.cli.main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: hyrt cannot be loaded (ModuleNotFoundError: ")
+    assert len(told.splitlines()) == 1
+
+
+def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hyrt.cli.commands.os.stat", refuses)
+    with pytest.raises(ConfigError, match=r"the current folder may not be entered .*: change to another$"):
+        _check_current_folder()

@@ -22,6 +22,8 @@ def test_a_name_may_carry_a_share() -> None:
         ({"devices": "cpu=-1,null:0=2"}, "not a number of at least 0"),
         ({"devices": "cpu=inf"}, "not a number of at least 0"),
         ({"devices": "cpu=much"}, "not a number of at least 0"),
+        ({"devices": "cpu=٣"}, "not a number of at least 0"),
+        ({"devices": "cpu=1_0"}, "not a number of at least 0"),
         ({"devices": "cpu,"}, "'' is not the name of a device"),
         ({"devices": "=3"}, "'=3' is not the name of a device"),
         ({"devices": "auto,cpu"}, "give auto alone"),

@@ -76,9 +76,10 @@ def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
         registry.find_device(name)
 
 
-def test_a_name_that_cannot_be_read() -> None:
+@pytest.mark.parametrize("number", ["first", "١", "1" * 5000, "-1", "0x1", " 1", "1_0"])
+def test_a_name_that_cannot_be_read(number: str) -> None:
     with pytest.raises(DeviceUnavailable, match="write kind or kind:number"):
-        registry.find_device("cpu:first")
+        registry.find_device(f"cpu:{number}")
 
 
 def test_cpu_is_found_by_kind_alone() -> None:

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
+from hyrt.distributed.launch import Launch, launched
 from hyrt.distributed.meeting import Met, meet
-from hyrt.errors import RankLost
+from hyrt.errors import ConfigError, RankLost
 
 
 def test_a_rank_that_is_lost_while_others_join_is_named() -> None:
@@ -101,3 +102,21 @@ def test_without_rank_0_nobody_begins() -> None:
     assert isinstance(attempt(store, [0, 0])[0], Met)
     found = attempt(store, [1, 1], without=0)
     assert str(found[1]).startswith("rank 0 did not come within 0.3 s")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"WORLD_SIZE": "٢"}, r"^WORLD_SIZE is '٢' in the environment: give a number, or unset it$"),
+        ({"WORLD_SIZE": "9" * 30}, r"^WORLD_SIZE is '999.* in the environment: give a number, or unset it$"),
+        ({"WORLD_SIZE": ""}, r"^WORLD_SIZE is '' in the environment: give a number, or unset it$"),
+        ({"MASTER_PORT": "abc"}, r"^MASTER_PORT is 'abc' in the environment: give a number"),
+        ({"MASTER_PORT": "99999"}, r"^MASTER_PORT is 99999: give the number of a free port, up to 65535$"),
+        ({"RANK": "2"}, r"^RANK is 2, but WORLD_SIZE is 2: ranks are numbered from 0$"),
+    ],
+)
+def test_variables_that_are_no_numbers_of_ranks_or_ports(changed: dict[str, str], says: str) -> None:
+    given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    assert launched(given) == Launch(1, 2)
+    with pytest.raises(ConfigError, match=says):
+        launched({**given, **changed})

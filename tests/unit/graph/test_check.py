@@ -38,7 +38,8 @@ def test_topology(tmp_path, monkeypatch, seed, chunk):
     where = np.sort(np.unique(indptr[np.searchsorted(indptr, where, side="right")] - 1))
     bad[where] = 1000
     assert _message(good | {"indices": bad}, tmp_path) == (
-        f"key 'indices': value 1000 at position {where[0]} is not below the 40 vertices"
+        f"key 'indices': value 1000 at position {where[0]} is not below the 40 vertices: "
+        "number them from 0 on"
     )
 
 
@@ -309,7 +310,8 @@ def test_bad_real_file(tmp_path):
     with pytest.raises(DataError) as caught:
         open_graph(source)
     assert str(caught.value).endswith(
-        "broken.npz: key 'indices': value 1000000 at position 100 is not below the 2,708 vertices"
+        "broken.npz: key 'indices': value 1000000 at position 100 is not below the 2,708 vertices: "
+        "number them from 0 on"
     )
 
 

@@ -73,7 +73,7 @@ def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
     assert "value 2 at row 9, column 1 is not 0 or 1 (-1 means not known)" in refusal(wrong)
     endless = np.zeros(40, np.float32)
     endless[11] = np.inf
-    assert "value inf at position 11 is not finite (nan means no label)" in refusal(endless)
+    assert "value inf at position 11 is not finite: replace it (nan means no label)" in refusal(endless)
     unknown = np.full((40, 2), np.nan, np.float32)
     unknown[:, 0] = 1.5
     at = int(GRAPH.split("train")[1])

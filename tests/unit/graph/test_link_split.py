@@ -143,6 +143,23 @@ def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], tol
         read_links(tmp_path / "links.npz", DIRECTED.topology, 0, ENDS)
 
 
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    """zipfile and zlib raise what is no error of numpy's."""
+    np.save(tmp_path / "one.npy", np.array([[0, 1]]))
+    with pytest.raises(DataError, match="it is one array"):
+        read_links(tmp_path / "one.npy", DIRECTED.topology, 0, ENDS)
+    file, told = tmp_path / "links.npz", 0
+    np.savez_compressed(file, val=np.array([[0, 1], [2, 3]] * 40))
+    whole = file.read_bytes()
+    for position in range(len(whole)):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x41]) + whole[position + 1 :])
+        try:
+            read_links(file, DIRECTED.topology, 0, ENDS)
+        except DataError as error:
+            told += str(error).startswith(str(file))
+    assert told > len(whole) / 2
+
+
 def test_a_graph_without_room_for_a_part_is_told() -> None:
     with pytest.raises(DataError, match=r"links\.val=0\.0001 of \d+ links is less than one"):
         draw_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2, ends=ENDS)

@@ -10,6 +10,7 @@ import pytest
 from hyrt_devices.fpga.probe import xclbin_path
 from hyrt_perfmodel.user_cache import user_cache
 
+import hyrt
 from hyrt.doctor.software.kept_rates import judge_kept_rates
 from hyrt.errors import ConfigError, DataError, DataNotWritten
 from hyrt.graph import open_graph
@@ -52,6 +53,25 @@ def test_a_private_folder_is_made_and_said(nowhere: None) -> None:
     finally:
         numba.config.CACHE_DIR = before
         os.environ.pop("NUMBA_CACHE_DIR", None)
+
+
+@pytest.mark.parametrize("named", ["", "mine"])
+def test_no_place_at_all_is_told_where_kernels_are_needed(
+    nowhere: None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose files are all read-only: importing hyrt is no error, using it is."""
+
+    def refuses(**_: object) -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuses)
+    if named:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", named)
+    kernel_cache.ensure_kernel_cache()
+    says = r"no folder for compiled kernels can be written, not .*: set NUMBA_CACHE_DIR to one that can$"
+    for use in (kernel_cache.check_compiler, lambda: hyrt.load("synthetic:tiny")):
+        with pytest.raises(ConfigError, match=says):
+            use()
 
 
 def test_what_the_user_set_stays(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:

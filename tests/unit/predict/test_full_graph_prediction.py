@@ -94,10 +94,12 @@ def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
 def test_homes_of_another_graph_are_refused(tmp_path: Path) -> None:
     config = settings("synthetic:tiny")
     np.save(tmp_path / "homes.npy", np.zeros(3, np.int64))
-    with pytest.raises(ConfigError, match=r"give integers \[2000\] from 0 on"):
-        predict_full_graph(
-            H200, configured_workload(config), config, 2, find_network("1gbit"), tmp_path / "homes.npy"
-        )
+    (tmp_path / "text.npy").write_text("0 0 0")
+    for name in ("homes.npy", "text.npy", "nothing.npy"):
+        with pytest.raises(ConfigError, match=r"give a \.npy file of the part of .*, integers \[2000\]: "):
+            predict_full_graph(
+                H200, configured_workload(config), config, 2, find_network("1gbit"), tmp_path / name
+            )
 
 
 def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:

@@ -266,14 +266,20 @@ def test_homes_are_counted(tmp_path: Path) -> None:
     assert alone["model-centric"] > alone["home"] > 0
     assert alone["p3"] == 0
     for wrong, said in (
-        (np.zeros(3, np.uint8), r"int8\[3\] is no home for each of 2,000 vertices"),
-        (np.zeros(2000), r"float64\[2000\] is no home"),
+        (np.zeros(3, np.uint8), r"give a .npy file .* integers \[2000\]: it has uint8\[3\]"),
+        (np.zeros(2000), r"integers \[2000\]: it has float64\[2000\]"),
+        (np.full(2000, -1), "from 0 on: it has -1"),
         (np.full(2000, 3), "has the homes 3 to 3, and 3 ranks are 0 to 2"),
     ):
         with pytest.raises(ConfigError, match=said):
             rows(wrong)
-    file.write_text("no array")
-    with pytest.raises(ConfigError, match="cannot be read as a"):
+    np.savez(tmp_path / "archive.npz", np.zeros(2000, np.uint8))
+    for data in (b"no array", b"", (tmp_path / "archive.npz").read_bytes()):
+        file.write_bytes(data)
+        with pytest.raises(ConfigError, match=r"give a \.npy file of the part of each vertex"):
+            predict_on_ranks(H200, TRAINING, config, question)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"integers \[2000\]: No such file"):
         predict_on_ranks(H200, TRAINING, config, question)
     with pytest.raises(ConfigError, match="give --data instead of --workload"):
         predict_on_ranks(H200, TRAINING, None, question)

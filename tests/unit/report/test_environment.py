@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from hyrt.machine.cores import cgroup_limits
-from hyrt.report.records.environment import describe_environment
+from hyrt.report.records.environment import changed_versions, describe_environment
 
 
 def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +30,20 @@ def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["command"] == sys.argv
     assert found["variables"]["OMP_NUM_THREADS"] == "3"
     assert abs((datetime.now(UTC) - datetime.fromisoformat(found["date"])).total_seconds()) < 60
+
+
+def test_what_a_run_was_started_with_in_another_version(tmp_path: Path) -> None:
+    file, here = tmp_path / "env.json", describe_environment()
+    assert changed_versions(tmp_path) == ""
+    file.write_text(json.dumps(here))
+    assert changed_versions(tmp_path) == ""
+    versions = {**here["versions"], "hyrt": "0.0.7", "torch": "1.0", "python": "3.1", "numba": None}
+    file.write_text(json.dumps({**here, "versions": versions}))
+    now = here["versions"]
+    assert changed_versions(tmp_path) == f"hyrt 0.0.7 (now {now['hyrt']}) and torch 1.0 (now {now['torch']})"
+    for damaged in ("", "{", "[]", "{}", '{"versions": 3}', '{"versions": null}'):
+        file.write_text(damaged)
+        assert changed_versions(tmp_path) == ""
 
 
 def test_cores_are_told_from_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import sys
 
 import pytest
 
-from hyrt.report.terminal.printed_lines import shell_word
+from hyrt.report.terminal.printed_lines import replace_letters, shell_word
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,22 @@ def test_a_path_can_be_pasted_into_a_shell(name: bytes) -> None:
 
 def test_plain_paths_stay_as_they_are() -> None:
     assert shell_word("runs/a-1") == "runs/a-1"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [
+        ("ascii", b"a - b <-> \\xff? ...\n"),
+        ("latin-1", "a · b <-> \\xffü ...\n".encode("latin-1")),
+        ("utf-8", "a · b <-> \\xffü …\n".encode()),
+    ],
+)
+def test_any_letters_can_be_printed(encoding: str, printed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by what prints as Python does: an output of few letters ends no command."""
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
+    replace_letters()
+    print("a · b <-> \udcffü …", flush=True)
+    assert output.getvalue() == printed
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    replace_letters()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, told_of_system
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def saved_graph(path: Path, source: str) -> Any:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _graph(_SavedBytes(data, source))
     except OSError as error:
-        raise DataError(f"{source} cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{source} cannot be read: {told_of_system(error)}") from error
 
 
 class _SavedBytes:

@@ -162,7 +162,7 @@ class _Head:
                 data, self.next_line = rest, self.next_line + 1
                 continue
             if is_skipped:
-                raise DataError(f"{file.name}: has no rows")
+                raise DataError(f"{file.name}: has no rows: fill it, or leave it out")
             break
         if file.form.header:
             self.line, data, self.next_line = first, rest, self.next_line + 1

@@ -21,7 +21,10 @@ class Hgt(ModelKind):
 
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:
-            raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
+            raise ValueError(
+                f"model.hidden={hidden} is not a multiple of model.heads={heads}: "
+                f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
+            )
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.typed.layers.hgt_layer import HgtLayer

@@ -43,7 +43,8 @@ class Rgcn(ModelKind):
             raise ConfigError("model.options has bases and blocks: give one of them")
         if blocks and not last and (in_features % blocks or out_features % blocks):
             raise ConfigError(
-                f"model.options has blocks={blocks}, of which model.hidden={out_features} is not a multiple"
+                f"model.options has blocks={blocks}, of which model.hidden={out_features} is not a multiple: "
+                f"give one that is, or blocks that divide it and {in_features}"
             )
         # Scores of classes seldom have so many blocks: the last layer's matrices are whole there.
         fits = not (in_features % blocks or out_features % blocks) if blocks else False
