@@ -8,7 +8,6 @@ matrix on its left, gives results in memory of its own, and a call costs more: s
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -60,12 +59,13 @@ def in_chunks(work: Chunk, count: int, grain: int) -> None:
     """
     before = torch.get_num_threads()
 
-    @functools.wraps(work)  # A trace names what is shared by the function's name.
     def alone(start: int, stop: int) -> None:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)
         work(start, stop)
 
+    # A trace names what is shared by the function's name; `functools.wraps` copies much more.
+    alone.__qualname__ = work.__qualname__
     try:
         current_workers().run(alone, count, grain)
     finally:
@@ -102,7 +102,7 @@ def multiply(
     rows = a.to(precision)
     if _is_by_onednn(precision, b.numel()):
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
-        out.copy_(padded[: len(a)])
+        out.copy_(padded[: a.shape[0]])
         return
     # On some processors MKL's results depend on how rows lie in memory.
     rows = rows.contiguous()
@@ -134,7 +134,7 @@ def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, prec
     if _is_by_onednn(precision, out.numel()):
         # numpy has no bfloat16, in which b may come.
         narrow, wide = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
-        turned = torch.empty((narrow.shape[1], len(a) + -len(a) % _PAD), dtype=a.dtype)
+        turned = torch.empty((narrow.shape[1], a.shape[0] + -a.shape[0] % _PAD), dtype=a.dtype)
         transpose_into(narrow.contiguous().numpy(), turned.numpy())
         product = _onednn_product(turned.to(precision), _padded(wide.to(precision)).t(), None, False)
         out.copy_(product if narrow is b else product.t())
@@ -159,5 +159,5 @@ def _onednn_product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None,
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:
     """The rows of a chunk, followed by zeros up to a multiple of `_PAD`."""
-    surplus = -len(rows) % _PAD
+    surplus = -rows.shape[0] % _PAD
     return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))

@@ -38,7 +38,9 @@ class _Linear(torch.autograd.Function):
         relu: bool,
         low_precision: bool,
     ) -> torch.Tensor:
-        out = empty((len(x), len(weight)), x)
+        # `len` of a tensor takes ten times as long.
+        num = x.shape[0]
+        out = empty((num, weight.shape[0]), x)
         precision = torch.bfloat16 if low_precision else x.dtype
         turned = weight.detach().to(precision).t()
         b = None if bias is None else bias.detach().to(precision)
@@ -48,7 +50,7 @@ class _Linear(torch.autograd.Function):
         def work(start: int, stop: int) -> None:
             multiply(rows[start:stop], turned, out[start:stop], precision=precision, bias=b, relu=relu)
 
-        in_chunks(work, len(x), _grain(*weight.shape))
+        in_chunks(work, num, _grain(*weight.shape))
         ctx.save_for_backward(x, weight, out if relu else None)
         ctx.has_bias = bias is not None
         ctx.precision = precision
@@ -62,10 +64,11 @@ class _Linear(torch.autograd.Function):
         grad = grad.detach().contiguous()
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         grain = _grain(*weight.shape)
-        chunks = -(-len(x) // grain)
+        num = x.shape[0]
+        chunks = -(-num // grain)
         x_grad = empty(tuple(x.shape), x) if needs_x else None
         weight_parts = empty((chunks, *weight.shape), weight) if needs_weight else None
-        bias_parts = weight.new_empty(chunks, len(weight)) if ctx.has_bias else None
+        bias_parts = weight.new_empty(chunks, weight.shape[0]) if ctx.has_bias else None
         w = weight.detach().to(precision)
         rows, result = x.detach(), None if out is None else out.detach()
 
@@ -86,7 +89,7 @@ class _Linear(torch.autograd.Function):
             if weight_parts is not None:
                 multiply_turned(rows[start:stop], g, weight_parts[chunk], precision=precision)
 
-        in_chunks(work, len(x), grain)
+        in_chunks(work, num, grain)
         return (
             x_grad,
             None if weight_parts is None else _sum(weight_parts),

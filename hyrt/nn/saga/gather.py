@@ -94,6 +94,8 @@ class SagaSum:
                 column = torch.from_numpy(np.ascontiguousarray(degrees, dtype)[:, None])
                 rows = self.program.degree_rows(self.layer, column, end)  # type: ignore[arg-type]
                 found += [np.ascontiguousarray(each.numpy(), dtype) for each in rows]
+        if not self.program.edge_reads:
+            return found
         columns = {}
         for name, values in edge_columns(self.program, self.layer, edges).items():
             own = values.astype(dtype, copy=False).reshape(len(values), -1)

@@ -117,7 +117,17 @@ class _Gather(torch.autograd.Function):
         def by_source() -> Edges:
             assert isinstance(edges, Edges)
             turned = block.transposed()
-            return replace(edges, indptr=turned.indptr, columns=turned.rows, numbers=turned.edges)
+            # `replace` takes as long as a loop over a small block.
+            return Edges(
+                indptr=turned.indptr,
+                columns=turned.rows,
+                numbers=turned.edges,
+                by_number=edges.by_number,
+                factors=edges.factors,
+                row_scale=edges.row_scale,
+                loop_scale=edges.loop_scale,
+                loops=edges.loops,
+            )
 
         found = what.backward(edges, by_source, messages, fixed, kept, along, outs, current_workers())
         return (None, None, *(None if each is None else torch.from_numpy(each) for each in outs), *found)
