@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -251,3 +252,21 @@ def test_what_is_no_loop_is_refused_by_its_name(devices: dict[str, OpenclDevice]
         device.load(model_of("G-GCN", "perceptron"), [])
     with pytest.raises(UnsupportedModel, match=r"float32, and the model has parameters of torch\.float64"):
         device.load(model_of("G-GCN").double(), [])
+
+
+def test_rows_that_are_read_in_place_stay_as_long_as_the_device_holds_them(
+    devices: dict[str, OpenclDevice],
+) -> None:
+    """Also beyond `finish`: the next column of chunks may read the same rows, which nobody else has."""
+    room = devices["chosen"].loop_member(stack(GatedLayer(WIDTH, WIDTH)))
+    assert room.reads_in_place
+    rows = np.ones((64, WIDTH), np.float32)
+    there, held = weakref.ref(rows), room.put(rows)
+    del rows
+    room.finish()
+    assert there() is not None
+    room.give([held])
+    assert there() is not None, "what is in the queue reads it"
+    del held
+    room.finish()
+    assert there() is None

@@ -51,7 +51,9 @@ class OpenclLoops:
         self._queue = queue
         self._errors = errors
         self._taken: dict[int, Any] = {}
-        # Host arrays that the device may still read.
+        # Buffers over host arrays, which are read where they lie until the buffer is given back.
+        self._wrapped: dict[int, tuple[Any, Array]] = {}
+        # Other host arrays that the device may still read.
         self._kept: list[Array] = []
         self._built: dict[tuple[EdgeLoop, LoopCall], tuple[CKernel, Any]] = {}
 
@@ -59,9 +61,11 @@ class OpenclLoops:
         return self._memory.buffers.limit_bytes - self._memory.buffers.used_bytes
 
     def put(self, array: Array, *, writes: bool = False) -> Any:
-        self._kept.append(array)
         if self._memory.zero_copy and array.size and not writes:
-            return self._memory.wrap(array)
+            buffer = self._memory.wrap(array)
+            self._wrapped[id(buffer)] = buffer, array
+            return buffer
+        self._kept.append(array)
         buffer = self._take(array.nbytes)
         if array.size:
             self._queue.write(buffer, array)
@@ -78,6 +82,10 @@ class OpenclLoops:
         for buffer in held:
             if self._taken.pop(id(buffer), None) is not None:
                 self._memory.give(buffer)
+            wrapped = self._wrapped.pop(id(buffer), None)
+            if wrapped is not None:
+                # What is in the queue reads it.
+                self._kept.append(wrapped[1])
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
         return ceil_div(num_rows, self._cut(loop).grain)
@@ -105,6 +113,7 @@ class OpenclLoops:
 
     def release(self) -> None:
         self.finish()
+        self._wrapped.clear()
         self.give(list(self._taken.values()))
 
     def _take(self, size_bytes: int) -> Any:
