@@ -56,8 +56,8 @@ def chosen_algorithm(
     found = [each for each in found if replicates or each.replication == 1]
     if not found:
         raise ConfigError(
-            f"{folder}: {ranks} ranks cannot share its {num_parts} parts: start one for each part, or for as "
-            "many parts each, or partition again"
+            f"{folder}: {ranks} ranks cannot share its {num_parts} parts evenly: start a number of ranks "
+            f"that divides {num_parts}, or partition again"
         )
     best = fastest(found)
     text = (

@@ -110,5 +110,7 @@ def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
     assert "the network does 1 MB/s and 1 us a message" in text
     # Four parts at eight ranks: each has to be at two of them.
     assert chosen_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
-    with pytest.raises(ConfigError, match="3 ranks cannot share its 4 parts"):
+    with pytest.raises(
+        ConfigError, match="3 ranks cannot share its 4 parts evenly: start a number of ranks that divides 4"
+    ):
         chosen_algorithm(settings(parts), 3, slow)
