@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import StepResult
+from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.fullgraph.replica import FullGraphReplica
@@ -25,6 +26,11 @@ from hyrt.objective.registry import OBJECTIVES
 from hyrt.sampling.block import Ids
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
+
+
+def _writes(inputs: object) -> int | None:
+    """How often a tensor was written to; None of other inputs, which no module of the user's is given."""
+    return inputs._version if isinstance(inputs, torch.Tensor) else None
 
 
 class HostModel:
@@ -99,8 +105,15 @@ class HostModel:
         with working(self._workers):
             for parameter in self._parameters:
                 parameter.grad = None
+            writes = None if batch.whole is None else _writes(batch.inputs)
             with model_errors_named(self._model):
                 scores = self._model(batch.blocks, batch.inputs)
+            if batch.whole is not None and _writes(batch.inputs) != writes:
+                raise UnsupportedModel(
+                    f"{type(self._model).__name__} writes to its input by an operation in place, such as "
+                    "add_, += or relu_, and of a whole graph that is the graph's own features: make a new "
+                    "tensor instead, and load the graph again, whose features have changed"
+                )
             if batch.target_rows is not None:
                 scores = scores.index_select(0, torch.from_numpy(batch.target_rows))
             labels = torch.from_numpy(batch.labels)

@@ -145,6 +145,16 @@ class StepResult:
         return cls(loss_sum=0.0, counts={}, normalizer=normalizer, gradients=())
 
 
+def _remedy(error: Exception) -> str:
+    """What to do where the host's memory is used up, which torch does not call a MemoryError."""
+    if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+        return ""
+    return (
+        ". There is no host memory left: lower model.hidden or data.batch_size, or with --full-graph give "
+        "fullgraph.host_memory"
+    )
+
+
 class Health:
     """Whether a device can go on: the first fault, or its closing, is what every later call raises.
 
@@ -175,7 +185,9 @@ class Health:
         """Note a fault; the first one stays."""
         self.has_failed = True
         if self._fault is None:
-            self._fault = DeviceFault(f"{self._name}: {doing} failed: {type(error).__name__}: {error}")
+            self._fault = DeviceFault(
+                f"{self._name}: {doing} failed: {type(error).__name__}: {error}{_remedy(error)}"
+            )
             self._fault.__cause__ = error
         return self._fault
 

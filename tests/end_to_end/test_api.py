@@ -15,7 +15,7 @@ from end_to_end.terminal import hyrt as run_hyrt
 import hyrt
 from hyrt.config import build_config, to_yaml
 from hyrt.config.settings import TrainConfig
-from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning
+from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning, StageFailure
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
@@ -101,6 +101,20 @@ def test_a_module_of_ones_own_gets_as_many_blocks_as_there_are_fan_outs(fanout: 
     assert seen == {1}
     with pytest.raises(ConfigError, match=r"sampler\.fanout"):
         hyrt.train(graph, module, sampler={"fanout": True})
+
+
+class Overwrites(Mine):
+    def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+        return super().forward(blocks, x.relu_())
+
+
+def test_a_module_that_would_change_the_features_of_a_whole_graph_is_refused() -> None:
+    graph = hyrt.load("synthetic:tiny")
+    own = Overwrites(graph.num_features, graph.num_classes)
+    with pytest.raises(StageFailure, match="Overwrites writes to its input by an operation in place"):
+        hyrt.train(graph, own, full_graph=True, train={"epochs": 2})
+    # Of mini-batches it gets a copy.
+    hyrt.train(graph, own, train={"epochs": 1})
 
 
 def test_wrong_calls() -> None:
@@ -272,6 +286,8 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
         hyrt.train(graph, mine, folder=tmp_path)
     with pytest.raises(ConfigError, match="model='gcn': give the torch module that was trained"):
         hyrt.load_run(tmp_path, graph=graph, model="gcn")  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"where a module of your own was trained, that too \(model="):
+        hyrt.load_run(tmp_path, graph=graph)
     # What `load` takes besides names, such as the stand-in for a PyG Data.
     data = SimpleNamespace(
         x=torch.zeros(graph.num_vertices, graph.num_features),

@@ -128,7 +128,7 @@ def open_trained(
             + (
                 f"{graph.name} with {counted(graph.num_features, 'feature')} and "
                 f"{graph.vertices.labels_in_words}: give the dataset of the run, or one with "
-                "the same widths"
+                "the same widths, and, where a module of your own was trained, that too (model= in Python)"
                 if module is None
                 else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
             )

@@ -188,7 +188,10 @@ class Progress:
         if self._quiet:
             return
         if self._console is None:
-            if now - self._shown_s >= self._interval_s:
+            # What the last steps of an epoch say, its own line says again at once.
+            is_last = group.steps_done >= group.steps_per_epoch
+            says_again = is_last and self._is_due(group.epoch, self._epoch_line)
+            if now - self._shown_s >= self._interval_s and not says_again:
                 self._shown_s = now
                 self._print(step_line(group, self._epochs, None))
         elif self._is_settled(now) and (self._live is None or now - self._shown_s >= _REDRAW_S):

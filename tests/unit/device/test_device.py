@@ -66,3 +66,19 @@ def test_what_is_an_error_of_hyrts_own_does_not_end_a_device() -> None:
     health.close()
     with pytest.raises(DeviceFault, match="npu:0: used after close"):
         health.check()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (MemoryError("Unable to allocate 18.0 MiB"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("a mistake"), False),
+    ],
+)
+def test_a_step_without_host_memory_says_what_to_lower(error: Exception, is_told: bool) -> None:
+    health = Health("cpu:0")
+    with pytest.raises(DeviceFault) as caught, health.terminal("propagate"):
+        raise error
+    assert str(error) in str(caught.value)
+    assert ("There is no host memory left: lower model.hidden" in str(caught.value)) == is_told

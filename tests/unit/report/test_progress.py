@@ -149,6 +149,20 @@ def test_long_epochs_show_a_line_now_and_then() -> None:
     assert "━" not in stream.getvalue()
 
 
+def test_a_long_epoch_of_one_step_is_said_once() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock=clock, interval_s=5)
+    progress.handle(replace(STARTED, epochs=400))
+    for epoch in range(1, 13):
+        clock.now += 20
+        progress.handle(replace(steps(1), epoch=epoch, steps_per_epoch=1))
+        progress.handle(epoch_ended(epoch))
+    lines = [line.split("  ")[0:2] for line in stream.getvalue().splitlines()[3:]]
+    # Epochs that have no line of their own are seen to go on.
+    assert [place.split("/")[0] for place, _ in lines] == [f"epoch {epoch}" for epoch in range(1, 13)]
+    assert [epoch for epoch, (_, second) in enumerate(lines, 1) if second != "1/1"] == [1, 11]
+
+
 @pytest.mark.parametrize(("evaluate_every", "named"), [(1, 0), (7, 22)])
 def test_many_short_epochs_show_one_now_and_then(evaluate_every: int, named: int) -> None:
     events: list[Event] = [replace(STARTED, epochs=200)]
