@@ -38,6 +38,10 @@ def test_a_layer_is_its_formula_for_all_pairs(name: str) -> None:
         assert_close(result, expected, 1e-4)
         for ours, theirs in zip(gradients(result, [x, *layer.parameters()]), expected_gradients, strict=True):
             assert_close(ours, theirs, 1e-4)
+    # As a model's first layer is trained: features take no gradient.
+    of_parameters = gradients(layer(block, x.detach()), list(layer.parameters()))
+    for ours, theirs in zip(of_parameters, expected_gradients[1:], strict=True):
+        assert_close(ours, theirs, 1e-4)
     assert (layer._read()[0].fused is not None) == REFERENCES[name].is_fused
 
 
