@@ -16,6 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
 from hyrt.machine.kernel_cache import check_compiler
 from hyrt.machine.path_length import is_too_long
+from hyrt.machine.this_process.forks import mark_forks, was_forked_late
 from hyrt.section import as_list
 
 if TYPE_CHECKING:
@@ -168,6 +169,12 @@ def train(
     from hyrt.training.train import Training
 
     check_compiler()
+    if was_forked_late():
+        raise ConfigError(
+            "hyrt.train is called in a process that was forked after its parent had trained, where torch "
+            "would hang: start such processes by multiprocessing.get_context('spawn'), or before the parent "
+            "trains"
+        )
     _check_given(graph, config, emit, folder, full_graph, sections)
     module = None
     if full_graph:
@@ -210,6 +217,7 @@ def train(
         write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
     hear = emit or _hears_warnings(_warns_at(sys._getframe(1)))
     tell = hear
+    mark_forks()
     with ExitStack() as stack:
         if settings.loggers and folder is not None:
             loggers = RunLoggers.of(

@@ -220,7 +220,11 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    message = readable(message)
+    # An error is one line, also of a file whose name has two.
+    message = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in readable(message)
+    )
     prefix = rank_prefix()
     is_whole = message.startswith("error in ") and not prefix
     print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)

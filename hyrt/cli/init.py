@@ -72,6 +72,8 @@ def init(
         sort_arguments,
     )
     from hyrt.config.commented_yaml import commented_yaml
+    from hyrt.device.discovery import read_name
+    from hyrt.device.names import AUTO
     from hyrt.graph import open_graph
     from hyrt.machine.atomic_write import write_atomically
     from hyrt.machine.output_file import output_file
@@ -84,6 +86,10 @@ def init(
     if full_graph:
         overrides = [full_graph_override(overrides), *overrides]
     config = new_config(file, overrides)
+    for request in config.device_requests:
+        # The machine that trains may be another one, but its kinds of devices are known.
+        if request.name != AUTO:
+            read_name(request.name)
     graph = open_graph(config.data.source)
     chosen = file is not None or any(each.startswith("model.kind=") for each in overrides)
     if graph.types is not None and not chosen:

@@ -112,15 +112,23 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
     return f"unknown setting {path!r}{hint}"
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Settings given in Python as a file would have them: numbers of numpy's or torch's, arrays, paths.
 
-    Anything else is left to whoever reads it.
+    Anything else is left to whoever reads it. What occurs several times is made once, as a few lines of YAML
+    can say a thing a billion times, or within itself; `known` has what is made of each object.
     """
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)]
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        mapping = known[id(value)] = {}
+        mapping.update((key, plain(each, known)) for key, each in value.items())
+        return mapping
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        entries = known[id(value)] = []
+        entries.extend(plain(each, known) for each in value)
+        return entries
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     to_list = getattr(value, "tolist", None)

@@ -75,13 +75,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     PluginConflict
         If two distributions declare the kind.
     """
-    kind, _, index = name.partition(":")
-    kind = BACKENDS.spelling(kind)
-    # What people call a graphics card, whoever made it.
-    entry = BACKENDS.entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
-    wanted = whole_number(index or "0")
-    if wanted is None:
-        raise DeviceUnavailable(f"{name!r} {NO_NAME}: {NAME_FORM}")
+    kind, wanted, entry = read_name(name)
     try:
         with BACKENDS.named_if_it_ends(entry):
             backend, found, problem = _ask(entry, timeout_s)
@@ -98,6 +92,26 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
             f"the {kind} devices are {names}" if len(found) > 1 else f"the only {kind} device is {names}"
         )
     raise DeviceUnavailable(f"{kind}:{wanted} is not available: {problem}. See `hyrt devices`")
+
+
+def read_name(name: str) -> tuple[str, int, EntryPoint]:
+    """The kind, the number and the backend that a name like `cpu` or `cuda:0` says; nothing is imported.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If it cannot be read, or there is no such kind.
+    PluginConflict
+        If two distributions declare the kind.
+    """
+    kind, _, index = name.partition(":")
+    kind = BACKENDS.spelling(kind)
+    # What people call a graphics card, whoever made it.
+    entry = BACKENDS.entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
+    number = whole_number(index or "0")
+    if number is None:
+        raise DeviceUnavailable(f"{name!r} {NO_NAME}: {NAME_FORM}")
+    return kind, number, entry
 
 
 class _Broken(Exception):

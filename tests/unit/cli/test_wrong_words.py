@@ -117,6 +117,7 @@ def test_a_calibration_that_could_not_be_kept_is_not_begun(
             "error: runs/\\xfa\\xe9: no such folder\n",
         ),
         (ConfigError("é: no such folder"), "error: é: no such folder\n"),
+        (ConfigError("a\nb\x1b[1m: no such folder"), "error: a\\nb\\x1b[1m: no such folder\n"),
     ],
 )
 def test_an_error_is_printed_once_and_with_what_a_name_consists_of(

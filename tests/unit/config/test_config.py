@@ -27,6 +27,7 @@ from hyrt.config.command_line import (
     sort_arguments,
 )
 from hyrt.config.explained import known_keys
+from hyrt.config.explained import plain as plain_settings
 from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.saint_settings import SaintSettings
 
@@ -420,6 +421,17 @@ def test_numbers_are_decimal_and_dates_are_texts(text: str, value: Any) -> None:
     """By YAML 1.1, `--epochs 010` would train for 8 epochs, and `1:30` for 90."""
     found = apply_overrides({}, [f"key={text}"])["key"]
     assert (found, type(found)) == (value, type(value))
+
+
+def test_what_is_given_several_times_or_within_itself_stays_one_object() -> None:
+    many: Any = ["x"]
+    for _ in range(40):
+        many = [many, many]
+    looped: dict[str, Any] = {}
+    looped["a"] = looped
+    found = plain_settings({"options": many, "looped": looped, "twice": (looped,)})
+    assert found["options"][0] is found["options"][1]
+    assert found["looped"]["a"] is found["looped"] is found["twice"][0]
 
 
 @pytest.mark.parametrize("name", ["007", "1e3", "1_000", "no", "1.50", "2024-01-02"])

@@ -1,0 +1,36 @@
+"""Processes that are forked before and after torch's threads have worked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import os
+import hyrt
+from hyrt.machine.this_process.forks import mark_forks, was_forked_late
+
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def refused():
+    try:
+        hyrt.train("nothing.npz")
+    except hyrt.api.ConfigError as error:
+        return int("get_context('spawn')" in str(error))
+    except Exception:
+        return 2
+    return 3
+
+print(child(was_forked_late), child(refused))
+mark_forks()
+print(was_forked_late(), child(was_forked_late), child(lambda: child(was_forked_late)), child(refused))
+"""
+
+
+def test_a_process_knows_whether_it_was_forked_late() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["0 2", "False 1 1 1"], done.stderr
