@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
 from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
+from hyrt.graph.topology import Topology
 from hyrt.graph.typed.typed_facts import type_facts, type_lines
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import counted, size
+
+_EDGES = 1 << 24
 
 
 def describe(graph: Graph) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def describe(graph: Graph) -> dict[str, Any]:
             "mean": float(degrees.mean()),
             "median": float(np.median(degrees)),
             "max": int(degrees.max()),
-            "isolated": int((degrees == 0).sum()),
+            "isolated": _num_isolated(graph.topology),
         },
         "features": rows,
         "labels": kind,
@@ -61,6 +64,16 @@ def describe(graph: Graph) -> dict[str, Any]:
         "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
         "bytes": {"topology": graph.topology.nbytes, "features": features.nbytes},
     }
+
+
+def _num_isolated(topology: Topology) -> int:
+    """Vertices that no edge leads to or from."""
+    alone = topology.in_degrees == 0
+    if alone.any():
+        # A part of a folder's edges at a time, of which memory need not hold all.
+        for start in range(0, topology.num_edges, _EDGES):
+            alone[topology.indices[start : start + _EDGES]] = False
+    return int(alone.sum())
 
 
 def _rows(features: RowSource) -> dict[str, Any]:

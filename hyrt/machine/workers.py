@@ -156,10 +156,16 @@ class Workers:
             raise ValueError(f"{self._name}: a team needs at least 1 thread, not {count}")
         if count != self.count:
             self._seen.clear()
+        before = self.count
         while self.count < count:
             thread = threading.Thread(target=self._work, name=f"{self._name}.{self.count}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # The system allows no more: those that were started must not wait for ever.
+                self.resize(before)
+                raise
             self._threads.append(thread)
-            thread.start()
         surplus = self.count - count
         if surplus:
             for _ in range(surplus):

@@ -9,11 +9,13 @@ import sys
 import tempfile
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from graph_datasets import assert_holds, make_arrays, real_file, save
+from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -26,7 +28,9 @@ from hyrt.graph import open_graph
 from hyrt.graph.formats import row_order
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
+from hyrt.graph.info import describe
 from hyrt.graph.normalize import NORMALIZERS
+from hyrt.graph.topology import Topology
 
 run = CliRunner()
 
@@ -252,6 +256,13 @@ def test_info(tmp_path):
     assert facts["splits"] == {"train": [140], "val": [500], "test": [1000]}
     assert facts["degree"]["isolated"] == 0
     assert sum(facts["class_counts"]) == 2708
+
+
+def test_a_vertex_that_edges_lead_from_is_not_isolated() -> None:
+    graph = random_graph(3)
+    # 1 -> 0, and nothing at 2.
+    edges = Topology(np.array([0, 1, 1, 1]), np.array([1], np.int32))
+    assert describe(replace(graph, topology=edges))["degree"]["isolated"] == 1
 
 
 def test_commands(tmp_path):

@@ -338,3 +338,22 @@ def test_a_stuck_thread_does_not_hide_what_failed_first(monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match="first") as raised, team:
         raise ValueError("first")
     assert raised.value.__notes__ == ["thread t.1 did not end"]
+
+
+def test_threads_that_were_started_end_where_the_system_allows_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Workers(10, "few")
+    assert len(started) == 3
+    assert not any(thread.is_alive() for thread in started)
