@@ -140,7 +140,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         found.append(("error", str(summary["error"])))
     found += [
         (name, str(run.settings[name][key]))
-        for name, key in (("data", "source"), ("model", "kind"))
+        for name, key in (("data", "source"), ("model", "kind"), ("sampler", "kind"))
         if run.settings.get(name, {}).get(key)
     ]
     for split, metrics in (summary.get("metrics") or {}).items():

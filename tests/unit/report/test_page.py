@@ -133,6 +133,12 @@ def test_each_decision_is_listed_once(count: int) -> None:
     assert ("1 between the first and the last are omitted here" in page) == bool(left_out)
 
 
+def test_the_page_says_how_steps_are_made() -> None:
+    """Of a whole graph no targets are shared: a step has one unit."""
+    run = record([line(1)], settings={"sampler": {"kind": "full"}})
+    assert ("sampler", "full") in facts(run)
+
+
 def test_trainers() -> None:
     cpu, opencl = trainer_rows(record([line(1), line(2)]))
     assert (cpu.name, cpu.units, cpu.share, cpu.busy) == ("cpu:0", "256", 0.25, "10 ms")
