@@ -109,10 +109,9 @@ def main() -> None:
                 "links": {"width": WIDTH, "candidates": 1},
                 "evaluate": {"every": 1},
                 "balance": {"policy": "static", "predict": False},
-                "data": {"source": str(path)},
             }
             settings = {"objective": "links", "lr": given.lr, "weight_decay": 0.0, "epochs": given.epochs}
-            graph = opened_graph(build_config({**sections, "train": settings}))
+            graph = opened_graph(build_config({**sections, "train": settings, "data": {"source": str(path)}}))
             areas["PyG"].append(in_pyg(graph, seed, given.epochs, given.lr))
             of_glorot = in_pyg(graph, seed, given.epochs, given.lr, glorot=True)
             areas["PyG, Glorot weights"].append(of_glorot)
