@@ -42,6 +42,7 @@ from hyrt.distributed.full_graph.rank_grid import RankGrid
 from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
 from hyrt.distributed.full_graph.sum_on_ranks import SumOnRanks
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
+from hyrt.fullgraph.destinations import GatheringPass
 from hyrt.graph.partition.manifest import read_manifest
 from hyrt.graph.partition.one_part import open_part
 from hyrt.machine.workers import Workers, working
@@ -79,6 +80,7 @@ def both_ways(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tup
     whole = SumOnRanks(spread, Aggregation("sum", "none"), np.dtype(np.float32))
     rows = np.random.default_rng(0).random((edges.num_rows, width), np.float32)
     sums = np.zeros((num, width), np.float32)
+    over = GatheringPass(workers=workers)
 
     def rest() -> None:
         for block, wave in zip(edges.blocks[1:], waves, strict=True):
@@ -94,7 +96,7 @@ def both_ways(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tup
             "own": lambda: spmm_into(*edges.blocks[0], rows[:num], sums, workers=workers),
             "rest": rest,
             "travel": travel,
-            "product": lambda: whole.forward((rows,), sums, None, None, workers, None),
+            "product": lambda: whole.forward((rows,), sums, over),
         },
     )
     turned = edges.topology.transposed
@@ -115,9 +117,7 @@ def both_ways(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tup
             "own": lambda: multiply_back(slice(0, num)),
             "rest": lambda: [multiply_back(wave) for wave in waves],
             "travel": travel_back,
-            "product": lambda: whole.backward(
-                (rows,), (), sums, (rows,), None, None, workers, accumulate=False
-            ),
+            "product": lambda: whole.backward((rows,), (), sums, (rows,), over),
         },
     )
 
