@@ -11,6 +11,7 @@ from hyrt_perfmodel.nearest_name import nearest_name
 from pydantic import BaseModel, ValidationError
 
 from hyrt.config.by_kind import ByKind
+from hyrt.errors import ConfigError
 
 # What pydantic says of a value, by its kinds of errors, in our words; with the error's own figures.
 _WANTED = {
@@ -116,19 +117,25 @@ def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Settings given in Python as a file would have them: numbers of numpy's or torch's, arrays, paths.
 
     Anything else is left to whoever reads it. What occurs several times is made once, as a few lines of YAML
-    can say a thing a billion times, or within itself; `known` has what is made of each object.
+    can say a thing a billion times; `known` has what is made of each object, and itself while it is made.
+
+    Raises
+    ------
+    ConfigError
+        If a value holds itself.
     """
     known = {} if known is None else known
+    if known.get(id(value)) is known:
+        raise ConfigError("the settings have a value that holds itself, by an anchor (&a, *a): write it out")
     if id(value) in known:
         return known[id(value)]
-    if isinstance(value, Mapping):
-        mapping = known[id(value)] = {}
-        mapping.update((key, plain(each, known)) for key, each in value.items())
-        return mapping
-    if isinstance(value, list | tuple):
-        entries = known[id(value)] = []
-        entries.extend(plain(each, known) for each in value)
-        return entries
+    if isinstance(value, Mapping | list | tuple):
+        known[id(value)] = known
+        if isinstance(value, Mapping):
+            known[id(value)] = {key: plain(each, known) for key, each in value.items()}
+        else:
+            known[id(value)] = [plain(each, known) for each in value]
+        return known[id(value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     to_list = getattr(value, "tolist", None)
