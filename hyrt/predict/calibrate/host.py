@@ -36,9 +36,9 @@ _ENOUGH, _AGREE = 3, 0.02
 LEAST = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
-# Its rows are spread over more memory than a processor has addresses of pages for: each costs twice as much.
+# Its rows lie on more pages of memory than a processor keeps the addresses of: each costs twice as much.
 HUGE = "synthetic:papers-s,features=4"
-# What the widest rows of the largest graph take, with what is made on the way there.
+# It is left out where less memory is free: its widest rows take 1.3 GB, and its edges are copied.
 HUGE_BYTES = 6e9
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)

@@ -284,16 +284,16 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
     walking: list[WalkCost] = []
-    least = open_graph(LEAST)
 
     def add(graph: Graph, forms: Collection[LoadForm]) -> None:
         graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
         walking.extend(host_measurements.walking(graph, graph_bytes, cores))
-        if graph is not least:
+        if forms:
             sampling.extend(host_measurements.sampling(graph, graph_bytes, cores))
             loading.extend(host_measurements.loading(graph, cores, forms))
 
-    for graph in (least, small, large):
+    add(open_graph(LEAST), ())
+    for graph in (small, large):
         add(graph, ("rows", "sparse", "aggregated"))
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)

@@ -303,10 +303,8 @@ class StepModel:
         alone, layers = trainer.rates_alone, layers_apart(work)
 
         def layer_s(rates: TrainerRates, layer: Workload) -> float:
-            shared = replace(
-                rates, launch_s=0.0, layer_s=0.0, weights_per_s=math.inf, sorted_edges_per_s=math.inf
-            )
-            return self._computing_s(trainer, shared, 1.0, layer)
+            launched = replace(rates, launch_s=0.0, layer_s=0.0, weights_per_s=math.inf)
+            return self._computing_s(trainer, launched, 1.0, layer)
 
         fixed_s = self._computing_s(trainer, alone, 1.0, work) - sum(layer_s(alone, each) for each in layers)
         return fixed_s + layers_shared_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
@@ -399,6 +397,7 @@ class StepModel:
             seconds += extra_terms.num_results(work) / (rates.results_per_s * part)
             seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
             seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
+            # By one thread: of equal rates with one and with all, no thread is taken to spare any.
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
             # Weights are read and written by one thread, as calls are made by one.

@@ -72,6 +72,8 @@ def test_each_weight_costs_whatever_the_threads_and_the_rows() -> None:
 
 
 def test_one_thread_sorts_the_edges_by_source() -> None:
-    for threads in (1, 2):
-        added = step_s(threads, 1000, edges=3e4, sorted_edges_per_s=1e7) - step_s(threads, 1000, edges=3e4)
-        assert added == pytest.approx(3e-3)
+    # Also where one of two threads has two of three chunks of rows, and the other waits for it.
+    for threads, chunk_rows in ((1, None), (2, None), (2, 400)):
+        unsorted_s = step_s(threads, 1000, edges=3e4, chunk_rows=chunk_rows)
+        sorted_s = step_s(threads, 1000, edges=3e4, chunk_rows=chunk_rows, sorted_edges_per_s=1e7)
+        assert sorted_s - unsorted_s == pytest.approx(3e-3)
