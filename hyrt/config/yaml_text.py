@@ -9,19 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hyrt_perfmodel.file_content import NUMBERS, StrictYaml, yaml_problem
+from hyrt_perfmodel.file_content import StrictDumper, StrictYaml, yaml_problem
 
 from hyrt.config.settings import Config
 from hyrt.errors import ConfigError, SettingWarning, told_of_system
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes text that `StrictYaml`, or any other reader of YAML, would take for a number."""
-
-
-for _tag, _form in NUMBERS.items():
-    _Dumper.add_implicit_resolver(_tag, _form, list("-+.0123456789"))
-
 
 _NAMES_OF_FILES = ("data.source", "links.split", "links.times", "distributed.network")
 
@@ -41,7 +32,7 @@ def load_settings(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
-        # What is nested too deep, or a date or a number that cannot be.
+        # What is nested too deep, or a number of too many digits.
         raise ConfigError(f"{path}: not readable as YAML: {error}") from None
     if loaded is None:
         return {}
@@ -129,7 +120,7 @@ def to_yaml(config: Config) -> str:
         If Python has given what no file can hold, such as a function.
     """
     try:
-        return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise ConfigError(
             f"the settings have {error.args[-1]!r:.100}, which no file can hold, and so no checkpoint: give "
@@ -142,6 +133,6 @@ def setting_line(name: str, value: Any) -> str:
     is_flow = isinstance(value, list | dict)
     # A plain value alone is a document, and has an end: within a mapping it has none.
     text = yaml.dump(
-        value if is_flow else {name: value}, Dumper=_Dumper, default_flow_style=is_flow, width=10**6
+        value if is_flow else {name: value}, Dumper=StrictDumper, default_flow_style=is_flow, width=10**6
     ).rstrip("\n")
     return f"{name}: {text}" if is_flow else text

@@ -39,14 +39,14 @@ _UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted st
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _DATE = "tag:yaml.org,2002:timestamp"
-NUMBERS = {
+# What `StrictYaml` takes for a number, by its tag.
+_NUMBERS = {
     _INT: re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"),
     _FLOAT: re.compile(
         r"[-+]?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
         r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
     ),
 }
-"""What `StrictYaml` takes for a number, by its tag."""
 
 
 class StrictYaml(yaml.SafeLoader):
@@ -74,8 +74,13 @@ class StrictYaml(yaml.SafeLoader):
         return int(str(self.construct_scalar(node)).replace("_", ""))
 
 
-for _tag, _form in NUMBERS.items():
+class StrictDumper(yaml.SafeDumper):
+    """Quotes text that `StrictYaml`, or any other reader of YAML, would take for a number."""
+
+
+for _tag, _form in _NUMBERS.items():
     StrictYaml.add_implicit_resolver(_tag, _form, list("-+.0123456789"))
+    StrictDumper.add_implicit_resolver(_tag, _form, list("-+.0123456789"))
 StrictYaml.add_constructor(_INT, StrictYaml._decimal)
 
 
@@ -92,7 +97,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
-        # What is nested too deep, or a date or a number that cannot be.
+        # What is nested too deep, or a number of too many digits.
         raise ValueError(f"{path}: not readable as YAML: {error}") from error
     return mapping(content, str(path))
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 import yaml
 
 from hyrt_perfmodel.communication.network import Network
+from hyrt_perfmodel.file_content import StrictDumper
 
 _SMALL, _LARGE = 16, 0.25
 
@@ -94,4 +95,4 @@ def _bytes_per_s(travels: Sequence[TimedTravel], latency_s: float) -> float:
 
 def network_text(network: Network) -> str:
     """The text of the file that `hyrt_perfmodel.communication.network.read_network` reads."""
-    return yaml.safe_dump(asdict(network), sort_keys=False)
+    return yaml.dump(asdict(network), Dumper=StrictDumper, sort_keys=False)

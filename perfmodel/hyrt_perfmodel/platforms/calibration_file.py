@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hyrt_perfmodel.file_content import made_of
+from hyrt_perfmodel.file_content import StrictDumper, StrictYaml, made_of
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.user_cache import user_cache
 
@@ -65,7 +65,7 @@ def calibration_file(node: str | None = None) -> Path:
 
 def to_text(calibration: Calibration) -> str:
     """The file's text."""
-    return yaml.safe_dump(plain(asdict(calibration)), sort_keys=False)
+    return yaml.dump(plain(asdict(calibration)), Dumper=StrictDumper, sort_keys=False)
 
 
 def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibration:
@@ -97,7 +97,7 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
     except UnicodeDecodeError as error:
         raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
     try:
-        found = made_of(Calibration, yaml.safe_load(text), str(path), infinite=True)
+        found = made_of(Calibration, yaml.load(text, StrictYaml), str(path), infinite=True)
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).removeprefix(f"{path}: ").split())
         raise CalibrationError(

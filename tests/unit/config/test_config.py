@@ -33,7 +33,9 @@ from hyrt.sampling.saint_settings import SaintSettings
 
 counts = st.integers(1, 2**31 - 1)
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
-yaml_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+yaml_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12) | st.text(
+    "0123456789-+._eExbn: ", max_size=8
+)
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
 options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_size=3)
 
@@ -75,7 +77,9 @@ def configs(draw: st.DrawFn) -> Config:
 @settings(max_examples=150, deadline=None)
 @given(configs())
 def test_yaml_round_trip(config: Config) -> None:
-    assert build_config(yaml.safe_load(to_yaml(config))) == config
+    written = to_yaml(config)
+    assert build_config(yaml.load(written, StrictYaml)) == config
+    assert build_config(yaml.safe_load(written)) == config
 
 
 @settings(max_examples=30, deadline=None)

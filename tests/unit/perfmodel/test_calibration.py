@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     CalibrationError,
@@ -55,6 +58,35 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(to_text(FOUND), encoding="utf-8")
     assert read_calibration(path) == FOUND
+
+
+words = st.text("0123456789-+._eExbn: ", min_size=1, max_size=8) | st.text(
+    st.characters(exclude_categories=["Cs", "Cc"]), max_size=12
+)
+# As many digits as a calibration keeps.
+figures = st.floats(1e-30, 1e30).map(lambda value: float(f"{value:.6g}"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(words, st.dictionaries(words, words, max_size=3), figures, figures | st.just(math.inf))
+@example("08", {"010": "1e3", "1:30": "2026-11-25"}, 1e-5, math.inf)
+def test_any_names_and_numbers_come_back(
+    name: str, named: dict[str, str], rate: float, infinite: float
+) -> None:
+    machine = Machine(node=name, processor=name, cores=4, versions=named, devices=named)
+    rates = TrainerRates(memory_gb_s=rate, macs_per_s=rate, edges_per_s=infinite)
+    host = replace(FOUND.platform.host, memory_gb_s=rate, models=dict.fromkeys([*named, name], rates))
+    found = replace(
+        FOUND,
+        machine=machine,
+        date=name,
+        platform=replace(FOUND.platform, name=name, source=name, host=host),
+        measured={"rate": infinite, "why": named},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.yaml"
+        path.write_text(to_text(found), encoding="utf-8")
+        assert read_calibration(path) == found
 
 
 def test_the_file_lies_in_the_users_cache_folder_one_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from hyrt_perfmodel.communication.measured_network import TimedTravel, fit_network, network_text
-from hyrt_perfmodel.communication.network import find_network, read_network
+from hyrt_perfmodel.communication.network import Network, find_network, read_network
 
 # 0.4 ms a message, 120 MB/s, and 80 % of that in exchanges.
 LATENCY_S, RATE, PART = 4e-4, 1.2e8, 0.8
@@ -58,6 +61,22 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
     short = find_network(str(file))
     assert (short.name, short.latency_s, short.gb_s, short.uneven_part) == ("lan", 1e-5, 2, 1)
+
+
+words = st.text("0123456789-+._eExbn: ", min_size=1, max_size=8) | st.text(
+    st.characters(exclude_categories=["Cs", "Cc"]), max_size=12
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(words, words, st.floats(0, 10), st.floats(1e-6, 1e6), st.floats(0, 1, exclude_min=True))
+@example("08", "1e3", 1e-5, 2.0, 1.0)
+def test_any_network_comes_back(name: str, source: str, latency_s: float, gb_s: float, part: float) -> None:
+    network = Network(name=name, source=source, latency_s=latency_s, gb_s=gb_s, uneven_part=part)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "n.yaml"
+        file.write_text(network_text(network), encoding="utf-8")
+        assert read_network(file) == network
 
 
 @pytest.mark.parametrize(
