@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from hyrt.config.settings import Config
 from hyrt.config.yaml_text import setting_line
+from hyrt.nn.models.model_kind import find_model
 
 _WIDTH = 100
 
@@ -30,10 +31,11 @@ def commented_yaml(config: Config, shown: Collection[str]) -> str:
     """
     sections = [name for name in Config.model_fields if isinstance(getattr(config, name), BaseModel)]
     plain = [name for name in Config.model_fields if name not in sections]
+    # What the kind of model has a default for is written out: a comment would mean that default.
+    shown = {*shown, *find_model(config.model.kind).defaults}
     lines = list(_settings(config, plain, "", "", shown, {}))
     for name in sections:
         section = getattr(config, name)
-        # The defaults of the kind of model count as given: they are what the user may want to change.
         body = list(
             _settings(section, list(type(section).model_fields), f"{name}.", "  ", shown, _plain(section))
         )

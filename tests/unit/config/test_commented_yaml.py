@@ -13,6 +13,9 @@ SETTINGS = [
     [],
     ["model.kind=gat", "sampler.kind=saint", "split=[1,1]", "devices=[cpu:0,cpu:1]", "sampler.units=2"],
     ["sampler.kind=full", "fullgraph.host_memory=512MiB", "data.source='1e5'"],
+    # Of a kind of model that has other defaults than the settings themselves.
+    ["model.kind=gin", "model.norm=none"],
+    ["model.kind=gat", "model.attention_dropout=0", "model.dropout=0", "train.weight_decay=0"],
     ["train.optimizer_options={eps: 1e-7}", "data.cache=20%", "runtime.device_memory_gib=0.5"],
 ]
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hyrt.config.command_line import (
     resumed_config,
     sort_arguments,
 )
+from hyrt.config.commented_yaml import commented_yaml
 from hyrt.config.explained import known_keys
 from hyrt.config.explained import plain as plain_settings
 from hyrt.errors import ConfigError, SettingWarning
@@ -59,6 +61,7 @@ def configs(draw: st.DrawFn) -> Config:
                 "hidden": heads * draw(st.integers(1, 64)),
                 "dropout": draw(st.floats(0, 1, exclude_max=True)),
                 "residual": draw(st.booleans()),
+                "norm": draw(st.sampled_from(["none", "layer"])),
             },
             "train": {
                 "optimizer": draw(yaml_text),
@@ -80,6 +83,15 @@ def test_yaml_round_trip(config: Config) -> None:
     written = to_yaml(config)
     assert build_config(yaml.load(written, StrictYaml)) == config
     assert build_config(yaml.safe_load(written)) == config
+
+
+@settings(max_examples=100, deadline=None)
+@given(configs(), st.sampled_from([[], ["train.lr", "data.source"]]))
+def test_a_file_to_edit_comes_back(config: Config, shown: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "hyrt.yaml"
+        file.write_text(commented_yaml(config, shown), encoding="utf-8")
+        assert build_config(load_settings(file)) == config
 
 
 @settings(max_examples=30, deadline=None)
