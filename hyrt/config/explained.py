@@ -66,11 +66,11 @@ def explained(error: ValidationError, root: type[BaseModel], listing: str) -> st
         The command that lists them.
     """
     first = error.errors()[0]
-    # Of a value that may be of several kinds, pydantic also names the kind that it tried: `list[float]`.
-    path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
     kind, given = first["type"], first["input"]
     if kind == "extra_forbidden":
-        return _unknown_key(path, root, listing)
+        return _unknown_key(".".join(map(str, first["loc"])), root, listing)
+    # Of a value that may be of several kinds, pydantic also names the kind that it tried: `list[float]`.
+    path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
     if kind == "invalid_key":
         return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
     shown = _SHOWN.repr(given)

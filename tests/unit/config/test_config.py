@@ -210,6 +210,11 @@ def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
         ("model.layers=100000", "setting model.layers=100000: must be at most 256"),
         ("sampler.fanout=99999999999999999999,1", "sampler.fanout: 99999999999999999999 is not below"),
         ("train.lr=0", "setting train.lr=0: must be greater than 0"),
+        (
+            "sampler.fanout[0]=3",
+            r"^unknown setting 'sampler\.fanout\[0\]': did you mean 'sampler\.fanout'\?$",
+        ),
+        ("[a]=1", r"^unknown setting '\[a\]': `hyrt run --print-config` lists all settings$"),
         ("train.class_weights=balance", "setting train.class_weights='balance': give 'none' or 'balanced'$"),
         ("model.options={a: 1}", "does not go with model.kind=graphsage: .*: it takes none: omit them$"),
         ("train.lr=.nan", "setting train.lr=nan: give a finite number$"),
