@@ -14,7 +14,7 @@ from hyrt.errors import ConfigError, HyrtError, describe
 
 
 def check_compiler() -> None:
-    """Whether the environment lets numba compile, and keep what it compiled: it names no remedy itself.
+    """Whether the environment lets numba compile, and keep what it compiled; its own errors name no remedy.
 
     Raises
     ------
