@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.chunks.chunk_steps import OpenclRoom
 from opencl_steps import opened
-from unit.cuda.fake_driver import FakeDriver
+from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
@@ -139,6 +139,40 @@ def test_devices_that_reach_each_other_hand_rows_on(
         assert chained.chunks.handed_bytes > 0
         assert chained.chunks.in_bytes + chained.chunks.handed_bytes == alone.chunks.in_bytes
         assert "handed on from device to device" in cut_text(chained.chunks.figures())
+
+
+def test_streams_of_a_chain_wait_for_the_copies_of_other_devices() -> None:
+    """Who is given rows waits until they are there; who gave them keeps them until they were copied."""
+    graph = random_graph(90, features=19)
+    model: GNN = shaken(
+        GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, layers=3))
+    )
+    [batch] = whole_graph(graph, 3, graph.split("train"), ROWS, steps=[0])
+    for in_flight in (1, 2):
+        team = team_of(["torch of a chain"] * 3, [1.0] * 3)
+        team.take_chunks(ChunkOptions(5, in_flight=in_flight, filter_below=0.0))
+        load(team, model)
+        step(team, batch)
+        devices = [device for device in team._devices if isinstance(device, CudaDevice)]
+        calls = [cast(FakeDriver, device._driver).calls for device in devices]
+        owner = {
+            id(call[2]): number for number, each in enumerate(calls) for call in each if call[0] == "mark"
+        }
+        taken: list[tuple[int, int]] = []
+        kept: list[tuple[int, int]] = []
+        for number, (device, each) in enumerate(zip(devices, calls, strict=True)):
+            copying = device._copies if in_flight > 1 else device._compute
+            for call in each:
+                if call[0] != "order" or owner[id(call[2])] == number:
+                    continue
+                other, mark = owner[id(call[2])], cast(Mark, call[2])
+                # Both are marks of copies, of which computing alone has to wait for the later device's.
+                assert mark.stream == (devices[other]._copies if in_flight > 1 else devices[other]._compute)
+                assert call[1] == (copying if other < number else device._compute)
+                (taken if other < number else kept).append((number, other))
+        assert sorted(taken) == sorted((number, other) for other, number in kept)
+        assert {(1, 0), (2, 1)} <= set(taken)
+        team.close()
 
 
 def test_sums_of_gradients_are_added_in_the_order_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

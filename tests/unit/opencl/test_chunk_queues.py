@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from hyrt_devices.opencl.chunks.chunk_launches import ChunkLaunches
 from hyrt_devices.opencl.chunks.chunk_queues import ChunkQueues, ChunkSlot
+
+from hyrt.fullgraph.chunks.row_chain import ChainedRows, RowChain, handed_on
+from hyrt.fullgraph.chunks.row_reader import RowReader
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 
 
 @dataclass(eq=False)
@@ -51,6 +60,9 @@ class LazyQueue:
 
     def write(self, buffer: dict[str, Any], array: Any) -> Command:
         return self.do(lambda: buffer.update(content=array.copy()))
+
+    def copy(self, buffer: dict[str, Any], source: dict[str, Any], size_bytes: int) -> Command:
+        return self.do(lambda: buffer.update(content=source["content"].copy()))
 
     def read(self, array: Any, buffer: dict[str, Any]) -> Command:
         return self.do(lambda: np.copyto(array, buffer["content"]))
@@ -123,6 +135,60 @@ def test_sums_are_those_of_one_queue(seed: int, in_flight: int, num: int) -> Non
             wanted.append(total)
     run(queues, seed)
     assert [float(each[0]) for each in host] == [float(each[0]) for each in wanted]
+
+
+def launches(in_flight: int) -> tuple[ChunkLaunches, list[LazyQueue]]:
+    """A device without kernels, and its queues; one does everything where one chunk is there at once."""
+    queues = [LazyQueue() for _ in range(3 if in_flight > 1 else 1)]
+    compute, ins, outs = queues if in_flight > 1 else 3 * queues
+    buffers = SimpleNamespace(
+        **dict.fromkeys(("rows", "starts", "columns", "row_scale", "column_scale"), ()),
+        read=[{} for _ in range(in_flight)],
+        accumulated={},
+    )
+    chunks: Any = ChunkQueues(compute, ins, outs)  # type: ignore[arg-type]
+    return ChunkLaunches(MagicMock(), MagicMock(), chunks, MagicMock(), buffers), queues  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("in_flight", [(1, 1), (2, 2), (1, 3), (2, 1), (2, 3, 2)])
+def test_rows_that_are_handed_on_stay_until_the_next_device_has_copied_them(
+    seed: int, in_flight: tuple[int, ...]
+) -> None:
+    """In any interleaving of all queues; after each column, something else takes the place of its rows."""
+    devices = [launches(each) for each in in_flight]
+    host = [np.full((1, 1), number, np.float32) for number in range(1, 6)]
+    columns = [range(first, 3 * len(devices), len(devices)) for first in range(len(devices))]
+    chain = RowChain(handed_on(range(len(devices)), columns, range(len(host)), lambda column, read: True))
+    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in devices]
+    chained = [
+        ChainedRows(chain, kernels, reader) for (kernels, _), reader in zip(devices, readers, strict=True)
+    ]
+    seen: list[list[float]] = [[] for _ in devices]
+
+    def compute(kernels: ChunkLaunches, action: Callable[[dict[str, Any]], None]) -> None:
+        slot, queues = kernels._read[-1], kernels._queues
+        queues.before(slot)
+        queues.compute.do(partial(action, slot.buffers[0]))  # type: ignore[attr-defined]
+        queues.after(slot)
+
+    def look(found: list[float], buffer: dict[str, Any]) -> None:
+        found.append(float(buffer["content"][0, 0]))
+
+    def overwrite(buffer: dict[str, Any]) -> None:
+        buffer["content"] = np.full((1, 1), -1, np.float32)
+
+    for turn in range(3):
+        for read, array in enumerate(host):
+            for (kernels, _), rows, mine, found in zip(devices, chained, columns, seen, strict=True):
+                rows.bring((mine[turn], read), partial(kernels.put, "read", array), 1, 1)
+                compute(kernels, partial(look, found))
+        for (kernels, _), rows in zip(devices, chained, strict=True):
+            rows.settle()
+            compute(kernels, overwrite)
+    run([queue for _, queues in devices for queue in queues], seed)
+    assert seen == [3 * [1.0, 2.0, 3.0, 4.0, 5.0]] * len(devices)
+    assert [reader.reads for reader in readers] == [0, *(15 for _ in devices[1:])]
 
 
 @pytest.mark.parametrize("seed", range(10))
