@@ -36,6 +36,11 @@ class Gated(SagaLayer):
         return torch.relu(self.update(gathered))
 
 
+class GatedMean(Gated):
+    accumulate = "mean"
+    self_loops = True
+
+
 class Gcn(SagaLayer):
     self_loops = True
 
@@ -203,14 +208,17 @@ def _perceptron(p: Parameters, dst: Tensor, src: Tensor, to: Tensor, come: Tenso
     return linear(hidden, p["second.weight"], p["second.bias"]) * to
 
 
+def _gated(p: Parameters, dst: Tensor, src: Tensor, to: Tensor, come: Tensor) -> Tensor:
+    return src / (1 + torch.exp(-(dst @ p["to.weight"].T + p["to.bias"] + src @ p["come.weight"].T)))
+
+
+def _gated_update(p: Parameters, own: Tensor, gathered: Tensor) -> Tensor:
+    return relu(gathered @ p["update.weight"].T + p["update.bias"])
+
+
 REFERENCES = {
-    "G-GCN": Reference(
-        Gated,
-        lambda p, dst, src, to, come: (
-            1 / (1 + torch.exp(-(dst @ p["to.weight"].T + p["to.bias"] + src @ p["come.weight"].T))) * src
-        ),
-        lambda p, own, gathered: relu(gathered @ p["update.weight"].T + p["update.bias"]),
-    ),
+    "G-GCN": Reference(Gated, _gated, _gated_update),
+    "gated mean": Reference(GatedMean, _gated, _gated_update),
     "GCN": Reference(
         Gcn,
         lambda p, dst, src, to, come: src / torch.sqrt((to + 1) * (come + 1)),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from block_cases import sparse_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -100,6 +101,30 @@ def test_a_layer_is_read_where_its_caller_has_turned_gradients_off() -> None:
         assert program_of(lambda layer, edge: torch.sigmoid(edge.src).detach() * edge.dst).message_shape == (
             4,
         )
+
+
+@pytest.mark.parametrize(
+    "at_vertex",
+    [
+        lambda layer, vertex, gathered: layer.product(gathered),
+        lambda layer, vertex, gathered: layer.product(vertex),
+        lambda layer, vertex, gathered: layer.product(vertex) - gathered,
+        lambda layer, vertex, gathered: layer.both(torch.cat([layer.product(vertex), gathered], 1)),
+        lambda layer, vertex, gathered: gathered,
+    ],
+    ids=["product", "of own rows", "difference", "of a product", "as it came"],
+)
+def test_a_relu_that_a_model_asks_for_is_taken_of_the_result_alone(at_vertex: Any) -> None:
+    torch.manual_seed(0)
+    layer = Tried(lambda layer, edge: edge.src, at_vertex)
+    own, gathered = torch.randn(9, 4), torch.randn(9, 4)
+    own[torch.rand(own.shape) < 0.5] = 0
+    result = at_vertex(layer, own, gathered)
+    assert (result < 0).any()
+    _, program = layer._read()
+    for rows in (own, sparse_of(own.numpy())):
+        torch.testing.assert_close(program(layer, rows, gathered), result)
+        torch.testing.assert_close(program(layer, rows, gathered, relu=True), result.relu())
 
 
 def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
