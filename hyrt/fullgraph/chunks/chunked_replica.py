@@ -387,11 +387,10 @@ class ChunkedReplica:
 
         def compute(member: int, kernels: ChunkKernels) -> None:
             begun, others = columns[member][: ahead[member]], columns[member][ahead[member] :]
-            with chain.part():
-                gather(member, kernels, begun, every[len(own) :], begins=False)
-                gather(member, kernels, others, every)
+            gather(member, kernels, begun, every[len(own) :], begins=False)
+            gather(member, kernels, others, every)
 
-        together.run(compute)
+        together.run(compute, chain.part)
         if coming is not None and len(every) == len(own):
             coming.wait()
 
@@ -431,12 +430,9 @@ class ChunkedReplica:
                 def read(j: int, useful: Array | None) -> None:
                     reader.read(kernels, _part(grad, edges.destinations, j), useful)
 
-                with chain.part():
-                    self._gather(
-                        kernels, i + 1, columns[member], reads, read, chained, moved, at_end, back=True
-                    )
+                self._gather(kernels, i + 1, columns[member], reads, read, chained, moved, at_end, back=True)
 
-            together.run(compute)
+            together.run(compute, chain.part)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
             kernels.put("read", _part(gathered, cut, k))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -45,7 +45,7 @@ def run_together(parts: Sequence[Callable[[], None]]) -> None:
     Raises
     ------
     MemberLost
-        If one has failed; all others are through.
+        If one has failed; all others have ended, too.
     DeviceOutOfMemory
         If one was out of memory, and none was lost.
     """
@@ -90,15 +90,26 @@ class Together:
         self.kernels = list(kernels)
         self._entered = list(entered)
 
-    def run(self, part: Callable[[int, ChunkKernels], None]) -> None:
+    def run(
+        self,
+        part: Callable[[int, ChunkKernels], None],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Have every device do its part, which is given its number and kernels.
 
         Where there are several, what they have copied to the host is there afterwards.
 
+        Parameters
+        ----------
+        part
+            What each does.
+        around
+            Makes a context that learns of whatever fails for one of several.
+
         Raises
         ------
         MemberLost
-            If one of several has failed; all others are through.
+            If one of several has failed; all others have ended, too.
         DeviceOutOfMemory
             If one was out of memory, and none was lost.
         """
@@ -108,7 +119,7 @@ class Together:
             return
 
         def run(member: int) -> None:
-            with self._entered[member]():
+            with around(), self._entered[member]():
                 part(member, self.kernels[member])
                 self.kernels[member].wait()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 
@@ -13,7 +15,7 @@ from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
 
 from hyrt.fullgraph.chunks.row_chain import ChainedRows, RowChain, chains, handed_on
 from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.chunks.together import MemberLost, run_together
+from hyrt.fullgraph.chunks.together import MemberLost, Together
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 
@@ -79,30 +81,43 @@ class Kernels:
     def keep_rows(self, until: str) -> None:
         self.calls.append(f"kept until {until}")
 
+    def wait(self) -> None:
+        self.calls.append("wait")
+
 
 ROWS = [np.full((3, 2), number, np.float32) for number in range(4)]
-SOURCES = handed_on((0, 1, 2), [[0, 3], [1], [2, 5]], range(4), lambda column, read: True)
+DEALT = [[0, 3], [1], [2, 5]]
+SOURCES = handed_on((0, 1, 2), DEALT, range(4), lambda column, read: True)
 
 
-def work(chain: RowChain, kernels: Kernels, reader: RowReader, columns: list[int], failing: int = -1) -> None:
-    with chain.part():
-        rows = ChainedRows(chain, kernels, reader)  # type: ignore[arg-type]
-        for column in columns:
+@contextmanager
+def entered(fails: bool) -> Iterator[None]:
+    if fails:
+        raise OSError("unplugged")
+    yield
+
+
+def three(failing: int = -1, entering: int = -1) -> tuple[list[Kernels], list[RowReader]]:
+    """Three devices; one may fail in a column, or as soon as it is to begin."""
+    kernels, chain = [Kernels() for _ in range(3)], RowChain(SOURCES)
+    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in range(3)]
+
+    def work(member: int, each: Kernels) -> None:
+        rows = ChainedRows(chain, each, readers[member])  # type: ignore[arg-type]
+        for column in DEALT[member]:
             for read in range(4):
                 if (column, read) == (failing, 2):
                     raise OSError("unplugged")
-                bring = partial(reader.read, kernels, ROWS[read], None)  # type: ignore[arg-type]
+                bring = partial(readers[member].read, each, ROWS[read], None)  # type: ignore[arg-type]
                 rows.bring((column, read), bring, 3, 2)
-                assert np.array_equal(kernels.read, ROWS[read])
+                assert np.array_equal(each.read, ROWS[read])
             rows.settle()
 
-
-def three(failing: int = -1) -> tuple[list[Kernels], list[RowReader]]:
-    kernels, chain = [Kernels() for _ in range(3)], RowChain(SOURCES)
-    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in range(3)]
-    dealt = [[0, 3], [1], [2, 5]]
-    parts = zip(kernels, readers, dealt, strict=True)
-    run_together([partial(work, chain, each, reader, mine, failing) for each, reader, mine in parts])
+    together = Together(
+        kernels,  # type: ignore[arg-type]
+        [partial(entered, member == entering) for member in range(3)],
+    )
+    together.run(work, chain.part)  # type: ignore[arg-type]
     return kernels, readers
 
 
@@ -122,3 +137,10 @@ def test_a_device_that_fails_is_lost_and_those_that_wait_for_it_are_not(column: 
         three(failing=column)
     assert lost.value.member == member
     assert isinstance(lost.value.error, OSError)
+
+
+@pytest.mark.parametrize("member", range(3))
+def test_a_device_that_fails_before_it_begins_is_not_waited_for(member: int) -> None:
+    with pytest.raises(MemberLost) as lost:
+        three(entering=member)
+    assert lost.value.member == member
