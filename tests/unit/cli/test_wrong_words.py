@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import run_here
+from in_process import refused, run_here
 from typer.main import get_command
 
 import hyrt.cli
@@ -286,6 +288,20 @@ def test_a_path_may_begin_at_home_where_a_shell_leaves_it_so(
     run_here("init", "--data=~/x.npz", "--output=~/x.yaml", cwd=tmp_path)
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["x.npz", "x.yaml"]
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    for words in (["report", "~/none"], ["eval", "~/none"]):
+        assert refused(*words, cwd=tmp_path).startswith(f"{tmp_path / 'home' / 'none'}: ")
+
+
+@pytest.mark.parametrize(("is_ignored", "ends"), [(True, 0), (False, 128 + signal.SIGHUP)])
+def test_under_nohup_a_terminal_may_close(is_ignored: bool, ends: int) -> None:
+    code = (
+        "import os, signal\n"
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if is_ignored else 'SIG_DFL'})\n"
+        "from hyrt.cli import commands\n"
+        "commands.app = lambda **_: os.kill(os.getpid(), signal.SIGHUP)\n"
+        "commands.main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == ends
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from hyrt.config.command_line import (
 from hyrt.config.commented_yaml import commented_yaml
 from hyrt.config.explained import known_keys
 from hyrt.config.explained import plain as plain_settings
+from hyrt.config.yaml_text import leaves
 from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.saint_settings import SaintSettings
 
@@ -460,6 +461,8 @@ def test_what_is_given_several_times_is_made_once_and_what_holds_itself_is_refus
 @pytest.mark.parametrize("name", ["007", "1e3", "1_000", "no", "1.50", "2024-01-02"])
 def test_names_of_files_that_look_like_numbers_stay_as_they_are(name: str) -> None:
     assert build_config(apply_overrides({}, [f"data.source={name}"])).data.source == name
+    for key in ("links.split", "links.times", "distributed.network"):
+        assert dict(leaves(apply_overrides({}, [f"{key}={name}"]))) == {key: name}
 
 
 @given(st.text("0123456789-+._eExb: ", min_size=1, max_size=8).map(str.strip).filter(bool))
