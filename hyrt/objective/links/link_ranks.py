@@ -62,10 +62,9 @@ def link_ranks(
             if asked.candidates is None:
                 assert asked.known is not None
                 assert asked.ends is not None
-                others = rows[None]
-                wrong = _known(asked.known, links, end, rows.shape[0])
                 low, high = asked.ends.destinations if end else asked.ends.sources
-                wrong[:, :low] = wrong[:, high:] = True
+                others = rows[None, low:high]
+                wrong = _known(asked.known, links, end, rows.shape[0])[:, low:high]
                 counts = torch.from_numpy(~wrong)
             else:
                 chosen = asked.candidates[part, end]
