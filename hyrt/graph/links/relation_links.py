@@ -14,6 +14,7 @@ from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.message_edges import with_edges
 from hyrt.graph.topology import Topology
 from hyrt.graph.typed.graph_types import GraphTypes
+from hyrt.graph.typed.reversed_relations import reverse_of
 from hyrt.quantities import one_line
 
 
@@ -120,8 +121,8 @@ def _back(types: GraphTypes, topology: Topology, number: int, edges: Topology) -
         if other != number and (each.source, each.destination) == (relation.destination, relation.source)
     ]
     for other in others:
-        name = types.relations[other].name
-        if name == f"rev_{relation.name}" or relation.name == f"rev_{name}":
+        each = types.relations[other]
+        if each == reverse_of(relation) or relation == reverse_of(each):
             return other
     for other in others:
         found = _edges_of(topology, other)[0]

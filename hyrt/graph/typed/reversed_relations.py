@@ -11,7 +11,8 @@ from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece
 _PREFIX = "rev_"
 
 
-def _reverse_of(relation: Relation) -> Relation:
+def reverse_of(relation: Relation) -> Relation:
+    """The relation that goes back, as hyrt names it."""
     return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
 
 
@@ -23,9 +24,9 @@ def with_reversed(types: GraphTypes) -> GraphTypes:
     """
     known = set(types.relations)
     back = [
-        _reverse_of(each)
+        reverse_of(each)
         for each in types.relations
-        if each.source != each.destination and _reverse_of(each) not in known and not _goes_back(each, known)
+        if each.source != each.destination and reverse_of(each) not in known and not _goes_back(each, known)
     ]
     return replace(types, relations=(*types.relations, *back))
 
@@ -51,8 +52,8 @@ def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> T
     back = [
         number
         if relation.source == relation.destination
-        else places[_reverse_of(relation)]
-        if _reverse_of(relation) in added
+        else places[reverse_of(relation)]
+        if reverse_of(relation) in added
         else None
         for number, relation in enumerate(types.relations)
     ]
