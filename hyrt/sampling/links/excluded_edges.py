@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -70,8 +70,9 @@ class ExcludedEdges:
             return self.in_degrees.astype(np.float32)
         # Of what is left: a difference of two sums would be of the size of their rounding where nothing is.
         sums = topology.weighted_degrees.copy()
-        for v, kept in self._left():
-            sums[v] = topology.edge_weights[kept].sum(dtype=np.float64)
+        rows, kept = self._left
+        weights = topology.edge_weights[kept]
+        sums[self._destinations] = np.bincount(rows, weights, minlength=len(self._destinations))
         return sums
 
     def run_weights(
@@ -101,15 +102,13 @@ class ExcludedEdges:
         weights, types = self._topology.edge_weights, self._topology.edge_types
         assert weights is not None
         assert types is not None
-        keys, left = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for k, (v, kept) in enumerate(self._left()):
-            excluded = np.unique(
-                self._codes[self._starts[k] : self._starts[k + 1]] // self._topology.num_vertices
-            )
-            keys.append(self._run_keys(np.full(len(excluded), v), excluded))
-            sums = [weights[kept[types[kept] == relation]].sum(dtype=np.float64) for relation in excluded]
-            left.append(np.array(sums, np.float32))
-        return np.concatenate(keys), np.concatenate(left)
+        into = np.repeat(self._destinations, np.diff(self._starts))
+        keys = np.unique(self._run_keys(into, self._codes // self._topology.num_vertices))
+        rows, kept = self._left
+        of_kept = self._run_keys(self._destinations[rows], types[kept])
+        at = np.searchsorted(keys, of_kept)
+        hit = np.append(keys, -1)[at] == of_kept
+        return keys, np.bincount(at[hit], weights[kept[hit]], minlength=len(keys)).astype(np.float32)
 
     def _run_keys(self, rows: NDArray[Any], relations: NDArray[Any]) -> NDArray[np.int64]:
         types = self._topology.edge_types
@@ -118,17 +117,23 @@ class ExcludedEdges:
         keys: NDArray[np.int64] = rows.astype(np.int64) * (num + 1) + relations
         return keys
 
-    def _left(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Each destination of these edges, and the positions of its other edges."""
+    @cached_property
+    def _left(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The other edges into the destinations of these: which destination each is of, and its position."""
         topology = self._topology
-        for k, v in enumerate(self._destinations.tolist()):
-            first, last = topology.indptr[v], topology.indptr[v + 1]
-            codes = topology.indices[first:last].astype(np.int64)
-            if self._typed:
-                assert topology.edge_types is not None
-                codes += topology.edge_types[first:last].astype(np.int64) * topology.num_vertices
-            excluded = np.isin(codes, self._codes[self._starts[k] : self._starts[k + 1]])
-            yield v, first + np.flatnonzero(~excluded)
+        starts, stops = topology.indptr[self._destinations], topology.indptr[self._destinations + 1]
+        counts = stops - starts
+        rows = np.repeat(np.arange(len(counts)), counts)
+        positions = np.arange(len(rows)) + np.repeat(stops - np.cumsum(counts), counts)
+        codes = topology.indices[positions].astype(np.int64)
+        if self._typed:
+            assert topology.edge_types is not None
+            codes += topology.edge_types[positions].astype(np.int64) * topology.num_vertices
+        # All codes of one destination are below those of the next.
+        room = int(codes.max(initial=0)) + 1
+        excluded = np.repeat(np.arange(len(counts)), np.diff(self._starts)) * room + self._codes
+        kept = ~np.isin(rows * room + codes, excluded)
+        return rows[kept], positions[kept]
 
     def without(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: TakenArrays) -> Hop:
         """The neighbours that were drawn, without those along these edges.
