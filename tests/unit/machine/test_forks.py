@@ -7,22 +7,28 @@ import sys
 
 CODE = """
 import os
+import traceback
 import hyrt
+from hyrt.errors import ConfigError, DataError
 from hyrt.machine.this_process.forks import mark_forks, was_forked_late
 
 def child(work):
     pid = os.fork()
     if pid == 0:
-        os._exit(work())
+        try:
+            os._exit(work())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(9)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def refused():
     try:
         hyrt.train("nothing.npz")
-    except hyrt.api.ConfigError as error:
+    except ConfigError as error:
         return int("get_context('spawn')" in str(error))
-    except Exception:
-        return 2
+    except DataError as error:
+        return 2 * ("nothing.npz: no such file" in str(error))
     return 3
 
 print(child(was_forked_late), child(refused))
