@@ -98,10 +98,12 @@ def _of_edges(
 ) -> dict[str, Array]:
     """The weights and features of edges, by key of the schema, in the order of the rows."""
     found: dict[str, Array] = {}
+    if not held:
+        return found
+    remedy = "dgl.to_simple(g, copy_edata=True, aggregator='sum')"
+    order = edges_in_rows(*pairs, num_edges, name, f"edata[{next(iter(held))!r}]", remedy)
     for key, tensor in held.items():
-        where, remedy = f"edata[{key!r}]", "dgl.to_simple(g, copy_edata=True, aggregator='sum')"
-        order = edges_in_rows(*pairs, num_edges, name, where, remedy)
-        values = _numpy(tensor)
+        where, values = f"edata[{key!r}]", _numpy(tensor)
         if key != _FEATURES:
             without = f"`g.edata.pop({key!r})`"
             weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without, typed=False)
