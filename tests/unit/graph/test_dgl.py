@@ -68,9 +68,10 @@ def test_what_hyrt_would_drop_is_refused(changes: dict[str, Any], says: str) -> 
         open_graph(graph_of(**changes))
 
 
-def test_weights_and_features_are_those_of_the_edges() -> None:
+@pytest.mark.parametrize("key", ["weight", "w", "edge_weight"])
+def test_weights_and_features_are_those_of_the_edges(key: str) -> None:
     ends = SOURCES[:-1], DESTINATIONS[:-1]
-    edata = {"w": torch.arange(1.0, 7), "feat": torch.arange(12.0).reshape(6, 2)}
+    edata = {key: torch.arange(1.0, 7), "feat": torch.arange(12.0).reshape(6, 2)}
     with pytest.warns(DataWarning, match="1 of 6 edges are left out: self loops"):
         topology = hyrt.load(graph_of(edges=lambda: ends, edata=edata)).topology
     assert topology.edge_weights is not None
@@ -79,8 +80,11 @@ def test_weights_and_features_are_those_of_the_edges() -> None:
     given_edges = list(zip(*(side.tolist() for side in ends), strict=True))
     for k, edge in enumerate(zip(topology.indices.tolist(), rows, strict=True)):
         given = given_edges.index(edge)
-        assert topology.edge_weights[k] == edata["w"][given]
+        assert topology.edge_weights[k] == edata[key][given]
         assert topology.edge_features[k].tolist() == edata["feat"][given].tolist()
+
+
+def test_wrong_weights_and_features_are_refused() -> None:
     ends = SOURCES[:4], DESTINATIONS[:4]
     for wrong, says in (
         ({"w": torch.zeros(4)}, r"edata\['w'\]: value 0.0 at position 0 is no weight"),

@@ -36,8 +36,8 @@ def is_dgl(source: Any) -> bool:
 def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
 
-    Of edges, `weight` (or `w`) in `edata` is their weight, and `feat` [E, d] their features; with one of
-    these, no two edges may be equal.
+    Of edges, `weight` (or `w`, or `edge_weight`) in `edata` is their weight, and `feat` [E, d] their
+    features; with one of these, no two edges may be equal.
 
     What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
     graph is called in messages. Of others:
@@ -60,8 +60,9 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     for key in graph.edata:
         if key not in (*weights, _FEATURES, *_OWN):
             raise DataError(
-                f"{name}: edata[{key!r}]: hyrt would leave this out, because of edges it reads only one "
-                f"weight (weight or w) and features (feat): to train without it, `g.edata.pop({key!r})`"
+                f"{name}: edata[{key!r}]: hyrt would leave this out, as all that it reads of edges is one "
+                "weight (weight, w or edge_weight) and features (feat): to train without it, "
+                f"`g.edata.pop({key!r})`"
             )
     arrays = {key: _array(graph.ndata, key, name) for key in _READ}
     for key in graph.ndata:

@@ -28,8 +28,8 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
     """Make a dataset of a DGL graph with several types of vertices or edges.
 
     Of each type of vertices, `feat` is read where there is one (a model learns rows for the others), and of
-    one type `label` and the three masks; of each relation `weight` (or `w`), which is the weight of its
-    edges. Edges stay directed; equal ones are one, with the sum of their weights.
+    one type `label` and the three masks; of each relation `weight` (or `w`, or `edge_weight`), which
+    is the weight of its edges. Edges stay directed; equal ones are one, with the sum of their weights.
 
     Parameters
     ----------
@@ -72,8 +72,9 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         dropped = of_edges[1:] if of_edges and of_edges[0] in WEIGHTS else of_edges
         if dropped:
             raise DataError(
-                f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, because of edges it reads only "
-                f"one weight (weight or w): to train without it, `{where}.pop({dropped[0]!r})`"
+                f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, as all that it reads of edges "
+                "is one weight (weight, w or edge_weight): to train without it, "
+                f"`{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
