@@ -154,34 +154,34 @@ def test_a_cell_holds(place: tuple[str, str, str], tmp_path: Path) -> None:
 # --- docs/edges.md
 
 
-class Shared(SagaLayer):
-    """A layer of one's own that reads the features of edges, in one loop."""
+class Bare(SagaLayer):
+    """A layer of one's own that looks at rows alone."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.product = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return self.product(edge.src)
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return gathered
+
+
+class Shared(Bare):
+    """One that reads the features of edges, in one loop."""
 
     edge_features = 1
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__(in_features, out_features)
-        self.product = torch.nn.Linear(in_features, out_features)
+    def apply_edge(self, edge: Edge) -> torch.Tensor:
+        return super().apply_edge(edge) * edge.data
+
+
+class WeightedSum(Bare):
+    """One that reads the weights of edges."""
 
     def apply_edge(self, edge: Edge) -> torch.Tensor:
-        return self.product(edge.src) * edge.data
-
-    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
-        return gathered
-
-
-class WeightedSum(SagaLayer):
-    """A layer of one's own that reads the weights of edges."""
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__(in_features, out_features)
-        self.product = torch.nn.Linear(in_features, out_features)
-
-    def apply_edge(self, edge: Edge) -> torch.Tensor:
-        return self.product(edge.src) * edge.weight
-
-    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
-        return gathered
+        return super().apply_edge(edge) * edge.weight
 
 
 def of_column(column: str) -> tuple[Graph, str]:
@@ -310,7 +310,9 @@ def command(found: Cell, *words: str) -> None:
 def export(found: Cell, column: str) -> None:
     graph, kind = of_column(column)
     exports(found, found.trains(graph, kind).model, told=None if column == "weights" else "gine has no plain")
-    found.worked *= column == "weights"
+    if column == "features":
+        # It was trained, and is not exported.
+        found.worked = 0
 
 
 def exports(found: Cell, model: Any, told: str | None) -> None:
@@ -450,8 +452,8 @@ def weights(found: Cell) -> None:
     found.trains(TYPED_WEIGHTED, own)
 
 
-class OfWeights(WeightedSum):
-    """The same for relations."""
+class OfTypes(Bare):
+    """A layer of one's own that tells relations apart."""
 
     edge_types = 5
 
@@ -459,13 +461,12 @@ class OfWeights(WeightedSum):
         return super().apply_edge(edge) * torch.where(edge.type == 0, 0.5, 1.0)
 
 
-class OfFeatures(Shared):
-    """The same for relations."""
+class OfWeights(OfTypes, WeightedSum):
+    """One that reads weights, too."""
 
-    edge_types = 5
 
-    def apply_edge(self, edge: Edge) -> torch.Tensor:
-        return super().apply_edge(edge) * torch.where(edge.type == 0, 0.5, 1.0)
+class OfFeatures(OfTypes, Shared):
+    """One that reads features of edges, too."""
 
 
 @cell("typed", "features of edges", ON)
@@ -506,22 +507,6 @@ def typed_export(found: Cell) -> None:
 def typed_module(found: Cell) -> None:
     found.trains(TYPED, hyrt.nn.typed_stack(TYPED, OfTypes(6, 6), OfTypes(6, 4)))
     found.refuses("has types of vertices: give a kind such as", TYPED, torch.nn.Linear(3, 2))
-
-
-class OfTypes(SagaLayer):
-    """A layer of one's own that tells relations apart."""
-
-    edge_types = 5
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__(in_features, out_features)
-        self.product = torch.nn.Linear(in_features, out_features)
-
-    def apply_edge(self, edge: Edge) -> torch.Tensor:
-        return self.product(edge.src) * torch.where(edge.type == 0, 0.5, 1.0)
-
-    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
-        return gathered
 
 
 # --- docs/links.md
@@ -609,15 +594,6 @@ def links_of_modules(found: Cell) -> None:
     own = hyrt.nn.stack(Bare(4, 8), Bare(8, 6))
     found.trains(BARE, own, **LINKS, links={"width": 6})
     found.refuses("links.decoder=mlp has weights of its own", BARE, own, **LINKS, links={"decoder": "mlp"})
-
-
-class Bare(Shared):
-    """A layer of one's own that looks at rows alone."""
-
-    edge_features = 0
-
-    def apply_edge(self, edge: Edge) -> torch.Tensor:
-        return self.product(edge.src)
 
 
 @cell("links", "`hyrt export`", "links")
