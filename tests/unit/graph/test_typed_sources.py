@@ -16,6 +16,7 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.ogb import ogb_types
+from hyrt.graph.typed import typed_dataset, typed_graph
 from hyrt.graph.typed.typed_graph import edge_lists
 
 COUNTS = {"author": 5, "paper": 9, "field": 4}
@@ -92,7 +93,10 @@ class TestHeteroData:
             pairs = sorted(zip(sources.tolist(), targets.tolist(), strict=True))
             assert pairs == sorted(set(map(tuple, wanted.T.tolist())))
 
-    def test_weights_and_reversed_ones_are_those_of_to_undirected(self, geometric, tmp_path):
+    def test_weights_and_reversed_ones_are_those_of_to_undirected(self, geometric, tmp_path, monkeypatch):
+        # Several pieces of each relation.
+        for module in (typed_graph, typed_dataset):
+            monkeypatch.setattr(module, "_PIECE", 5)
         data = self.data(geometric, made(4))
         rng = np.random.default_rng(1)
         for triple, key, columns in ((TRIPLES[0], "edge_weight", ()), (TRIPLES[1], "edge_attr", (1,))):
