@@ -19,6 +19,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt.device import Device, DeviceOptions, StepResult
 from hyrt.device.discovery import survey_devices
 from hyrt.errors import DeviceUnavailable
+from hyrt.nn.typed.typed_input import TypedInput
 from hyrt.testing import ConformanceError, Report, check_device
 from hyrt.testing.__main__ import main
 
@@ -211,6 +212,63 @@ def test_the_largest_difference_is_told_with_its_place() -> None:
         r"the largest difference is 7\.0e\+00, at \[1, 0\]: \S+ instead of \S+ \(sampled neighbours\)",
         str(error.value),
     )
+
+
+def _without_learned_rows(result: StepResult) -> StepResult:
+    return replace(result, row_gradients=[])
+
+
+def _with_wrong_learned_rows(result: StepResult) -> StepResult:
+    (rows,) = result.row_gradients
+    return replace(result, row_gradients=[replace(rows, values=rows.values * 1.01)])
+
+
+def _with_a_wrong_gradient(result: StepResult) -> StepResult:
+    return replace(result, gradients=[*result.gradients[:-1], result.gradients[-1] * 1.01])
+
+
+def _with_more_loss(result: StepResult) -> StepResult:
+    return replace(result, loss_sum=result.loss_sum + 0.1)
+
+
+def _with_more_counts(result: StepResult) -> StepResult:
+    return replace(result, counts={name: count + 1 for name, count in result.counts.items()})
+
+
+def _with_more_of_a_gradient(result: StepResult) -> StepResult:
+    return replace(result, gradients=[*result.gradients[:-1], result.gradients[-1] + 0.1])
+
+
+def _with_a_part_drawn(result: StepResult) -> StepResult:
+    return replace(result, loss_sum=result.loss_sum + 1e-9 * torch.rand(1, dtype=torch.float64).item())
+
+
+SUMS, PARTS = "typed mini batches", "parts of a typed step"
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "check", "told"),
+    [
+        (_without_learned_rows, SUMS, r"gradients of rows of one learned table; got 0 \(rgcn\)"),
+        (_with_wrong_learned_rows, SUMS, "the gradient of the learned rows within"),
+        (_with_a_wrong_gradient, SUMS, r"the gradient of \S+ within"),
+        (_with_more_loss, SUMS, "the loss sum"),
+        (_with_more_loss, PARTS, "the parts' losses to add up"),
+        (_with_more_counts, PARTS, "the parts' counts to add up"),
+        (_with_more_of_a_gradient, PARTS, r"gradient \d+ of the parts to add up"),
+        (_with_a_part_drawn, PARTS, "in a typed step that is done again"),
+    ],
+)
+def test_wrong_sums_of_typed_steps_are_told(
+    spoilt: Callable[[StepResult], StepResult], check: str, told: str
+) -> None:
+    class Wrong(CpuDevice):
+        def _step(self, model: Any, batch: Any) -> StepResult:
+            result = super()._step(model, batch)
+            return spoilt(result) if isinstance(batch.inputs, TypedInput) else result
+
+    with pytest.raises(ConformanceError, match=told):
+        checked(Wrong, only=check)
 
 
 def test_no_check_of_that_name() -> None:
