@@ -124,6 +124,20 @@ def test_what_is_refined_sends_no_more_and_stays_under_the_bound(case: Any, seed
     np.testing.assert_array_equal(found, again)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tight_bound_that_the_given_homes_hold_is_held(seed: int) -> None:
+    """Parts of equal weight, and a bound that allows no other."""
+    indptr = np.array([0, 4, 7, 11, 15, 17, 17, 21, 24, 26, 31, 33])
+    sources = [
+        1, 4, 6, 7, 4, 8, 9, 0, 3, 8, 9, 1, 2, 6, 8, 0, 8, 4, 8, 9,
+        10, 4, 8, 9, 3, 9, 1, 2, 7, 8, 10, 1, 8,
+    ]  # fmt: skip
+    homes, weights = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1]), np.diff(indptr) + 1.0
+    assert np.bincount(homes, weights).tolist() == [22, 22]
+    found = refine.refined(indptr, np.array(sources, np.int32), homes, weights, 2, 1.0, seed)
+    assert np.bincount(found, weights).tolist() == [22, 22]
+
+
 @given(parted(), st.integers(0, 5), st.booleans())
 @settings(max_examples=15)
 def test_no_part_has_more_vertices_than_it_may(case: Any, spare: int, is_uneven: bool) -> None:

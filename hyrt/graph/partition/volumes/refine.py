@@ -425,6 +425,7 @@ _MOST_EDGES = 1 << 22
 _PATIENCE = 8
 # A pass that moves fewer than this part of the vertices is the last of its phase.
 _FEW = 0.0005
+_ROUNDING = 1e-12
 
 
 def refined(
@@ -437,7 +438,7 @@ def refined(
     seed: int,
     most_vertices: int | None = None,
 ) -> NDArray[np.int32]:
-    """Homes with a lower largest and total send volume.
+    """Homes with a lower largest and total send volume, or those that are given where none are found.
 
     Parameters
     ----------
@@ -468,7 +469,15 @@ def refined(
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
     graph, held = (indptr, indices), (loads, sizes)
-    best, least = homes.copy(), (np.inf, np.inf, np.inf)
+
+    def figures() -> tuple[float, ...]:
+        """What is lower of better homes, what breaks a bound first."""
+        # The mean is rounded, and so may be a bound that the given homes just hold.
+        allowed = most_over_mean * mean * (1 + _ROUNDING)
+        return max(sizes.max(), most_vertices), max(loads.max(), allowed), 2 * sends.max() + sends.mean()
+
+    # Moves may go over a tight bound that the given homes hold, and not come back under it.
+    best, least = homes.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean, int((1 + looser) * most_vertices))
         state = (graph, homes, near, held, weights, bounds, sends)
@@ -485,11 +494,7 @@ def refined(
                 break
         starts = generator.permutation(np.flatnonzero(counted.used > 1))
         _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
-        found = (
-            max(sizes.max(), most_vertices),
-            max(loads.max(), most_over_mean * mean),
-            2 * sends.max() + sends.mean(),
-        )
+        found = figures()
         if found < least:
             best, least = homes.copy(), found
     return best
