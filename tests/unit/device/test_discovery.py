@@ -238,4 +238,4 @@ def test_where_no_process_can_be_started_the_others_are_still_listed(monkeypatch
 
     monkeypatch.setattr("hyrt.machine.child_processes.process.subprocess.Popen", refuse)
     found = surveyed(monkeypatch, npu="Present")
-    assert "no process could be started" in found["npu"].problem
+    assert found["npu"].problem.startswith("no process could be started to ask it: ")
