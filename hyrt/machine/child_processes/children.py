@@ -119,7 +119,7 @@ class Children:
             at = next((item for item in left if item not in heard or heard[item].problem is None), None)
             if at is not None:
                 heard.setdefault(at, _Heard()).problem = problem
-                if bar:
+                if bar and not problem.startswith(NOT_STARTED):
                     self._barred[at] = problem
             answers |= {item: Answer(tuple(each.said), each.problem or "") for item, each in heard.items()}
         return answers

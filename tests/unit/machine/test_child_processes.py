@@ -64,6 +64,18 @@ def test_a_hang_names_its_place(answers: dict[str, Answer]) -> None:
     assert problem.endswith("hanging_package.py:3 in wait")
 
 
+def test_what_no_process_could_be_started_for_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object, **more: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with Children() as children:
+        with monkeypatch.context() as patch:
+            patch.setattr("hyrt.machine.child_processes.process.subprocess.Popen", refuse)
+            answer = children.ask(PACKAGE_CHECK, ["wave"], limit_s=2.0, bar=True)["wave"]
+            assert answer.problem.startswith("no process could be started to ask it: Resource temporarily ")
+        assert children.ask(PACKAGE_CHECK, ["wave"], limit_s=2.0, bar=True)["wave"].problem == ""
+
+
 def test_a_child_that_cannot_start_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/nowhere"])
     with Children() as children:
