@@ -19,6 +19,7 @@ from hyrt.device.capabilities import usable_forms
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.grid.least_grid import ChunkGrid
+from hyrt.fullgraph.grid.place_sizes import PlaceSizes
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
@@ -139,6 +140,25 @@ def test_the_least_number_of_chunks_fits_and_operators_take_no_more() -> None:
         device.close()
     assert found == sorted(found, reverse=True)
     assert found[0] > found[2] == 1
+
+
+def test_every_chunk_in_flight_is_counted_to_the_byte() -> None:
+    """With what the allocator rounds each tensor up to."""
+    graph = random_graph(600, features=19, degree=6)
+    described = model_of(graph, kind="gin").description()
+    sizes = ChunkGrid.of(graph.topology, np.sort(graph.split("train")), 4, hidden=True).sizes
+    counted, taken = [], []
+    for in_flight in (1, 2, 3):
+        counted.append(chunk_memory.needed_bytes(described, sizes, in_flight))
+        places = PlaceSizes.of(described, sizes)
+        memory = chunk_memory.ChunkMemory.take(places, torch.device("cpu"), in_flight)
+        flat = [*memory.read, memory.accumulated, *memory.results]
+        for edges in memory.edges:
+            flat += [edges.rows, edges.starts, edges.columns, edges.row_scale, edges.column_scale]
+        rounded = chunk_memory._ROUND_BYTES
+        taken.append(sum(-(-each.nbytes // rounded) * rounded for each in flat))
+    assert np.diff(counted).tolist() == np.diff(taken).tolist()
+    assert counted[0] >= taken[0]
 
 
 def peak_bytes(work: Any) -> int:

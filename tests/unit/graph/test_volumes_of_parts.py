@@ -61,9 +61,9 @@ def test_volumes_are_those_counted_by_hand(case: Any) -> None:
             assert found.needed[i, k] == (0 if i == k else len(np.unique(sources)))
 
 
-@given(parted(), st.integers(0, 9))
-@settings(max_examples=30)
-def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
+@given(parted(), st.integers(0, 9), st.booleans())
+@settings(max_examples=40)
+def test_a_move_changes_what_it_says(case: Any, seed: int, is_full: bool) -> None:
     topology, homes, num_parts = case
     graph = (topology.indptr, topology.indices)
     counted = refine.NeighborParts(*graph, homes, num_parts)
@@ -72,7 +72,9 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
     assert sends.tolist() == by_hand(*case)
     weights = topology.in_degrees + 1.0
     held = np.bincount(homes, weights, minlength=num_parts), np.bincount(homes, minlength=num_parts)
-    bounds = (0.0, 1e9, topology.num_vertices)
+    # Where the largest part is full of vertices, none goes there.
+    most = int(held[1].max()) if is_full else topology.num_vertices
+    bounds = (0.0, 1e9, most)
     power = seed % 4
     scale, prices = refine._prices(sends, power)
     scratch, changed = refine._scratch(num_parts)
@@ -85,8 +87,10 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
         to, cost = refine._best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if to < 0:
             continue
+        assert held[1][to] < most
         neighbors = topology.indices[topology.indptr[v] : topology.indptr[v + 1]]
-        for part in {to, *homes[neighbors].tolist()} - {int(homes[v])}:
+        full = set(np.flatnonzero(held[1] >= most).tolist())
+        for part in {to, *homes[neighbors].tolist()} - {int(homes[v])} - full:
             elsewhere = homes.copy()
             elsewhere[v] = part
             more = float(prices @ (np.array(by_hand(topology, elsewhere, num_parts)) - sends))
