@@ -269,7 +269,7 @@ def name_of(node: Node) -> str:
 
 
 def compute(
-    layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any], cut: Node | None = None
+    layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any], rectified: Node | None = None
 ) -> dict[Node, Any]:
     """Do operations that were read.
 
@@ -281,7 +281,7 @@ def compute(
         The operations, in order.
     given
         Values of nodes; those of placeholders at least.
-    cut
+    rectified
         The operation whose result goes through a ReLU, if there is one.
 
     Returns
@@ -291,7 +291,7 @@ def compute(
     values = dict(given)
     for node in nodes:
         if node not in values and node.op != "output":
-            values[node] = _compute(layer, node, values, relu=node is cut)
+            values[node] = _compute(layer, node, values, relu=node is rectified)
     return values
 
 
