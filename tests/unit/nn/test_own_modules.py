@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dense_reference as dense
@@ -19,6 +21,7 @@ from hyrt.nn.inputs import ModelInputs, Rows, inputs_of
 from hyrt.nn.layers import SageLayer
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
+from hyrt.nn.own_modules.drawn_numbers import RefusedDraws
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
@@ -154,3 +157,24 @@ def test_who_is_refused_is_told_which_setting_is_in_the_way(settings: dict[str, 
         describe(model, "npu:0", dropout=False)
     if "dropout" in remedy:
         assert describe(model, "npu:0").layers
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, training=self.training)
+
+
+def test_a_module_and_its_copies_are_asked_whether_they_draw_in_each_thread_that_trains() -> None:
+    model, x = Noisy(), torch.ones(3, 2)
+    refused = RefusedDraws(model)
+    # An evaluation says nothing of what training draws.
+    model.eval()(x)
+    model.train()
+    with pytest.raises(UnsupportedModel, match=r"Noisy draws random numbers .*line \d+, in forward"):
+        model(x)
+    torch.rand(1)  # Only the module is asked.
+    with ThreadPoolExecutor(1) as other, pytest.raises(UnsupportedModel, match="Noisy draws"):
+        other.submit(copy.deepcopy(model), x).result()
+    refused.remove()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(model, x).result().shape == x.shape
