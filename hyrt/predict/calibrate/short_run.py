@@ -15,7 +15,7 @@ from hyrt.training.train import Training
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """What the steps of a run took."""
+    """What the whole steps of a run took: all but the last of an epoch, which may be smaller."""
 
     iteration_s: float
     """Median over groups of steps of the wall time of a step."""
@@ -71,7 +71,7 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
             predict=predict_run,
         )
     ).run()
-    counted = [group for group in groups if group.step - len(group.losses) >= warm]
+    counted = _of_whole_steps([group for group in groups if group.step - len(group.losses) >= warm])
     gaps = [group.step_s - group.stage_s["propagate"] - group.stage_s["synchronize"] for group in counted]
     return ShortRun(
         _median([group.step_s for group in counted], counted),
@@ -84,6 +84,13 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
         counted[-1].split,
         counted[-1].threads,
     )
+
+
+def _of_whole_steps(groups: list[StepGroup]) -> list[StepGroup]:
+    """Groups without the last step of an epoch, which is smaller where the targets do not divide; all groups
+    where every one has such a step.
+    """
+    return [group for group in groups if group.steps_done < group.steps_per_epoch] or groups
 
 
 def _median(values: Sequence[float], groups: Sequence[StepGroup]) -> float:
