@@ -102,8 +102,7 @@ def compared(
 ) -> tuple[float, StageTimes, ShortRun]:
     """Seconds a step as predicted, with its stages, and the middle one of some runs.
 
-    Steps are whole ones: the last of an epoch, which may be smaller, is in few of a run's groups of steps, of
-    which the median counts.
+    Steps are whole ones on both sides: the last of an epoch, which may be smaller, does not count.
     """
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
