@@ -17,6 +17,7 @@ from hyrt_perfmodel.prediction.stage_times import (
     beyond_cores_s,
     host_trainers,
     iteration_s,
+    on_shared_cores_s,
     stage_times,
     stages_together_s,
 )
@@ -125,11 +126,12 @@ def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) ->
     for run in runs:
         host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.together: sharing})
         times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
-        predicted = np.maximum(
-            stages_together_s(times, Terms()),
-            times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + sharing.wait_s + _LOCK_S[:, None],
-        )
-        total += np.abs(predicted / run.iteration_s - 1)
+        stages_s, beyond_s = stages_together_s(times, Terms()), beyond_cores_s(times, host)
+        predicted = [
+            [on_shared_cores_s(times, stages_s, beyond_s, efficiency, lock_s) for efficiency in _EFFICIENCY]
+            for lock_s in _LOCK_S
+        ]
+        total += np.abs(np.array(predicted) / run.iteration_s - 1)
     # Of equally good ones the shortest wait and the highest efficiency: where neither bounds a run, nothing
     # is lost.
     lock, place = np.unravel_index(int(np.argmin(total[:, ::-1])), total.shape)

@@ -96,16 +96,40 @@ def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> fl
     """T_execution (equation 6 of HyScale-GNN), and at least what the stages need of the host's cores.
 
     What does not fit beside the trainers on the host's cores takes cores from them, and a step gets longer:
-    by that work over the cores, of whose time it uses only a part (`Sharing.efficiency`).
+    see `on_shared_cores_s`.
     """
     terms = Terms() if terms is None else terms
     stages_s = stages_together_s(times, terms)
     if terms.shared_cores and times.core_s is not None:
-        efficiency = host.sharing(times.host_trainers).efficiency
-        beyond_s = beyond_cores_s(times, host) / efficiency
         lock_s = times.lock_s if terms.overlap == "all" else 0.0
-        return max(stages_s, times.busy_s + beyond_s + times.wait_s + lock_s)
+        efficiency = host.sharing(times.host_trainers).efficiency
+        return on_shared_cores_s(times, stages_s, beyond_cores_s(times, host), efficiency, lock_s)
     return stages_s
+
+
+def on_shared_cores_s(
+    times: StageTimes, stages_s: float, beyond_s: float, efficiency: float, lock_s: float
+) -> float:
+    """A step whose stages share the host's cores with its trainers.
+
+    It takes the trainers' time and the work beyond it, with what is lost where cores and the interpreter lock
+    are handed over. Trainers that wait for a slower stage anyway lose nothing by that until the wait is over.
+
+    Parameters
+    ----------
+    times
+        The stages.
+    stages_s
+        The step if no core were shared, in seconds.
+    beyond_s
+        As `beyond_cores_s` gives it, in seconds.
+    efficiency, lock_s
+        As in `Sharing`.
+    """
+    lost_s = beyond_s * (1 / efficiency - 1) + times.wait_s + lock_s
+    if times.busy_s:
+        lost_s = max(0.0, lost_s - max(0.0, stages_s - times.busy_s - times.wait_s))
+    return max(stages_s, times.busy_s + beyond_s + lost_s)
 
 
 def beyond_cores_s(times: StageTimes, host: Host) -> float:

@@ -12,7 +12,7 @@ from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
 from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import activations_bytes, host_memory_bytes
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 # Of 100 targets: 3,000 input vertices, 800 destinations of the first layer.
@@ -111,6 +111,39 @@ def test_the_iteration_is_no_shorter_than_the_cores_work() -> None:
     assert iteration_s(times, model.host, Terms(shared_cores=False)) == max(times.stages_s.values())
     idle = replace(times, core_s=0.0)
     assert iteration_s(idle, model.host) == max(times.stages_s.values())
+
+
+def test_trainers_that_wait_for_a_slower_stage_lose_nothing_to_shared_cores_meanwhile() -> None:
+    """Two cores: the trainers take 10 ms of both, and sampling and loading 24 ms of one."""
+    host = Host(
+        memory_gb_s=8.0,
+        macs_per_s=1e9,
+        cores=2,
+        sharing_of={"cpu": Sharing(step_s=0.0, efficiency=0.75, wait_s=1e-3, lock_s=2e-3)},
+    )
+    taken = StageTimes(
+        sample_s=0.0,
+        load_s=0.0,
+        transfer_s=0.0,
+        propagate_s=0.010,
+        trainer_load_s=(0.0,),
+        trainer_transfer_s=(0.0,),
+        trainer_propagate_s=(0.010,),
+        wait_s=1e-3,
+        lock_s=2e-3,
+        busy_s=0.010,
+        core_s=0.044,
+        host_trainers="cpu",
+    )
+    # 12 ms of work on both cores beyond the trainers': 4 ms are lost of it, and 3 ms to waiting.
+    expected_ms = {
+        4: 10 + 12 + 4 + 3,  # The trainers are slowest, and nothing hides what is lost.
+        15: 10 + 12 + 4 + 3 - 4,  # A stage of 15 ms: the trainers and their wait leave 4 ms of it.
+        20: 10 + 12,
+        30: 30,
+    }
+    for sample_ms, step_ms in expected_ms.items():
+        assert iteration_s(replace(taken, sample_s=1e-3 * sample_ms), host) == pytest.approx(1e-3 * step_ms)
 
 
 def test_rates_with_one_thread_and_with_all_are_joined_by_amdahls_law() -> None:
