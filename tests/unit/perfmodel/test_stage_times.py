@@ -126,6 +126,7 @@ def test_trainers_that_wait_for_a_slower_stage_lose_nothing_to_shared_cores_mean
         load_s=0.0,
         transfer_s=0.0,
         propagate_s=0.010,
+        synchronize_s=0.0,
         trainer_load_s=(0.0,),
         trainer_transfer_s=(0.0,),
         trainer_propagate_s=(0.010,),
