@@ -50,7 +50,8 @@ class Destinations:
             return None
         positions = np.full(topology.num_vertices, -1, np.int32)
         positions[vertices] = np.arange(len(vertices), dtype=np.int32)
-        edges = int(topology.in_degrees[vertices].sum(dtype=np.int64))
+        # In-degrees may count edges that other processes have.
+        edges = int((topology.indptr[vertices + 1] - topology.indptr[vertices]).sum(dtype=np.int64))
         if not turn or edges > MOST_EDGES * topology.num_edges:
             return cls(vertices, positions, None)
         starts = np.zeros(topology.num_vertices + 1, np.int32 if edges < 2**31 else np.int64)

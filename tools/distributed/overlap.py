@@ -1,6 +1,7 @@
 """How much of a product's communication is hidden behind multiplying, measured from outside.
 
     python tools/distributed/overlap.py --data parts --rates 200mbit,1gbit --widths 16,64,128
+    python tools/distributed/overlap.py --data parts --rates 3gbit --cores 0:1
 
 One emulated node for each part of DATA (cluster.py; root is needed). For each width, every rank draws rows
 and times, in turn and all ranks at once, what a product is made of, each by itself, and then a whole one as
@@ -15,7 +16,8 @@ product  all of it, as it overlaps
 clock inside the product has a part in it. Rows that arrive are multiplied while later ones travel, so that it
 may be over 100 %. Times are medians over the rounds, in milliseconds, and means over ranks; `hidden` is of
 the sums over ranks. Nodes share the cores of this machine: give as many parts as it has cores, or know that
-a rank's multiplying waits for that of others.
+a rank's multiplying waits for that of others. With `--cores M:T` all ranks multiply on core M, by turns, and
+the threads of their connections run on core T, as if sockets had a core that nobody multiplies on.
 """
 
 from __future__ import annotations
@@ -57,13 +59,18 @@ _TIMEOUT_S = 120.0
 STEPS = ("own", "rest", "travel", "product")
 
 
-def in_ranks(data: Path, widths: Sequence[int], rounds: int) -> None:
+def in_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, int] | None) -> None:
     """What every process of a start does; rank 0 prints a line for each width and direction."""
+    if cores is not None:
+        # Threads that are started run where the one does that starts them.
+        os.sched_setaffinity(0, {cores[1]})
     with joined_by_launcher(timeout_s=_TIMEOUT_S) as ranks:
         part = open_part(data, ranks.rank)
         grid = RankGrid(ranks.size, 1, ranks.rank)
         edges = PartEdges.of(grid, part.graph.topology, part.homes, oblivious=False)
         spread = SpreadEdges(edges, NeededRows(edges, ranks.group("products")), None)
+        if cores is not None:
+            os.sched_setaffinity(0, {cores[0]})
         with Workers(1, "overlap") as workers, working(workers):
             for width in widths:
                 for direction, steps in both_ways(spread, width, workers):
@@ -137,7 +144,7 @@ def timed(ranks: JoinedRanks, steps: Steps, rounds: int) -> dict[str, list[float
     return {name: of_all[:, column].tolist() for column, name in enumerate(STEPS)}
 
 
-def measure(data: Path, rate: str, widths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+def measure(data: Path, rate: str, more: Sequence[str]) -> list[dict[str, Any]]:
     """The lines that rank 0 prints on a cluster whose links have a rate.
 
     Raises
@@ -149,7 +156,7 @@ def measure(data: Path, rate: str, widths: Sequence[int], rounds: int) -> list[d
     with tempfile.TemporaryDirectory(prefix="hyrt-overlap-") as folder:
         command = [sys.executable, str(_CLUSTER), "--nodes", str(nodes), "--rate", rate, "--logs", folder]
         command += ["--", sys.executable, str(Path(__file__).resolve()), "--data", str(data.resolve())]
-        command += ["--widths", ",".join(map(str, widths)), "--rounds", str(rounds)]
+        command += more
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         logs = sorted(Path(folder).glob("*.log"))
@@ -176,15 +183,23 @@ def main() -> None:
     parser.add_argument("--rates", default="200mbit,1gbit")
     parser.add_argument("--widths", default="16,64,128", help="columns of the rows")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cores", metavar="M:T", help="the core that multiplies, and that of connections")
     asked = parser.parse_args()
     widths = [int(width) for width in asked.widths.split(",")]
     if "RANK" in os.environ:
-        in_ranks(asked.data, widths, asked.rounds)
+        cores = None
+        if asked.cores:
+            multiplies, travels = map(int, asked.cores.split(":"))
+            cores = multiplies, travels
+        in_ranks(asked.data, widths, asked.rounds, cores)
         return
     columns = ["rate", "direction", "columns", *(f"{name} (ms)" for name in STEPS), "own / travel", "hidden"]
     print(f"| {' | '.join(columns)} |\n| --- | --- | ---:{' | ---:' * (len(columns) - 3)} |", flush=True)
+    more = ["--widths", asked.widths, "--rounds", str(asked.rounds)]
+    if asked.cores:
+        more += ["--cores", asked.cores]
     for rate in asked.rates.split(","):
-        for line in measure(asked.data, rate, widths, asked.rounds):
+        for line in measure(asked.data, rate, more):
             ms = line["ms"]
             means = [float(np.mean(ms[name])) for name in STEPS]
             print(

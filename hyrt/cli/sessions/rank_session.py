@@ -28,7 +28,7 @@ from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
-from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
+from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.sharing.share_typed import share_typed
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -332,11 +332,7 @@ def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
     from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
 
     network = measure_network(ranks, "measured", _MEASURED_S).network
-    # Partial sums are added up on the host, where chunks have none.
-    in_chunks = any(told_by_all(ranks.control, asks_for_chunks(config)))
-    choice = None
-    if ranks.rank == 0:
-        choice = chosen_algorithm(config, ranks.size, network, replicates=not in_chunks)
+    choice = chosen_algorithm(config, ranks.size, network) if ranks.rank == 0 else None
     algorithm, replication, reason = told_by_all(ranks.control, choice)[0]
     given = config.distributed.model_copy(
         update={"algorithm": algorithm, "replication": replication if replication > 1 else None}

@@ -42,6 +42,26 @@ class ChunkTravel:
         """How many rows each exchange brings."""
         return [stop - start for start, stop in pairwise(self.spread.edges.wave_starts)]
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other ranks compute the same rows (1.5D)."""
+        return self.spread.replicas is not None
+
+    @property
+    def multiplies_own(self) -> bool:
+        """Whether the edges from own rows are here; of ranks that compute the same rows, they are at one."""
+        return self.spread.edges.grid.multiplies_own
+
+    def add_up(self, sums: Array) -> None:
+        """Add up what ranks that compute the same rows have gathered."""
+        self.spread.add_columns(sums)
+
+    def share(self, gradients: Array) -> None:
+        """Replace gradients of own rows by those of the rank that multiplies with them."""
+        found = self.spread.from_multiplying(gradients)
+        if found is not gradients:
+            gradients[:] = found
+
     def begin(self, matrix: Array) -> _Coming:
         """Begin to fill the remote rows of a matrix [n + h, w]."""
         clock = self.spread.times.product()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -72,8 +73,13 @@ class GatherOnRanks:
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_own
-        if spread.replicas is not None:
-            assert not over.accumulate, "a sum over both ends has messages of its own"
+        if spread.replicas is not None and over.accumulate:
+            # What is there is at every rank of the block, and is not added up.
+            found = tuple(np.empty_like(matrix) for matrix in out)
+            gradients = self.backward(messages, kept, grad, found, replace(over, accumulate=False))
+            for matrix, more in zip(out, found, strict=True):
+                np.add(matrix[:num], more[:num], out=matrix[:num])
+            return gradients
         if over.accumulate:
             # What other vertices' rows were is there.
             for matrix in out:

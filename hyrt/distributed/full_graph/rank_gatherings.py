@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,9 @@ class RankGatherings:
         if isinstance(what, Aggregation) and what.reduce != "max" and not self.loops:
             return SumOnRanks(self.spread, what, dtype)
         edges = self.spread.edges
+        if isinstance(what, Aggregation) and what.self_path == "add" and not edges.grid.multiplies_own:
+            # Of the ranks of a block, one adds its own rows.
+            what = replace(what, self_path="none")
         inner = gathering_of(what, edges.topology, dtype, layer, edges.vertices)
         return GatherOnRanks(self.spread, inner, read_at_sources(what))
 

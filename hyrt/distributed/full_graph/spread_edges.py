@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.distributed.full_graph.exchanges.exchange import Exchange
+from hyrt.distributed.full_graph.handed_out import hand_out
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.full_graph.product_times import ProductTimes
 from hyrt.distributed.rank_group import RankGroup
@@ -81,5 +82,5 @@ class SpreadEdges:
             return gradients
         grid = self.edges.grid
         lent = np.ascontiguousarray(gradients)
-        self.replicas.begin_broadcast(torch.from_numpy(lent), grid.column_of(grid.row), SUMS).wait()
+        hand_out(lent, grid.column_of(grid.row), self.replicas, SUMS)
         return lent

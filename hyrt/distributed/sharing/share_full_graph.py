@@ -31,11 +31,9 @@ from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.errors import ConfigError, UnsupportedModel, listed
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.graph.graph import Graph
-from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.on_devices import needs_loops
-from hyrt.nn.saga.layer import SagaLayer
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, StepTotals
 from hyrt.sampling.full.full_sampler import FullSampler
@@ -79,14 +77,12 @@ def share_full_graph(
             "a model of hyrt.nn with --full-graph, or omit --full-graph"
         )
     grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
-    asks = any(ranks.control.exchange_counts([int(asks_for_chunks(config))] * ranks.size, "control"))
+    asks = any(ranks.control.exchange_counts([int(_asks_for_chunks(config))] * ranks.size, "control"))
     # Devices loop over the edges of such a model by themselves, once all rows are there.
     loops = asks and needs_loops(model)
     in_chunks = asks and not loops
     if in_chunks:
         _check_chunks(config, model, own, grid)
-    elif loops:
-        _check_loops(model, grid)
     for number, layer in enumerate(model.layers, 1):
         assert isinstance(layer, Layer)
         parts = layer.parts(multiply_first=False)
@@ -135,7 +131,7 @@ def _all_score(config: Config, ranks: JoinedRanks) -> bool:
     return all(ranks.control.exchange_counts([int(mine)] * ranks.size, "control"))
 
 
-def asks_for_chunks(config: Config) -> bool:
+def _asks_for_chunks(config: Config) -> bool:
     """Whether the settings of a rank ask for chunks, or its devices train in no other way."""
     kinds = {request.name.partition(":")[0] for request in config.trained_on}
     return config.fullgraph.asks_for_chunks or len(config.trained_on) > 1 or kinds != {"cpu"}
@@ -143,12 +139,7 @@ def asks_for_chunks(config: Config) -> bool:
 
 def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> None:
     """Refuse what ranks do not train in chunks."""
-    why = f"with devices={listed(config.devices)}" if asks_for_chunks(config) else "as another rank does"
-    if grid.replication > 1:
-        raise ConfigError(
-            f"distributed.algorithm={config.distributed.algorithm} adds partial sums up on the host, but "
-            f"{why} a rank trains in chunks: give distributed.algorithm=1d, or devices=cpu without chunks"
-        )
+    why = f"with devices={listed(config.devices)}" if _asks_for_chunks(config) else "as another rank does"
     try:
         model.description()
     except UnsupportedModel as error:
@@ -161,19 +152,6 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
             f"part {grid.row} has no vertices, so that its rank has nothing to train in chunks: cut the "
             "graph into fewer parts"
         )
-
-
-def _check_loops(model: GNN, grid: RankGrid) -> None:
-    """Refuse sums with a vertex's own row, which every rank of a block would add."""
-    for number, layer in enumerate(model.layers, 1):
-        parts = layer.parts(multiply_first=False) if isinstance(layer, Layer) else None
-        gather = None if parts is None or isinstance(layer, SagaLayer) else parts.gather
-        if grid.replication > 1 and isinstance(gather, Aggregation):
-            raise ConfigError(
-                f"layer {number} ({type(layer).__name__}) of a model with norms or residual connections adds "
-                "up rows in chunks, which ranks of one block do not share: give distributed.algorithm=1d, or "
-                "devices=cpu without fullgraph.chunks and fullgraph.device_memory"
-            )
 
 
 def _spread_edges(

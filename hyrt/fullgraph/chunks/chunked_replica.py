@@ -48,7 +48,8 @@ class ChunkedReplica:
     Where other processes have the other vertices, the rows that edges name come between the layers: chunks of
     own rows are computed while they travel, then those of remote ones. Backward, what own rows add to the
     gradients of remote ones is computed first, and travels while own gradients are. The order in which rows
-    are added up is the same however long they travel.
+    are added up is the same however long they travel. Where several processes compute the same rows along
+    some of the edges each (1.5D), the host adds their sums up before rows are computed of them.
 
     Parameters
     ----------
@@ -96,6 +97,9 @@ class ChunkedReplica:
         self._memory = memory
         others = whole.gatherings
         self._travelling: TravellingRows | None = None if others is None else others.travelling
+        self._adds_up = self._travelling is not None and self._travelling.is_replicated
+        """Whether other processes have some of the edges into the same vertices."""
+        self._multiplies_own = self._travelling is None or self._travelling.multiplies_own
         self._numbers = whole.vertices if self._travelling is None else self._travelling.vertices
         """The numbers in the graph of all rows that are read."""
         # What each device computes of the vertices, and of the targets.
@@ -112,7 +116,8 @@ class ChunkedReplica:
         cut = grid.sources
         filters: dict[str, Any] = {
             "limits": self._limits(limits),
-            "owns": any(layer.aggregation.self_path != "none" for layer in model.layers),
+            "owns": self._multiplies_own
+            and any(layer.aggregation.self_path != "none" for layer in model.layers),
         }
         self._into_targets = LayerEdges(
             *(whole, grid.targets, cut, memory),
@@ -227,7 +232,8 @@ class ChunkedReplica:
         gathered = self._matrix(cut, self._widths(i)[0])
 
         def done(kernels: ChunkKernels, j: int) -> None:
-            kernels.get("accumulated", _part(gathered, cut, j))
+            if not self._adds_up:
+                kernels.get("accumulated", _part(gathered, cut, j))
             self._compute(kernels, i, "accumulated", j, made)
 
         self._gather_into(together, i, rows, gathered, done)
@@ -353,19 +359,25 @@ class ChunkedReplica:
             [sources, width] what it is given; None for the features. Remote rows are filled in.
         moved
             [destinations, width] where sums wait on the host while others are added to; None where all stay.
+            Where other processes add to them, it has complete sums at the end.
         done
             Called with an interval when its sums are complete.
         """
         own, every = range(self.grid.vertices.num), range(self.grid.sources.num)
-        columns = self._columns[self._edges(i).destinations]
+        cut = self._edges(i).destinations
+        columns = self._columns[cut]
         chain = self._chain(i, columns, every, back=False)
+
+        def keep(kernels: ChunkKernels, j: int) -> None:
+            assert moved is not None
+            kernels.get("accumulated", _part(moved, cut, j))
 
         def gather(
             member: int, kernels: ChunkKernels, into: Sequence[int], reads: Sequence[int], **ends: bool
         ) -> None:
             read = partial(self._read, kernels, self.readers[member], i, rows)
             chained = ChainedRows(chain, kernels, self.readers[member])
-            at_end = partial(done, kernels)
+            at_end = partial(keep if self._adds_up else done, kernels)
             self._gather(kernels, i, into, reads, read, chained, moved, at_end, back=False, **ends)
 
         coming = self._coming(together, rows)
@@ -379,7 +391,7 @@ class ChunkedReplica:
                     if coming.arrived:
                         break
                     gather(member, kernels, [j], own, ends=False)
-                    kernels.settle(_part(moved, self._edges(i).destinations, j))
+                    kernels.settle(_part(moved, cut, j))
                     ahead[member] += 1
 
             together.run(own_chunks)
@@ -393,6 +405,24 @@ class ChunkedReplica:
         together.run(compute, chain.part)
         if coming is not None and len(every) == len(own):
             coming.wait()
+        if self._adds_up:
+            assert moved is not None
+            self._add_up(together, moved, cut, done)
+
+    def _add_up(
+        self, together: Together, sums: Array, cut: Cut, done: Callable[[ChunkKernels, int], None]
+    ) -> None:
+        """Complete sums [destinations, width] to which other processes add; `done` hears of each interval."""
+        assert self._travelling is not None
+        together.wait()
+        self._travelling.add_up(sums)
+
+        def compute(member: int, kernels: ChunkKernels) -> None:
+            for j in self._columns[cut][member]:
+                kernels.put("accumulated", _part(sums, cut, j))
+                done(kernels, j)
+
+        together.run(compute)
 
     def _coming(self, together: Together, rows: Array | None) -> ComingRows | None:
         """Remote rows on their way; None where there are none, or they are there."""
@@ -457,7 +487,9 @@ class ChunkedReplica:
                 back.send(wave)
             gather(own, keep)
             together.wait()
-            back.add(sums[: self.grid.vertices.num_rows])
+            mine = sums[: self.grid.vertices.num_rows]
+            back.add(mine)
+            self._travelling.share(mine)
 
             def compute(member: int, kernels: ChunkKernels) -> None:
                 for k in own[member]:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.chunks.useful_rows import UsefulRows
+from hyrt.fullgraph.gathering import LinearGathering
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, EdgeChunk, EdgeChunks
 from hyrt.fullgraph.grid.intervals import Cut
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.operators.aggregate import Scales, scales
+from hyrt.nn.operators.aggregate import Scales
 from hyrt.sampling.full.whole_graph import WholeGraph
 
 Array = NDArray[Any]
@@ -52,7 +53,7 @@ class LayerEdges:
     limits
         By each cut, of every interval the useful fraction below which what is read for it is filtered.
     owns
-        Whether destinations read their own rows, too.
+        Whether destinations read their own rows here, too.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LayerEdges:
         self._whole = whole
         self._chosen = chosen
         self._memory = memory
+        self._owns = owns
         self._forward = EdgeChunks.of(
             topology.indptr, topology.indices, destinations, sources, memory, chosen, counts
         )
@@ -135,7 +137,7 @@ class LayerEdges:
 
         Parameters as for `chunk`. None where there are none, or the aggregation has no path for own rows.
         """
-        if aggregation.self_path == "none":
+        if aggregation.self_path == "none" or not self._owns:
             return None
         rows, columns = self._own_ends(accumulated, read, back=back)
         if not len(rows):
@@ -191,7 +193,10 @@ class LayerEdges:
         """Factors of the destinations and of all sources."""
         found = self._scales.get(aggregation)
         if found is None:
-            found = scales(aggregation, self._whole.block(1, step=0, seed=0), np.dtype(np.float32))
+            topology = self._whole.topology
+            linear = LinearGathering.of(aggregation, topology, np.dtype(np.float32))
+            row = np.ones(topology.num_vertices, np.float32) if linear.row_scale is None else linear.row_scale
+            found = Scales(row, linear.source_scale, linear.self_scale)
             if self._chosen is not None:
                 own = None if found.own is None else found.own[self._chosen]
                 found = replace(found, row=found.row[self._chosen], own=own)

@@ -47,6 +47,8 @@ class TravellingRows(Protocol):
     """Exchanges rows with other processes, all of which ask for the same matrices in the same order.
 
     A matrix has a row for each own vertex, n of them, and after these one for each of the h remote vertices.
+    Where several processes compute the same rows, each has some of the edges into them, and what they gather
+    is added up.
     """
 
     @property
@@ -62,6 +64,24 @@ class TravellingRows(Protocol):
     @property
     def waves(self) -> Sequence[int]:
         """How many rows each exchange brings; h in all."""
+        ...
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other processes compute the same rows, each along some of the edges into them."""
+        ...
+
+    @property
+    def multiplies_own(self) -> bool:
+        """Whether the edges from own rows are here: of processes with the same rows, they are at one."""
+        ...
+
+    def add_up(self, sums: Array) -> None:
+        """Add up what processes that compute the same rows have gathered; all get the same bits."""
+        ...
+
+    def share(self, gradients: Array) -> None:
+        """Replace gradients of own rows by those of the process that multiplies with these rows."""
         ...
 
     def begin(self, matrix: Array) -> ComingRows:

@@ -130,7 +130,8 @@ def least_grid(
         If chunks of single vertices take more.
     """
     num_vertices = topology.num_vertices - sum(remote)
-    num_edges = int(topology.in_degrees[targets].sum(dtype=np.int64))
+    # In-degrees may count edges that other processes have.
+    num_edges = int((topology.indptr[targets + 1] - topology.indptr[targets]).sum(dtype=np.int64))
     most_edges = topology.num_edges if hidden else num_edges
 
     def bound(num: int) -> int:

@@ -22,9 +22,7 @@ from hyrt.predict.this_run import devices_of
 from hyrt.predict.workload import sampled_workload
 
 
-def chosen_algorithm(
-    config: Config, ranks: int, network: Network, *, replicates: bool = True
-) -> tuple[str, int, str]:
+def chosen_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
     """The algorithm, its replication, and why, in a sentence.
 
     Parameters
@@ -35,8 +33,6 @@ def chosen_algorithm(
         How many ranks train.
     network
         What joins them.
-    replicates
-        Whether several ranks may have the same part.
 
     Raises
     ------
@@ -53,7 +49,6 @@ def chosen_algorithm(
     work, where = _work(config, graph)
     known = [KnownParts(part.homes, num_parts)]
     found = candidates(graph.topology, known, ranks, work, network)
-    found = [each for each in found if replicates or each.replication == 1]
     if not found:
         raise ConfigError(
             f"{folder}: {ranks} ranks cannot share its {num_parts} parts evenly: start a number of ranks "

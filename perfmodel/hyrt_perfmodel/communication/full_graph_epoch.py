@@ -137,6 +137,7 @@ def algorithm_epoch(
         _product(
             *(width, needed, columns, volumes, work, network),
             is_broadcast=oblivious,
+            is_back=number >= len(work.forward),
             summed_part=work.target_part if number + 1 == len(work.forward) else 1.0,
         )
         for number, width in enumerate((*work.forward, *work.back))
@@ -204,6 +205,7 @@ def _product(
     network: Network,
     *,
     is_broadcast: bool,
+    is_back: bool,
     summed_part: float,
 ) -> _Product:
     """A product of so many columns, whose partial sums are of a part of the rows.
@@ -227,18 +229,20 @@ def _product(
             exchange_s = broadcasts_s
             if not is_broadcast:
                 exchange_s = network.uneven_s(float(of_ranks[i]), num - 1) if num > 1 else 0.0
-            # Partial sums forward; backward, the gradient of a block from the rank that has all of it.
+            # Partial sums forward. Backward, the rank that has all of a block's gradient sends each other one
+            # a part, and then each sends its part to those that lack it: as long, by its link.
             block = float(volumes.rows[i]) * row_bytes * summed_part
             travel_s = exchange_s + all_reduce_s(block, copies, network)
             compute_s = max(0.0, edge_s * float(own[i]) - exchange_s) + edge_s * float(others[i])
             moved = float(of_ranks[i]) + all_reduce_bytes(block, copies)
             found.append((travel_s + compute_s, travel_s, moved))
     longest_s, travel_s, _ = max(found)
+    # Backward, each of the others gets a block once.
+    summed = (copies - 1) * float(volumes.rows.sum()) * row_bytes * summed_part
     return _Product(
         travel_s=travel_s,
         compute_s=longest_s - travel_s,
-        bytes=everything
-        + copies * all_reduce_bytes(float(volumes.rows.sum()) * row_bytes * summed_part, copies),
+        bytes=everything + summed * (1 if is_back else 2),
         most_bytes=max(moved for _, _, moved in found),
     )
 

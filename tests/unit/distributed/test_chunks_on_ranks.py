@@ -15,7 +15,7 @@ from unit.distributed.ranks_in_threads import on_ranks, results_of
 from unit.distributed.test_distributed_training import losses, trained_alone, weights
 from unit.distributed.test_full_graph_on_ranks import EPOCHS, blocks_of, check, settings, trained_on
 
-from hyrt.errors import ConfigError, DeviceOutOfMemory, HyrtError, RankLost
+from hyrt.errors import DeviceOutOfMemory, HyrtError, RankLost
 from hyrt.graph.graph import Graph
 from hyrt.observe.events import Event, StepGroup
 
@@ -173,23 +173,68 @@ def test_rows_travel_as_often_as_layers_need_them() -> None:
     assert gradients == 4 * EPOCHS * columns * sum(remote)
 
 
-@pytest.mark.parametrize(
-    ("model", "distributed", "text"),
-    [
-        (
-            {"kind": "deepgcn"},
-            {"algorithm": "1.5d"},
-            r"layer 1 \(.*adds up rows in chunks, which ranks of one block do not share: give dist",
-        ),
-        ({"kind": "gcn"}, {"algorithm": "1.5d"}, "algorithm=1.5d adds partial sums up .*algorithm=1d"),
-    ],
-)
-def test_what_has_no_chunks_is_refused(model: dict[str, Any], distributed: dict[str, Any], text: str) -> None:
-    graph = random_graph(60, symmetric=False)
-    given = settings(model, fullgraph={"chunks": 2}, distributed=distributed)
-    blocks = blocks_of(graph, 2 // (2 if distributed else 1))
-    with pytest.raises(ConfigError, match=text):
-        results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+# Model, ranks, algorithm, and how each rank cuts its block.
+COPIES: dict[str, tuple[dict[str, Any], int, dict[str, Any], list[dict[str, Any]]]] = {
+    "gcn, 2 copies at 6, a block without targets": (
+        GCN,
+        6,
+        {"algorithm": "1.5d"},
+        [{"chunks": 2}, {"chunks": 3}],
+    ),
+    "graphsage, 4 copies at 8, oblivious": (
+        *({"kind": "graphsage", "layers": 3}, 8, {"algorithm": "1.5d-oblivious", "replication": 4}),
+        [{"chunks": 2}],
+    ),
+    "gin, one block, sums come and go": (
+        *({"kind": "gin", "norm": "none"}, 2, {"algorithm": "1.5d"}),
+        [{"chunks": 3, "order": "row-column"}],
+    ),
+    "graphsage, filtered": (
+        *({"kind": "graphsage"}, 4, {"algorithm": "1.5d"}),
+        [{"chunks": 3, "filter_below": 0.9}],
+    ),
+    "sums under norms and residual connections": (
+        *({"kind": "deepgcn"}, 4, {"algorithm": "1.5d"}),
+        [{"chunks": 2}, {"chunks": 3}],
+    ),
+    "what edges make of both ends": ({"kind": "ggnn"}, 4, {"algorithm": "1.5d"}, [{"chunks": 2}]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_ranks_of_one_block_add_up_what_chunks_have_gathered(name: str) -> None:
+    model, size, distributed, asked = COPIES[name]
+    graph = random_graph(300, symmetric=False)
+    given = settings(model)
+    alone = trained_alone(graph, given)
+    copies = distributed.get("replication", 2)
+    blocks = (without_targets if model is GCN else blocks_of)(graph, size // copies)
+    chosen = [given | {"distributed": distributed, "fullgraph": each} for each in asked]
+    found = results_of(size, lambda ranks: trained_on(ranks, graph, blocks, chosen[ranks.rank % len(asked)]))
+    check(found, alone)
+    for rank, (_, events, _) in enumerate(found):
+        [told] = told_chunks(events)
+        assert told["intervals"] == asked[rank % len(asked)]["chunks"]
+
+
+def test_what_travels_in_chunks_of_copies_is_what_the_grid_says() -> None:
+    """Rows in a column, and for each block what its ranks add up and share."""
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3}, evaluate={"every": 1000})
+    given |= {"fullgraph": {"chunks": 2}, "distributed": {"algorithm": "1.5d"}}
+    blocks = blocks_of(graph, 2)
+    found = results_of(4, lambda ranks: trained_on(ranks, graph, blocks, given))
+    targets = np.isin(np.arange(300), graph.split("train"))
+    for block in range(2):
+        received = [found[2 * block + column][2] for column in range(2)]
+        num, num_targets = int((blocks == block).sum()), int((targets & (blocks == block)).sum())
+        # Two ranks add up, each getting as many bytes as there are: features once, then 8 columns at all
+        # vertices and 8 at the targets. Gradients come to the rank that has not multiplied with these rows.
+        summed = 4 * (num * graph.num_features + EPOCHS * 8 * (num + num_targets))
+        shared = 4 * EPOCHS * num * (8 + 8)
+        assert [each["partial sums"] for each in received] == [
+            summed + shared * (column != block) for column in range(2)
+        ]
 
 
 def test_a_device_that_fails_on_ranks_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from unit.distributed.test_distributed_training import (
 )
 
 from hyrt.config import build_config
+from hyrt.distributed.full_graph.handed_out import hand_out
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -223,6 +224,25 @@ def test_what_travels_is_what_the_partition_says(split: bool) -> None:
     assert sum(each["row gradients"] for _, _, each in found) == 4 * EPOCHS * columns * sum(
         needed(graph, blocks, rank) for rank in range(3)
     )
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("num", [0, 3, 17])
+def test_rows_of_one_rank_are_handed_out_to_all(size: int, num: int) -> None:
+    root = size - 1
+    wanted = np.random.default_rng(num).random((num, 3)).astype(np.float32)
+
+    def take(ranks: JoinedRanks) -> tuple[np.ndarray, int, int]:
+        rows = wanted.copy() if ranks.rank == root else np.full_like(wanted, np.nan)
+        hand_out(rows, root, ranks.group("products"), "sums")
+        return rows, ranks.counts.sent().get("sums", 0), ranks.counts.received().get("sums", 0)
+
+    found = results_of(size, take)
+    for rank, (rows, _, received) in enumerate(found):
+        np.testing.assert_array_equal(rows, wanted)
+        assert received == (0 if rank == root else wanted.nbytes)
+    # Its link carries what two parts less one of the rows are, with as many parts as ranks.
+    assert found[root][1] <= 2 * (size - 1) * (-(-num // size)) * 12
 
 
 def test_equal_runs_have_equal_bits() -> None:

@@ -259,6 +259,9 @@ def test_a_grid_sends_less_in_a_column_and_adds_partial_sums_up() -> None:
     exchange = [0.003 + 60 * width * 4 / 0.5e6 for width in (16, 8, 16)]
     summed = [2 * (0.001 + 100 * width * 4 / 2 / 1e6) for width in (16, 8, 16)]
     assert found.products_s == pytest.approx(sum(exchange) + sum(summed))
+    # Rows in both columns; 400 rows to add up and to hand out, forward, and to hand out, backward.
+    grid = FOUR.needed.sum() * 160 + 4 * 400 * (2 * (16 + 8) + 16)
+    assert found.epoch_bytes == pytest.approx(grid + 8 * 2 * 7 / 8 * 4_000)
     assert found.replication == 2
     assert found.compute_s == 0
 
