@@ -40,6 +40,8 @@ class Layer(nn.Module, ABC):
     """Whether its sums over relations multiply by weights of edges, where these have some."""
     takes_types: ClassVar[bool] = False
     """Whether it takes `TypedSources`, rows of several types that have not been mapped to one width."""
+    edge_features: int = 0
+    """How many features of an edge it looks at; 0 where it does not."""
 
     @abstractmethod
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:

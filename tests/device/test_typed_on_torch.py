@@ -46,6 +46,7 @@ def step(device: Any, model: torch.nn.Module, graph: Graph) -> StepResult:
         ("rgcn", {"bases": 2}, GRAPH),
         ("rsage", {}, WEIGHTED),
         ("rgat", {}, GRAPH),
+        ("rgat", {"edge_features": 1}, WEIGHTED),
         ("hgt", {}, GRAPH),
     ],
 )

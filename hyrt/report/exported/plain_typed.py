@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Edges = Sequence[tuple[Tensor, Tensor, Tensor | None]]
-"""Sources, ends and weights (None for 1) of the edges of each relation; vertices are numbered by type."""
+Edges = Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
+"""Sources, ends, weights (None for 1) and features of the edges of each relation; vertices are numbered by
+type."""
 
 
 def summed(rows: Tensor, ends: Tensor, count: int) -> Tensor:
@@ -97,7 +98,7 @@ class RelationMeans(nn.Module):
 
     def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
         total = by_type(x, sizes, self.own) if self.own.ndim == 3 else x @ self.own.T
-        for relation, (sources, ends, weights) in enumerate(edges):
+        for relation, (sources, ends, weights, _) in enumerate(edges):
             each = x.new_ones(len(ends)) if weights is None else weights.to(x.dtype)
             sums = summed(each, ends, len(x))[:, None]
             mean = summed(each[:, None] * x[sources], ends, len(x)) / torch.where(sums > 0, sums, 1)
@@ -118,27 +119,42 @@ class RelationAttention(nn.Module):
         How many there are.
     average
         Whether heads are averaged.
+    edge_features
+        Columns of the features of edges, at which attention looks, too; 0 for none.
     """
 
-    def __init__(self, into: int, head_features: int, heads: int, relations: int, *, average: bool) -> None:
+    def __init__(
+        self,
+        into: int,
+        head_features: int,
+        heads: int,
+        relations: int,
+        *,
+        average: bool,
+        edge_features: int = 0,
+    ) -> None:
         super().__init__()
         self.average = average
         out = head_features if average else heads * head_features
         self.weight = nn.Parameter(torch.zeros(relations, heads, head_features, into))
         self.source = nn.Parameter(torch.zeros(relations, heads, head_features))
         self.destination = nn.Parameter(torch.zeros(relations, heads, head_features))
+        self.edge = nn.Parameter(torch.zeros(relations, heads, edge_features)) if edge_features else None
         self.own = nn.Parameter(torch.zeros(out, into))
         self.bias = nn.Parameter(torch.zeros(out))
 
     def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
         total = x @ self.own.T + self.bias
-        for relation, (sources, ends, _) in enumerate(edges):
+        for relation, (sources, ends, _, features) in enumerate(edges):
             rows = torch.einsum("vf,hdf->vhd", x, self.weight[relation])
             of_source, of_end = (
                 (rows * self.source[relation]).sum(2),
                 (rows * self.destination[relation]).sum(2),
             )
-            scores = torch.nn.functional.leaky_relu(of_source[sources] + of_end[ends], 0.2)
+            sums = of_source[sources] + of_end[ends]
+            if self.edge is not None and features is not None:
+                sums = sums + features.to(x.dtype) @ self.edge[relation].T
+            scores = torch.nn.functional.leaky_relu(sums, 0.2)
             shares = softmax_at(scores, ends, len(x))
             result = summed(shares[:, :, None] * rows[sources], ends, len(x))
             total = total + (result.mean(1) if self.average else result.flatten(1))
@@ -176,12 +192,12 @@ class TypedTransformer(nn.Module):
             for name in ("key", "query", "value")
         )
         scores, messages = [], []
-        for relation, (sources, ends, _) in enumerate(edges):
+        for relation, (sources, ends, _, _) in enumerate(edges):
             turned = torch.einsum("ehi,hoi->eho", queries[ends], self.attention[relation])
             scale = self.prior[relation] / keys.shape[2] ** 0.5
             scores.append((turned * keys[sources]).sum(2) * scale)
             messages.append(torch.einsum("ehi,hio->eho", values[sources], self.message[relation]))
-        ends = torch.cat([ends for _, ends, _ in edges])
+        ends = torch.cat([ends for _, ends, _, _ in edges])
         shares = softmax_at(torch.cat(scores), ends, len(x))
         gathered = summed(shares[:, :, None] * torch.cat(messages), ends, len(x)).flatten(1)
         out = by_type(torch.nn.functional.gelu(gathered), sizes, self.result, self.result_bias)
@@ -259,6 +275,8 @@ class PlainTypedGNN(nn.Module):
         Whether a hidden layer's input is added to its output.
     bases, blocks
         Shared matrices, or blocks along the diagonal, of R-GCN.
+    edge_features
+        Columns of the features of edges, of R-GAT.
     """
 
     def __init__(
@@ -275,8 +293,10 @@ class PlainTypedGNN(nn.Module):
         residual: bool = False,
         bases: int = 0,
         blocks: int = 0,
+        edge_features: int = 0,
     ) -> None:
         super().__init__()
+        self.edge_features = edge_features
         self.relations = [(source, name, end) for source, name, end in relations]
         self.input = PlainInputMaps(types, hidden)
         self.layers = nn.ModuleList()
@@ -286,7 +306,11 @@ class PlainTypedGNN(nn.Module):
             out = num_classes if last else hidden
             if kind == "rgat":
                 width = out if last else out // heads
-                self.layers.append(RelationAttention(hidden, width, heads, counts[1], average=last))
+                self.layers.append(
+                    RelationAttention(
+                        *(hidden, width, heads, counts[1]), average=last, edge_features=edge_features
+                    )
+                )
             elif kind == "hgt":
                 self.layers.append(TypedTransformer(hidden, hidden, out, heads, *counts))
             else:
@@ -307,6 +331,7 @@ class PlainTypedGNN(nn.Module):
         x: Mapping[str, Tensor],
         edge_index: Mapping[tuple[str, str, str], Tensor],
         edge_weight: Mapping[tuple[str, str, str], Tensor] | None = None,
+        edge_attr: Mapping[tuple[str, str, str], Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Scores of all vertices.
 
@@ -321,6 +346,9 @@ class PlainTypedGNN(nn.Module):
         edge_weight
             [E] the weights of the edges of some relations, where the model was trained with some; attention
             knows none.
+        edge_attr
+            [E, d] the features of the edges of each relation, where the model has `edge_features`; where it
+            was trained on weights alone, these as one column.
 
         Returns
         -------
@@ -334,8 +362,16 @@ class PlainTypedGNN(nn.Module):
         edges = []
         for relation in self.relations:
             ends = edge_index.get(relation, none)
-            weights = None if edge_weight is None else edge_weight.get(relation)
-            edges.append((ends[0] + starts[relation[0]], ends[1] + starts[relation[2]], weights))
+            weights, features = (
+                None if given is None else given.get(relation) for given in (edge_weight, edge_attr)
+            )
+            if self.edge_features and features is None:
+                if ends.shape[1]:
+                    raise ValueError(
+                        f"edge_attr of {relation} is missing: give [E, {self.edge_features}] rows"
+                    )
+                features = rows.new_empty((0, self.edge_features))
+            edges.append((ends[0] + starts[relation[0]], ends[1] + starts[relation[2]], weights, features))
         for i, layer in enumerate(self.layers):
             own, rows = rows, layer(rows, edges, sizes)
             if i == len(self.layers) - 1:

@@ -13,6 +13,7 @@ from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
+from hyrt.nn.models.model_kind import EDGE_FEATURES
 from hyrt.report.exported import plain_gnn, plain_typed
 from hyrt.report.records.trained_run import TrainedRun
 
@@ -109,7 +110,9 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
         source = Path(module.__file__).read_text(encoding="utf-8")
         (result / "model.py").write_text(source, encoding="utf-8")
     notes = []
-    if trained.graph.topology.edge_weights is not None:
+    if arguments.get(EDGE_FEATURES):
+        notes.append("attention looked at features (or weights) of edges: give the module edge_attr, too")
+    elif trained.graph.topology.edge_weights is not None:
         notes.append("edges had weights: give the module edge_weight, too")
     if config.data.normalize not in ("none", "auto"):
         notes.append(

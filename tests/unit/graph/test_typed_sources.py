@@ -110,6 +110,17 @@ class TestHeteroData:
         turned = geometric.transforms.ToUndirected(reduce="add")(data)
         assert weights_of(open_graph(tmp_path / "a.npz")) == pairs_of(turned)
 
+    def test_features_of_edges_stay_with_them(self, geometric):
+        data = self.data(geometric, made(4))
+        for triple in TRIPLES[:2]:
+            ends = data[triple].edge_index.T
+            data[triple].edge_attr = torch.cat([ends, 10 * ends], 1)
+        data[TRIPLES[0]].edge_weight = torch.arange(1.0, 13)
+        graph = hyrt.load(data)
+        check_features(graph, TRIPLES[:2])
+        weights = weights_of(graph)[TRIPLES[0]]
+        assert sorted(each.expected for each in weights.values()) == list(range(1, 13))
+
     def test_equal_edges_are_one_and_loops_stay(self, geometric):
         data = self.data(geometric, made())
         data["paper", "cites", "paper"].edge_index = torch.tensor([[1, 1, 1], [1, 2, 2]])
@@ -129,21 +140,34 @@ class TestHeteroData:
                 r"type 'author': features of shape \[4, 2\], expected \[5, F\]",
             ),
             (
-                lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.ones(12, 2)),
-                r"data\['author', 'writes', 'paper'\].edge_attr: float32 of shape \[12, 2\]: weights are one "
-                "number for each of 12 edges, and edges of typed graphs have no features: .*`del data",
+                lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.ones(11, 2)),
+                r"data\['author', 'writes', 'paper'\].edge_attr: float32 of shape \[11, 2\]: features are "
+                "a row of numbers for each of 12 edges: .*`del data",
+            ),
+            (
+                lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.full((12, 2), torch.inf)),
+                "edge_attr: row 0 has a value that is no finite number",
+            ),
+            (
+                lambda d: [
+                    setattr(d[TRIPLES[at]], "edge_attr", torch.ones(d[TRIPLES[at]].num_edges, 2 + at))
+                    for at in (0, 1)
+                ],
+                "features of edges have one width for all relations, and these have 2 .* and 3 ",
+            ),
+            (
+                lambda d: d[TRIPLES[0]].update(
+                    {"edge_index": torch.ones((2, 12), dtype=torch.long), "edge_attr": torch.ones(12, 2)}
+                ),
+                "11 edges equal others of their relation, and each has features",
             ),
             (
                 lambda d: d[TRIPLES[0]].update({"edge_weight": torch.tensor([1.0] * 11 + [-2])}),
                 r"edge_weight: value -2.0 at position 11 is no weight: give a finite number above 0",
             ),
             (
-                lambda d: d[TRIPLES[0]].update({"edge_weight": torch.ones(12), "edge_attr": torch.ones(12)}),
-                "has edge_weight and edge_attr, and edges of typed graphs have weights alone",
-            ),
-            (
                 lambda d: d[TRIPLES[0]].update({"edge_time": torch.ones(12)}),
-                "edge_time: hyrt would leave this out, .* edge_weight, or an edge_attr of one column",
+                "edge_time: hyrt would leave this out, .* edge_weight and edge_attr",
             ),
             (
                 lambda d: d[TRIPLES[1]].pop("edge_index"),
@@ -199,6 +223,19 @@ def pairs_of(data: Any) -> dict[tuple[str, str, str], dict[tuple[int, int], floa
     return found
 
 
+def check_features(graph: Any, with_some: Any) -> None:
+    """That an edge's features are its ends within their types, and ten times these; or 0."""
+    types, topology = graph.types, graph.topology
+    for v in range(graph.num_vertices):
+        for e in range(topology.indptr[v], topology.indptr[v + 1]):
+            each = types.relations[topology.edge_types[e]]
+            first, last = (types.interval(end)[0] for end in (each.source, each.destination))
+            ends = np.array([topology.indices[e] - first, v - last])
+            has = (each.source, each.name, each.destination) in with_some
+            wanted = np.concatenate([ends, 10 * ends]) if has else np.zeros(4)
+            np.testing.assert_array_equal(topology.edge_features[e], wanted)
+
+
 def heterograph(given: dict[str, Any], **more: Any) -> Any:
     """What hyrt looks at of a DGL graph of several types."""
     held: dict[str, dict[str, Any]] = {name: {} for name in COUNTS}
@@ -237,6 +274,14 @@ class TestHeterograph:
         found = weights_of(hyrt.load(heterograph(given, edata={"w": values})))
         for triple, ends in given["edges"].items():
             assert found[triple] == dict(zip(map(tuple, ends.T.tolist()), values.tolist(), strict=True))
+
+    def test_features_are_those_of_the_edges(self):
+        given = made(2)
+        graph = heterograph(given)
+        rows = {t: np.concatenate([ends, 10 * ends]).T for t, ends in given["edges"].items()}
+        held = {t: SimpleNamespace(data={"feat": torch.from_numpy(each)}) for t, each in rows.items()}
+        type(graph.edges).__getitem__ = lambda self, triple: held[triple]
+        check_features(hyrt.load(graph), TRIPLES)
 
     def test_names_what_is_wrong(self):
         for edata, message in (

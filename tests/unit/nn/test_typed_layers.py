@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,13 @@ def softmax_rows(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def rgat(
-    p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any, heads: int
+    p: Values,
+    layer: str,
+    counts: torch.Tensor,
+    x: torch.Tensor,
+    kinds: Any,
+    heads: int,
+    features: torch.Tensor | None = None,
 ) -> torch.Tensor:
     weights, n = p[f"{layer}.weight"], counts.shape[1]
     per_head = []
@@ -71,6 +78,8 @@ def rgat(
             scores = (z[:n] @ p[f"{layer}.destination"][r, h])[:, None] + (z @ p[f"{layer}.source"][r, h])[
                 None
             ]
+            if features is not None:
+                scores = scores + features[r] @ p[f"{layer}.edge"][r, h]
             total = total + softmax_rows(functional.leaky_relu(scores, 0.2), count) @ z
         per_head.append(total)
     own = x[:n] @ p[f"{layer}.own"].T + p[f"{layer}.bias"]
@@ -111,7 +120,19 @@ def hgt(p: Values, layer: str, counts: torch.Tensor, x: torch.Tensor, kinds: Any
     return out
 
 
-LAYERS = {"rgcn": rgcn, "rsage": rsage, "rgat": rgat, "hgt": hgt}
+def dense_features(block: Block, num_relations: int) -> torch.Tensor:
+    """[R, num_dst, num_src, d] the features of the edge of each relation between two rows."""
+    assert block.edge_types is not None
+    assert block.edge_features is not None
+    shape = (num_relations, block.num_dst, block.num_src, block.edge_features.shape[1])
+    out = torch.zeros(shape, dtype=torch.float64)
+    for i in range(block.num_dst):
+        for e in range(block.indptr[i], block.indptr[i + 1]):
+            out[int(block.edge_types[e]), i, int(block.columns[e])] = torch.from_numpy(block.edge_features[e])
+    return out
+
+
+LAYERS: dict[str, Any] = {"rgcn": rgcn, "rsage": rsage, "rgat": rgat, "hgt": hgt}
 
 
 def dense_scores(
@@ -134,7 +155,8 @@ def dense_scores(
     for i, block in enumerate(blocks):
         takes_means = kind in ("rgcn", "rsage")
         counts = dense_means(graph, block) if takes_means else dense_relations(block, shape.num_relations)
-        x = LAYERS[kind](p, f"layers.{i}", counts, x, types_of(shape, block.sources), heads)
+        given = () if block.edge_features is None else (dense_features(block, shape.num_relations),)
+        x = LAYERS[kind](p, f"layers.{i}", counts, x, types_of(shape, block.sources), heads, *given)
         if i == 0:
             x = x.relu()
     return x
@@ -177,10 +199,22 @@ def test_sources_may_be_multiplied_before_they_are_combined(
     assert sum(multiplied) > 2 * before
 
 
+@pytest.mark.parametrize("fanouts", [(3, 2), (-1, -1)])
+def test_attention_of_relations_looks_at_features_of_edges(fanouts: tuple[int, int]) -> None:
+    check_model("rgat", {"edge_features": 3}, fanouts)
+
+
+def with_edge_features(graph: Graph, columns: int) -> Graph:
+    rows = np.random.default_rng(5).standard_normal((graph.num_edges, columns)).astype(np.float32)
+    return replace(graph, topology=replace(graph.topology, edge_features=rows))
+
+
 def check_model(
     kind: str, options: dict[str, Any], fanouts: tuple[int, int], *, weights: bool = False
 ) -> None:
     graph = small_typed(edges=250, weights=weights)
+    if "edge_features" in options:
+        graph = with_edge_features(graph, options["edge_features"])
     shape, heads = shape_of_small(graph), 2
     batch = small_batch(graph, fanouts)
     architecture = Architecture(

@@ -70,16 +70,22 @@ def scores_of(model: TypedGNN, graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
         (PLAIN, {"kind": "rgcn", "options": {"blocks": 4}, "num_classes": 3}),
         (WEIGHTED, {"kind": "rsage"}),
         (PLAIN, {"kind": "rgat"}),
+        (WEIGHTED, {"kind": "rgat", "options": {"edge_features": 1}}),
         (PLAIN, {"kind": "hgt"}),
         (PLAIN, {"kind": "hgt", "num_classes": 8, "layers": 3}),
     ],
-    ids=["rgcn", "bases", "blocks", "rsage", "rgat", "hgt", "gates"],
+    ids=["rgcn", "bases", "blocks", "rsage", "rgat", "rgat of edges", "hgt", "gates"],
 )
 def test_the_plain_module_has_hyrts_parameters_and_scores(graph: Graph, settings: dict[str, Any]) -> None:
     model = model_of(graph, **settings)
     plain = PlainTypedGNN(**plain_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
-    found = plain(*inputs_of(graph))
+    rows, edges, weights = inputs_of(graph)
+    if plain.edge_features:
+        assert weights is not None
+        found = plain(rows, edges, edge_attr={triple: each[:, None] for triple, each in weights.items()})
+    else:
+        found = plain(rows, edges, weights)
     for name, wanted in scores_of(model, graph).items():
         np.testing.assert_allclose(found[name].detach().numpy(), wanted, rtol=1e-4, atol=1e-5)
 

@@ -107,7 +107,7 @@ def _of_edges(
         where, values = f"edata[{key!r}]", _numpy(tensor)
         if key != _FEATURES:
             without = f"`g.edata.pop({key!r})`"
-            weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without, typed=False)
+            weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without)
             found[EDGE_WEIGHT] = weights[order]
             continue
         if values.ndim > 2 or len(values) != len(pairs[0]) or values.dtype.kind not in "iufb":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
-from hyrt.graph.formats.objects.edge_weights import as_weights
+from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, as_mask, hetero_dataset
 from hyrt.graph.formats.schema import Dataset
 from hyrt.graph.vertex_table import SPLITS
@@ -22,14 +22,16 @@ _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
 _OWN = ("_ID", "_TYPE")
 WEIGHTS = ("weight", "w", "edge_weight")
 """What weights of edges are called."""
+_FEATURES = "feat"
 
 
 def read_heterograph(graph: Any, name: str) -> Dataset:
     """Make a dataset of a DGL graph with several types of vertices or edges.
 
     Of each type of vertices, `feat` is read where there is one (a model learns rows for the others), and of
-    one type `label` and the three masks; of each relation `weight` (or `w`, or `edge_weight`), which
-    is the weight of its edges. Edges stay directed; equal ones are one, with the sum of their weights.
+    one type `label` and the three masks; of each relation `weight` (or `w`, or `edge_weight`), which is the
+    weight of its edges, and `feat`, their features. Edges stay directed; equal ones are one, with the sum of
+    their weights.
 
     Parameters
     ----------
@@ -64,26 +66,26 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         }
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
     weights: dict[tuple[str, str, str], Array] = {}
+    of_relations: dict[tuple[str, str, str], Array] = {}
     for triple in graph.canonical_etypes:
         held = graph.edges[triple].data
         where = f"g.edges[{', '.join(map(repr, triple))}].data"
         of_edges = sorted((key for key in held if key not in _OWN), key=lambda key: key not in WEIGHTS)
-        # The first is read where it is a weight; anything after it would be dropped.
-        dropped = of_edges[1:] if of_edges and of_edges[0] in WEIGHTS else of_edges
+        # The first is read where it is a weight; another weight after it would be dropped.
+        read = [key for at, key in enumerate(of_edges) if key == _FEATURES or (not at and key in WEIGHTS)]
+        dropped = [key for key in of_edges if key not in read]
         if dropped:
             raise DataError(
                 f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, as all that it reads of edges "
-                "is one weight (weight, w or edge_weight): to train without it, "
+                "is one weight (weight, w or edge_weight) and feat: to train without it, "
                 f"`{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
-        for key in of_edges:
-            weights[tuple(triple)] = as_weights(
-                *(_numpy(held[key]), len(sources)),
-                *(f"{name}: {where}[{key!r}]", f"`{where}.pop({key!r})`"),
-                typed=True,
-            )
+        for key in read:
+            into, made = (of_relations, as_edge_features) if key == _FEATURES else (weights, as_weights)
+            remedy = f"`{where}.pop({key!r})`"
+            into[tuple(triple)] = made(_numpy(held[key]), len(sources), f"{name}: {where}[{key!r}]", remedy)
     return hetero_dataset(
         HeteroParts(
             name,
@@ -93,6 +95,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             masks,
             edges,
             weights,
+            of_relations,
             "g.nodes['{}'].data['label']",
             "g.nodes['{}'].data['{}_mask']",
         )

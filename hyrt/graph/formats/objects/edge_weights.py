@@ -1,4 +1,4 @@
-"""Weights of edges, as other libraries hold them."""
+"""Weights and features of edges, as other libraries hold them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt.errors import DataError
 Array = NDArray[Any]
 
 
-def as_weights(values: Array, num_edges: int, where: str, remedy: str, *, typed: bool) -> Array:
+def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
     """[e] float32 weights of values [e] or [e, 1].
 
     Parameters
@@ -25,8 +25,6 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str, *, typed:
         What a user calls the values, for messages.
     remedy
         What a user does to train without them.
-    typed
-        Whether the graph has relations, whose edges have no features.
 
     Raises
     ------
@@ -35,10 +33,9 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str, *, typed:
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
-        features = ", and edges of typed graphs have no features" if typed else ""
         raise DataError(
             f"{where}: {values.dtype.name} of shape {list(values.shape)}: weights are one number for each of "
-            f"{num_edges:,} edges{features}: to train without them, {remedy}"
+            f"{num_edges:,} edges: to train without them, {remedy}"
         )
     with np.errstate(over="ignore"):
         weights: Array = flat.astype(np.float32)
@@ -50,3 +47,34 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str, *, typed:
             f"train without weights, {remedy}"
         )
     return weights
+
+
+def as_edge_features(values: Array, num_edges: int, where: str, remedy: str) -> Array:
+    """[e, d] float32 features of edges [e, d] or [e].
+
+    Parameters
+    ----------
+    values, num_edges, where, remedy
+        As for `as_weights`.
+
+    Raises
+    ------
+    DataError
+        If they are not a row of finite numbers for each edge.
+    """
+    rows = values[:, None] if values.ndim == 1 else values
+    if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: {values.dtype.name} of shape {list(values.shape)}: features are a row of numbers for "
+            f"each of {num_edges:,} edges: to train without them, {remedy}"
+        )
+    with np.errstate(over="ignore"):
+        features: Array = np.ascontiguousarray(rows, np.float32)
+    wrong = ~np.isfinite(features).all(1)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise DataError(
+            f"{where}: row {at} has a value that is no finite number: mend it, or to train without them, "
+            f"{remedy}"
+        )
+    return features

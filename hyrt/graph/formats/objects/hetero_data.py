@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
-from hyrt.graph.formats.objects.edge_weights import as_weights
+from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, names_edges
 from hyrt.graph.vertex_table import SPLITS
@@ -20,15 +20,16 @@ Array = NDArray[Any]
 NAME = "PyG HeteroData"
 _OF_VERTICES = ("x", "y", "num_nodes", *(f"{split}_mask" for split in SPLITS))
 _WEIGHTS = (EDGE_WEIGHT, "edge_attr")
-"""What weights of edges are called; the second where it has one column."""
+"""What weights and features of edges are called."""
 
 
 def read_hetero_data(data: Any) -> Dataset:
     """Make a dataset of a PyG `HeteroData`.
 
     Of each type of vertices, `x` is read where there is one (a model learns rows for the others), and of one
-    type `y` and the three masks; of each type of edges, `edge_index`, and `edge_weight` or an `edge_attr` of
-    one column, which is their weight. Edges stay directed; equal ones are one, with the sum of their weights.
+    type `y` and the three masks; of each type of edges, `edge_index`, `edge_weight` and `edge_attr`, their
+    features, or their weights where it has one column and there is no `edge_weight`. Edges stay directed;
+    equal ones are one, with the sum of their weights.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def read_hetero_data(data: Any) -> Dataset:
         if "y" in arrays:
             labels[vertex_type] = arrays["y"]
         masks[vertex_type] = {split: arrays[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in arrays}
-    edges, weights = _edges(data)
+    edges, weights, of_edges = _edges(data)
     return hetero_dataset(
         HeteroParts(
             NAME,
@@ -67,6 +68,7 @@ def read_hetero_data(data: Any) -> Dataset:
             masks,
             edges,
             weights,
+            of_edges,
             "data['{}'].y",
             "data['{}'].{}_mask",
         )
@@ -81,10 +83,11 @@ def _count(held: dict[str, Any], arrays: dict[str, Array], where: str) -> int:
     raise DataError(f"{NAME}: {where} does not say how many vertices there are: set {where}.num_nodes")
 
 
-def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array]]:
-    """The ends of the edges of each relation, and the weights of those that have some."""
+def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array], dict[Triple, Array]]:
+    """The ends of the edges of each relation, and the weights and the features of those that have some."""
     found: dict[Triple, tuple[Array, Array]] = {}
     weights: dict[Triple, Array] = {}
+    features: dict[Triple, Array] = {}
     for triple in data.edge_types:
         held = data[triple].to_dict()
         where = f"data[{', '.join(map(repr, triple))}]"
@@ -92,7 +95,7 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
             if value is not None and key not in ("edge_index", *_WEIGHTS) and names_edges(key):
                 raise DataError(
                     f"{NAME}: {where}.{key}: hyrt would leave this out, as all that it reads of the edges of "
-                    "HeteroData is edge_weight, or an edge_attr of one column: rename it, or to train "
+                    "HeteroData is edge_weight and edge_attr: rename it, or to train "
                     f"without it, `del {where}.{key}`"
                 )
         if held.get("edge_index") is None:
@@ -109,18 +112,17 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
                 "integers [2, E]"
             )
         found[tuple(triple)] = (edges[0], edges[1])
-        given = [key for key in _WEIGHTS if held.get(key) is not None]
-        if len(given) > 1:
-            raise DataError(
-                f"{NAME}: {where} has {given[0]} and {given[1]}, and edges of typed graphs have weights "
-                f"alone: to train without the other, `del {where}.{given[1]}`"
-            )
-        for key in given:
+        for key in _WEIGHTS:
+            if held.get(key) is None:
+                continue
             values = _array(held[key], f"{where}.{key}")
-            weights[tuple(triple)] = as_weights(
-                values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`", typed=True
-            )
-    return found, weights
+            asked = edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
+            narrow = values.ndim == 1 or values.shape[1:] == (1,)
+            if key == EDGE_WEIGHT or (narrow and held.get(EDGE_WEIGHT) is None):
+                weights[tuple(triple)] = as_weights(values, *asked)
+            else:
+                features[tuple(triple)] = as_edge_features(values, *asked)
+    return found, weights, features
 
 
 def _array(value: Any, where: str) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning, listed
-from hyrt.graph.formats.schema import Dataset, FeatureRows, table_name
+from hyrt.graph.formats.schema import EDGE_FEATURES, Dataset, FeatureRows, table_name
 from hyrt.graph.labels.foreign_labels import as_targets
 from hyrt.graph.typed.check_types import why_no_name
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
@@ -44,6 +44,8 @@ class HeteroParts:
     """Sources and destinations of each relation, numbered within their types."""
     weights: Mapping[Triple, Array]
     """[e] float32 the weights of the edges of each relation that has some."""
+    edge_features: Mapping[Triple, Array]
+    """[e, d] float32 the features of the edges of each relation that has some."""
     where_labels: str
     """Where a user sets labels, with the type as `{}`, for messages."""
     where_mask: str
@@ -102,11 +104,47 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
         ),
         scratch,
     )
+    if parts.edge_features:
+        data.arrays[EDGE_FEATURES] = _features_of_edges(parts, types, left_out)
     if left_out:
         # The line of the caller of hyrt.load.
         words = left_out_in_words(name, left_out, weighted=bool(parts.weights))
         warnings.warn(words, DataWarning, stacklevel=7)
     return data
+
+
+def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:
+    """[E, d] the features of all edges in the order of the dataset; those of relations without are 0.
+
+    Raises
+    ------
+    DataError
+        If relations have features of several widths, or some edges are equal.
+    """
+    given = parts.edge_features
+    widths = {" ".join(triple): rows.shape[1] for triple, rows in given.items()}
+    if len(set(widths.values())) > 1:
+        raise DataError(
+            f"{parts.name}: features of edges have one width for all relations, and these have "
+            f"{listed([f'{width} ({name})' for name, width in widths.items()])}: fill the narrower up with 0"
+        )
+    if left_out:
+        raise DataError(
+            f"{parts.name}: {left_out:,} edges equal others of their relation, and each has features, of "
+            "which none are the right ones: leave all but one of equal edges out"
+        )
+    width = next(iter(widths.values()))
+    rows, keys = [], []
+    for number, (triple, (sources, targets)) in enumerate(parts.edges.items()):
+        count = len(targets)
+        starts = [types.interval(triple[at])[0] for at in (0, 2)]
+        ends = [np.asarray(each, np.int64) for each in (sources, targets)]
+        keys.append(np.stack([ends[0] + starts[0], np.full(count, number), ends[1] + starts[1]]))
+        rows.append(given[triple] if triple in given else np.zeros((count, width), np.float32))
+    # As rows are sorted: by destination, relation and source.
+    order = np.lexsort(np.concatenate(keys, 1))
+    found: Array = np.concatenate(rows)[order]
+    return found
 
 
 def as_mask(values: Array) -> Array:

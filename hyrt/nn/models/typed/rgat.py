@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Rgat(ModelKind):
     """Attention over the neighbours that each relation gives, added up, with the own row beside it; hidden
     layers concatenate their heads, the last averages them.
+
+    Where edges have features, or weights alone, attention looks at them, too;
+    `model.options={edge_features: d}` is what the data has, where it is not given.
     """
 
     typed = True
@@ -28,7 +31,15 @@ class Rgat(ModelKind):
                 f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
             )
 
-    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        edge_features: int = 0,
+    ) -> Layer:
         from hyrt.nn.typed.layers.rgat_layer import RgatLayer
 
         assert architecture.shape is not None
@@ -37,6 +48,7 @@ class Rgat(ModelKind):
             out_features if last else out_features // architecture.heads,
             architecture.heads,
             architecture.shape,
+            edge_features=edge_features,
             average=last,
             low_precision=architecture.low_precision,
         )

@@ -39,19 +39,25 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
         return
     layers: list[Layer] = [each for each in model.layers if isinstance(each, Layer)]
     for number, layer in enumerate(layers, 1):
-        if isinstance(layer, SagaLayer):
+        if isinstance(layer, SagaLayer) or layer.edge_features:
             _check_layer(f"layer {number} ({type(layer).__name__})", layer, graph)
     typed = graph.types is not None
     if topology.edge_weights is not None and not drawn_by and not any(map(_multiplies, layers)):
         remedy = (
-            "rgcn or rsage" if typed else "gcn, gin, edge-gat, or graphsage with model.aggregate=mean or sum"
+            "rgcn, rsage or rgat"
+            if typed
+            else "gcn, gin, edge-gat, or graphsage with model.aggregate=mean or sum"
         )
         raise DataError(
             f"{name}: key 'edge_weight': no layer of the model multiplies by weights of edges, so they would "
             f"be left out: choose model.kind={remedy}, or write the dataset again without this key"
         )
     if topology.edge_features is not None and not any(_reads(layer, "data") for layer in layers):
-        remedy = "layers of your own that read edge.data" if typed else "model.kind=gine or edge-gat"
+        remedy = (
+            "model.kind=rgat, or layers of your own that read edge.data"
+            if typed
+            else "model.kind=gine or edge-gat"
+        )
         raise DataError(
             f"{name}: key 'edge_features': no layer of the model looks at features of edges, so they would "
             f"be left out: choose {remedy}, or write the dataset again without this key"
@@ -63,7 +69,7 @@ def _width(graph: Graph) -> int:
     return 0 if features is None else int(features.shape[1])
 
 
-def _check_layer(name: str, layer: SagaLayer, graph: Graph) -> None:
+def _check_layer(name: str, layer: Layer, graph: Graph) -> None:
     topology, width = graph.topology, graph.topology.edge_width
     if _reads(layer, "weight") and topology.edge_weights is None:
         raise UnsupportedModel(
@@ -95,4 +101,6 @@ def _multiplies(layer: Layer) -> bool:
 
 
 def _reads(layer: Layer, what: str) -> bool:
-    return isinstance(layer, SagaLayer) and what in layer.edge_reads
+    if isinstance(layer, SagaLayer):
+        return what in layer.edge_reads
+    return what == "data" and layer.edge_features > 0

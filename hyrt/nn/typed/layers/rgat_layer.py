@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
 
+from hyrt.errors import UnsupportedModel
 from hyrt.nn.inputs import Rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.operators.aggregate import aggregate
@@ -16,6 +17,7 @@ from hyrt.nn.typed.by_relation import by_relation
 from hyrt.nn.typed.layers.relation_sums import over_own_sources
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
+from hyrt.sampling.relations.relation_split import RelationSplit
 
 _SLOPE = 0.2
 
@@ -24,8 +26,9 @@ class RgatLayer(Layer):
     """sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
 
     The weights a_ij are the softmax, over the neighbours j that the relation gives i, of LeakyReLU(s_r . W_r
-    x_j + d_r . W_r x_i). Heads are concatenated, or averaged in a last layer. Rows are combined before they
-    are multiplied, as in `hyrt.nn.operators.attention`.
+    x_j + d_r . W_r x_i + t_r . e_ij), the last term only where edges have features. Heads are concatenated,
+    or averaged in a last layer. Rows are combined before they are multiplied, as in
+    `hyrt.nn.operators.attention`.
 
     Parameters
     ----------
@@ -37,6 +40,8 @@ class RgatLayer(Layer):
         Number of heads.
     shape
         The relations.
+    edge_features
+        Columns of the features of edges; 0 where they have none.
     average
         Average the heads instead of concatenating them.
     low_precision
@@ -52,23 +57,28 @@ class RgatLayer(Layer):
         heads: int,
         shape: TypedShape,
         *,
+        edge_features: int = 0,
         average: bool = False,
         low_precision: bool = False,
     ) -> None:
         super().__init__()
         self.in_features, self.shape, self.average = in_features, shape, average
-        self.low_precision = low_precision
+        self.low_precision, self.edge_features = low_precision, edge_features
         num = shape.num_relations
         out = head_features if average else heads * head_features
         self.weight = nn.Parameter(torch.empty(num, heads, head_features, in_features))
         self.source = nn.Parameter(torch.empty(num, heads, head_features))
         self.destination = nn.Parameter(torch.empty(num, heads, head_features))
+        self.edge = nn.Parameter(torch.empty(num, heads, edge_features)) if edge_features else None
         self.own = nn.Parameter(torch.empty(out, in_features))
         self.bias = nn.Parameter(torch.zeros(out))
         for matrix in self.weight.data.flatten(1, 2):
             nn.init.xavier_uniform_(matrix)
         for parameter in (*self.source.data, *self.destination.data, self.own.data):
             nn.init.xavier_uniform_(parameter)
+        if self.edge is not None:
+            for parameter in self.edge.data:
+                nn.init.xavier_uniform_(parameter)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
@@ -87,7 +97,10 @@ class RgatLayer(Layer):
             ]
             or [at_rows.new_empty((0, heads))]
         )
-        scores = leaky_relu(edge_sums(split, at_runs, linear(rows, of_sources)), _SLOPE)
+        sums = edge_sums(split, at_runs, linear(rows, of_sources))
+        if self.edge is not None:
+            sums = sums + _of_edges(block, split, self.edge)
+        scores = leaky_relu(sums, _SLOPE)
         combined = weighted_sums(split, softmax_of_runs(split, scores), rows[:, None])
         made = [
             torch.stack(
@@ -109,7 +122,27 @@ class RgatLayer(Layer):
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         num, heads, width, in_features = self.weight.shape
-        return Footprint(num * heads * (in_features + 3 * width) + 2 * len(self.bias), 4 * heads)
+        per_edge = 4 * heads + (2 * heads + self.edge_features if self.edge is not None else 0)
+        return Footprint(num * heads * (in_features + 3 * width) + 2 * len(self.bias), per_edge)
+
+
+def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor) -> torch.Tensor:
+    """[E, H] the score of each edge's features, by the weights [R, H, d] of its relation."""
+    rows = block.edge_rows
+    if rows is None:
+        raise UnsupportedModel(
+            "this R-GAT takes features of edges, and these have none: give the dataset the key "
+            "edge_features, a row for each edge"
+        )
+    given = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
+    # As the edges of relations are numbered.
+    in_order = given.to(weights.dtype).index_select(0, _index(split.edges))
+    made = [
+        linear(in_order[start:stop], weights[relation])
+        for relation in split.present
+        for start, stop in [split.edge_starts[relation : relation + 2]]
+    ]
+    return torch.cat(made) if made else in_order.new_zeros((0, weights.shape[1]))
 
 
 def _index(rows: object) -> torch.Tensor:
