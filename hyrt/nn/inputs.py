@@ -15,7 +15,7 @@ from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.overridden import is_newer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.typed_input import TypedInput, TypedSources
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, TypedSources
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
@@ -66,7 +66,17 @@ class DividedRows(ABC):
         """
 
 
-Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied | DividedRows | TypedInput | TypedSources
+Rows = (
+    torch.Tensor
+    | SparseRows
+    | Aggregated
+    | InPlace
+    | Multiplied
+    | DividedRows
+    | TypedInput
+    | TypedInPlace
+    | TypedSources
+)
 
 
 def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
@@ -77,7 +87,7 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     TypeError
         If they were aggregated and are not there any more, or are divided.
     """
-    if isinstance(x, TypedInput | TypedSources):
+    if isinstance(x, TypedInput | TypedInPlace | TypedSources):
         raise TypeError("rows of several types have no common width before they are mapped")
     if isinstance(x, Aggregated | DividedRows):
         raise TypeError("the destinations' own rows are not kept where the load stage aggregates")
@@ -99,7 +109,7 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
     TypeError
         If they are not there any more: aggregated, multiplied, or divided.
     """
-    if isinstance(x, TypedInput | TypedSources):
+    if isinstance(x, TypedInput | TypedInPlace | TypedSources):
         raise TypeError("rows of several types have no common width before they are mapped")
     if isinstance(x, Aggregated | Multiplied | DividedRows):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")

@@ -25,7 +25,7 @@ from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.typed.type_order import order_by_type
-from hyrt.nn.typed.typed_input import TypedInput
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, with_sources
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
@@ -87,6 +87,9 @@ class Loader:
         if batch.whole is not None:
             batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
             return
+        if plan.leaves_tables:
+            batch.inputs = self._typed_in_place(block, partial(self._take, batch), workers)
+            return
         if plan.form == "typed":
             assert block.sources is not None
             batch.inputs = self._typed(block.sources, partial(self._take, batch), workers)
@@ -134,6 +137,29 @@ class Loader:
             matrices.append(torch.from_numpy(out))
             tables.append(None)
         return TypedInput(order, matrices, tables)
+
+    def _typed_in_place(self, block: Block, take: Take, workers: Workers) -> TypedInPlace:
+        """The tables themselves, beside the rows that are read once: the destinations' own."""
+        source = self._source
+        assert isinstance(source, TypedRows)
+        starts, ids = source.types.starts, block.destinations
+        order = order_by_type(starts, ids)
+        matrices: list[NDArray[Any] | None] = []
+        own: list[torch.Tensor | None] = []
+        tables: list[NDArray[Any] | None] = []
+        for number, table in enumerate(source.tables):
+            rows = ids[order.of(number)] - ids.dtype.type(starts[number])
+            if table is None:
+                matrices.append(None)
+                own.append(None)
+                tables.append(with_sources(rows, block.columns, int(starts[number]), int(starts[number + 1])))
+                continue
+            out = take((len(rows), table.width))
+            table.rows(rows, out, workers)
+            matrices.append(table.matrix)
+            own.append(torch.from_numpy(out))
+            tables.append(None)
+        return TypedInPlace(order, starts, matrices, own, tables)
 
     def _wide(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NDArray[np.float32]:
         out = self._take(batch, (len(ids), self._source.width))

@@ -15,6 +15,7 @@ from hyrt.device import Device, InputForm
 from hyrt.graph.cached.row_places import RowPlaces
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import NarrowSource, SparseSource
+from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
 from hyrt.observe.hook import Hook, Site, call_in
@@ -40,11 +41,13 @@ class InputPlan:
     """Which rows the device keeps, for `cached`."""
     sends_narrow: bool = False
     """Whether rows are sent in their narrow format, for `cached`."""
+    leaves_tables: bool = False
+    """Whether the tables of types are read where they lie, for `typed`."""
 
     @property
     def in_place(self) -> bool:
         """Whether the first block's sources stay vertices of the graph."""
-        return self.form in ("aggregated", "in_place")
+        return self.form in ("aggregated", "in_place") or self.leaves_tables
 
 
 def plan_input(
@@ -71,9 +74,10 @@ def plan_input(
         Whether the mini-batches are the whole graph: then the matrix itself is preferred to an aggregate of
         its size.
     """
-    if graph.types is not None:
-        return InputPlan("typed")
     takes = inputs_of(model)
+    if graph.types is not None:
+        may_leave = fuse and not whole and takes.in_place and "in_place" in forms
+        return InputPlan("typed", leaves_tables=may_leave and _lie_in_memory(graph))
     if isinstance(graph.features, SparseSource):
         return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
     features = graph.features
@@ -92,6 +96,13 @@ def plan_input(
         return InputPlan("ids")
     is_narrow = isinstance(features, NarrowSource) and features.row_format.is_narrow
     return InputPlan("narrow" if is_narrow and "narrow" in forms and not whole else "rows")
+
+
+def _lie_in_memory(graph: Graph) -> bool:
+    """Whether loops can read all tables of a typed graph where they lie, and nothing weighs their rows."""
+    assert isinstance(graph.features, TypedRows)
+    tables = [table for table in graph.features.tables if table is not None]
+    return graph.topology.edge_weights is None and all(table.matrix is not None for table in tables)
 
 
 @dataclass(slots=True)

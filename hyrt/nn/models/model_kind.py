@@ -36,7 +36,7 @@ class ModelKind(ABC):
     `hyrt.pipeline.trainer.InputPlan`."""
     costs_like: ClassVar[str] = ""
     """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; empty if there is none,
-    and then a run is not predicted."""
+    and then it has costs of its own."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings by their names, such as `train.lr`, that a run of this kind has where the user gives none."""
     reads: ClassVar[Collection[str] | None] = None

@@ -19,7 +19,7 @@ from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.saga.combining import check_slots
 from hyrt.nn.saga.gather import SagaSum
-from hyrt.nn.typed.typed_input import TypedInput, TypedSources
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, TypedSources
 from hyrt.sampling.block import Block
 
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     TypeError
         If the sources' rows are not there any more: aggregated, multiplied, or divided.
     """
-    if isinstance(x, Aggregated | Multiplied | DividedRows | TypedInput | TypedSources):
+    if isinstance(x, Aggregated | Multiplied | DividedRows | TypedInput | TypedInPlace | TypedSources):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
     if not isinstance(x, InPlace):
         return block, x

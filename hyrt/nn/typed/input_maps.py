@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -9,7 +10,7 @@ from hyrt.nn.operators.product import linear
 from hyrt.nn.typed.learned.learned_rows import LearnedRows
 from hyrt.nn.typed.permuted_rows import permuted
 from hyrt.nn.typed.stacked_products import stacked_products
-from hyrt.nn.typed.typed_input import TypedInput, TypedSources, TypePart
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, TypedSources, TypePart
 from hyrt.nn.typed.typed_shape import TypedShape
 
 
@@ -51,6 +52,20 @@ class InputMaps(nn.Module):
             assert isinstance(of_type, nn.Linear)
             parts.append(TypePart(matrix, of_type.weight, of_type.bias))
         return TypedSources(x.order, parts)
+
+    def in_place(self, x: TypedInPlace) -> TypedSources:
+        """The tables with the maps that make rows of them; nothing is multiplied or gathered yet."""
+        parts = []
+        for number, (matrix, own, rows) in enumerate(zip(x.matrices, x.own, x.tables, strict=True)):
+            if rows is not None:
+                ascending = np.argsort(rows)
+                places = rows[ascending], ascending.astype(np.int32)
+                parts.append(TypePart(self.learned[str(number)](rows), None, None, places=places))
+                continue
+            of_type = self.maps[str(number)]
+            assert isinstance(of_type, nn.Linear)
+            parts.append(TypePart(matrix, of_type.weight, of_type.bias, own))
+        return TypedSources(x.order, parts, x.starts)
 
 
 def projected(x: TypedSources, *, low_precision: bool = False) -> torch.Tensor:

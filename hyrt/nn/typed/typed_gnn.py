@@ -13,7 +13,7 @@ from hyrt.nn.inputs import ModelInputs, Rows
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.nn.typed.input_maps import InputMaps, projected
-from hyrt.nn.typed.typed_input import TypedInput
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 
@@ -44,8 +44,11 @@ class TypedGNN(GNN):
         return found
 
     def inputs(self) -> ModelInputs:
-        """Rows by type, and nothing else."""
-        return ModelInputs()
+        """Rows by type; and tables where they lie, where the first layer combines rows before all else."""
+        a = self.architecture
+        return ModelInputs(
+            in_place=self._layer(0).takes_types and a.input_dropout == 0 and not self.adds_own(0)
+        )
 
     def description(self) -> ModelDescription:
         raise UnsupportedModel(f"{type(self).__name__}, which has rows of several types")
@@ -60,6 +63,8 @@ class TypedGNN(GNN):
 
     def _mapped(self, x: Rows) -> Rows:
         """The input as the first layer takes it; anything else as it is."""
+        if isinstance(x, TypedInPlace):
+            return self.input.in_place(x)
         if not isinstance(x, TypedInput):
             return x
         sources, a = self.input(x), self.architecture

@@ -26,7 +26,7 @@ from hyrt.nn.typed.permuted_rows import permuted
 from hyrt.nn.typed.stacked_products import stacked_products
 from hyrt.nn.typed.tensor_order import order_tensors_by_type
 from hyrt.nn.typed.type_order import order_by_type
-from hyrt.nn.typed.typed_input import TypedSources
+from hyrt.nn.typed.typed_input import TypedSources, TypePart
 from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 from hyrt.sampling.relations.relation_split import RelationSplit
@@ -118,7 +118,10 @@ def _runs_of_types(
     for r in split.present:
         source = shape.relations[r][0]
         part = x.parts[source]
-        block = of_type(split.of(r), x.order, source)
+        if x.starts is None:
+            block = of_type(split.of(r), x.order, source)
+        else:
+            block = _in_place(split.of(r), part, int(x.starts[source]))
         mean = aggregate(block, part.rows, "mean")
         weight, bias = _through(by[r], part.weight, part.bias)
         if bias is not None and block.weighted_degrees is not None:
@@ -127,6 +130,18 @@ def _runs_of_types(
             mean, weight, bias = torch.cat([mean, shares], 1), torch.cat([weight, bias[:, None]], 1), None
         made.append((mean, weight, bias))
     return stacked_products(made, low_precision=low_precision)
+
+
+def _in_place(block: Block, part: TypePart, start: int) -> Block:
+    """A block whose sources are vertices of one type of the graph, over the table of that type."""
+    columns = empty_array(block.num_edges, np.int32)
+    np.subtract(block.columns, start, out=columns, casting="same_kind")
+    sources = None
+    if part.places is not None:
+        # Learned rows were gathered, and take a gradient.
+        sources, where = part.places
+        columns = where[np.searchsorted(sources, columns)]
+    return replace(block, columns=columns, sources=sources, num_src=len(part.rows), _transposed=None)
 
 
 def of_type(block: Any, order: Any, source: int) -> Any:
@@ -205,15 +220,16 @@ def _own_of_types(
     low_precision: bool,
 ) -> torch.Tensor:
     """As `_own`, over rows that no map has been applied to."""
-    order = destinations_by_type(block, shape)
+    order = destinations_by_type(block, shape) if x.starts is None else x.order
     made = []
     whose = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue
         # Destinations come first among the sources, and so among those of their type.
+        rows = part.rows[:size] if part.own is None else part.own
         weight, before = _through(whose[number], part.weight, part.bias)
-        made.append((part.rows[:size], weight, bias if before is None else before + bias))
+        made.append((rows, weight, bias if before is None else before + bias))
     products = stacked_products(made, low_precision=low_precision)
     return permuted(products, order.places, order.order)
 
