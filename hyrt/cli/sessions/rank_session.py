@@ -30,7 +30,7 @@ from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
-from hyrt.distributed.sharing.share_typed import share_typed
+from hyrt.distributed.sharing.share_typed import as_one_step, share_typed
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.distributed.watch.ranks_hook import RanksHook
@@ -95,7 +95,10 @@ class RankSession:
         self._check()
         with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
             ranks.agree("settings", _facts(config))
-            if config.sampler.whole_graph and config.distributed.algorithm == "auto":
+            typed = self._typed_graph()
+            if typed is not None:
+                code = self._train_typed(ranks, typed)
+            elif config.sampler.whole_graph and config.distributed.algorithm == "auto":
                 chosen, reason, network = _chosen(config, ranks)
                 code = replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
             else:
@@ -106,9 +109,6 @@ class RankSession:
 
     def _train(self, ranks: JoinedRanks) -> int:
         config = self.config
-        typed = self._typed_graph()
-        if typed is not None:
-            return self._train_typed(ranks, typed)
         part = self._part()
         ranks.agree("partition", {"the id of the partition": part.manifest.id})
         own = OwnRows(part.rows, part.homes, part.places)
@@ -157,6 +157,9 @@ class RankSession:
 
     def _train_typed(self, ranks: JoinedRanks, graph: Graph) -> int:
         """Train on a graph of which every rank has all."""
+        if self.config.sampler.whole_graph:
+            config, said = as_one_step(self.config, graph)
+            return replace(self, config=config, said=(said,))._train_typed(ranks, graph)
         ranks.agree("dataset", {"labels and training vertices": graph.checksum})
         prepared = PreparedRun(self.config, graph)
         mine = share_typed(self.config, graph, ranks, prepared, lambda: self.signals.first)

@@ -19,10 +19,33 @@ from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.nn.typed.learned.learned_rows import tables_of
 from hyrt.pipeline.shares import StepPart
+from hyrt.quantities import counted
+from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.training.given.shared_run import SharedRun
 from hyrt.training.setup import PreparedRun
 
 _STRATEGIES = ("home", "model-centric")
+
+
+def as_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
+    """The settings of full-graph training as those of steps that ranks can share.
+
+    A step over the whole graph equals one of all targets with all of their neighbours: each rank has a piece
+    of the targets, and reads what is around them. Vertices near targets of several ranks are computed by
+    each of these.
+
+    Returns
+    -------
+    Equal settings but for the sampler and the targets of a step, and what a user should know.
+    """
+    count = len(graph.split("train", config.data.split))
+    sampler = NeighborSettings(fanout=[-1] * config.model.layers)
+    data = config.data.model_copy(update={"batch_size": max(1, count)})
+    said = (
+        f"the full graph in one step of all {counted(count, 'target')} with all their neighbours: each rank "
+        "trains a piece of the targets"
+    )
+    return config.model_copy(update={"sampler": sampler, "data": data}), said
 
 
 def share_typed(
@@ -62,11 +85,7 @@ def share_typed(
                 f"distributed.{name}={value} is of graphs in parts, and every rank has all of {graph.name}: "
                 f"omit distributed.{name}"
             )
-    if config.sampler.whole_graph:
-        raise ConfigError(
-            f"{graph.name}: the whole of a typed graph is trained in one process: omit --full-graph, or "
-            "torchrun"
-        )
+    assert not config.sampler.whole_graph, "see as_one_step"
     model = prepared.model
     reduction = SumOverRanks(
         ranks.gradients,
