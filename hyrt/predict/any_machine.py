@@ -16,6 +16,7 @@ from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import free_kept_part
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
 from hyrt_perfmodel.workloads.model_workload import KINDS
+from hyrt_perfmodel.workloads.typed_workload import TYPED_KINDS
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
@@ -121,7 +122,7 @@ def predict_on(
         If the work or the platform cannot be predicted.
     """
     if config is not None and not here:
-        _check_known_costs(config)
+        _check_known_costs(platform, config, work)
     terms = None if config is None else terms_of(config)
     if len(counts) == 1:
         platform = with_accelerators(platform, counts[0])
@@ -162,9 +163,18 @@ def predict_on(
     )
 
 
-def _check_known_costs(config: Config) -> None:
+def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkload) -> None:
     """Refuse kinds of models whose costs are only known where they were measured."""
     kind = config.model.kind
+    if work.at(1.0).edge_bytes is not None:
+        for accelerator in platform.accelerators:
+            if accelerator.design is not None:
+                raise ConfigError(
+                    f"{accelerator.kind} takes rows of one type of vertices, and {config.data.source} has "
+                    "rows of several: give a --platform without it"
+                )
+    if work.model in TYPED_KINDS:
+        return  # What these multiply and read is known.
     if not find_model(kind).costs_like:
         raise ConfigError(
             f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "

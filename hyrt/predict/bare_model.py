@@ -8,7 +8,10 @@ import torch
 from hyrt.config import Config
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.typed.typed_graph import typed_graph
+from hyrt.graph.vertex_table import SPLITS
 from hyrt.nn.model import GNN
+from hyrt.nn.models.model_kind import find_model
 from hyrt.training.setup import build_model
 
 
@@ -20,6 +23,8 @@ def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
     ConfigError, ValueError
         If there is no such model.
     """
+    if find_model(config.model.kind).typed:
+        return build_model(config, _one_type(num_features, num_classes))
     # A model is made for the widths of a graph: this one has a single vertex, whose label is the last class.
     narrow = Graph.of_arrays(
         name="none",
@@ -30,6 +35,16 @@ def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
         masks={},
     )
     return build_model(config, narrow)
+
+
+def _one_type(num_features: int, num_classes: int) -> Graph:
+    """A typed graph of one vertex, for kinds of models that take no others."""
+    rows, nowhere = np.zeros((1, num_features), np.float32), np.zeros(0, np.int64)
+    labels = np.full(1, num_classes - 1, np.int64)
+    masks = {split: np.zeros(1, np.bool_) for split in SPLITS}
+    return typed_graph(
+        "none", {"one": rows}, {("one", "to", "one"): (nowhere, nowhere)}, labels, masks, "one"
+    )
 
 
 def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:

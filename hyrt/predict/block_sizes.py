@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
@@ -16,6 +16,7 @@ from hyrt.sampling.registry import SAMPLERS
 
 if TYPE_CHECKING:
     from hyrt.machine.workers import Workers
+    from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import Sampler
     from hyrt.sampling.sampler_settings import SamplerSettings
 
@@ -72,10 +73,33 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
         If the sampler fails, naming its kind and package.
     """
     with SAMPLERS.blamed(settings.kind, "sample"):
-        return SampledSizes(_measured(settings, sampler, workers))
+        rows = measured_pieces(sampler, workers, lambda batch, size: _row(settings.sizes_of(batch, size)))
+    return SampledSizes({count: _of_row(row) for count, row in rows.items()})
 
 
-def _measured(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> dict[float, BlockSizes]:
+def _row(sizes: BlockSizes) -> tuple[float, ...]:
+    return (*sizes.vertices, *sizes.edges, sizes.walk_steps, sizes.scanned_edges)
+
+
+def _of_row(row: tuple[float, ...]) -> BlockSizes:
+    layers = (len(row) - 3) // 2
+    return BlockSizes(
+        vertices=row[: layers + 1], edges=row[layers + 1 : -2], walk_steps=row[-2], scanned_edges=row[-1]
+    )
+
+
+def measured_pieces(
+    sampler: Sampler, workers: Workers, sizes_of: Callable[[MiniBatch, int], tuple[float, ...]]
+) -> dict[float, tuple[float, ...]]:
+    """The mean sizes of pieces of a run's first steps, by their number of units.
+
+    Parameters
+    ----------
+    sampler, workers
+        The run's sampler, and the threads that sample.
+    sizes_of
+        Gives the sizes of a mini-batch of so many units, equally many each time.
+    """
     steps = [sampler.units(step) for step in range(_STEPS)]
     # The number stays with the units: steps that end an epoch are left out, and have fewer.
     whole = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
@@ -88,16 +112,7 @@ def _measured(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> 
         for step, units in whole.items():
             for first in range(0, size * pieces, size):
                 batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
-                found.append(settings.sizes_of(batch, size))
+                found.append(sizes_of(batch, size))
                 batch.release()
-        measured[float(size)] = BlockSizes(
-            vertices=_means(sizes.vertices for sizes in found),
-            edges=_means(sizes.edges for sizes in found),
-            walk_steps=statistics.fmean(sizes.walk_steps for sizes in found),
-            scanned_edges=statistics.fmean(sizes.scanned_edges for sizes in found),
-        )
+        measured[float(size)] = tuple(statistics.fmean(column) for column in zip(*found, strict=True))
     return measured
-
-
-def _means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(statistics.fmean(column) for column in zip(*rows, strict=True))

@@ -180,13 +180,13 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
         row_bytes=row_bytes,
         feature_bytes=rows_bytes if sparse is None else float(sparse.nbytes),
         graph_bytes=float(graph.topology.nbytes),
-        edge_value_bytes=4.0 * _columns(graph.topology),
+        edge_value_bytes=4.0 * edge_columns(graph.topology),
         is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,
         row_entries=None if sparse is None else len(sparse.columns) / (len(sparse.indptr) - 1),
     )
 
 
-def _columns(topology: Topology) -> int:
+def edge_columns(topology: Topology) -> int:
     """How many numbers of four bytes an edge has besides its source."""
     weights, features = topology.edge_weights, topology.edge_features
     return (weights is not None) + (0 if features is None else int(features.shape[1]))

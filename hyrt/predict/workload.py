@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.sizes.datasets import DATASETS
+from hyrt_perfmodel.sizes.datasets import DATASETS, TYPED_DATASETS
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.sizes.hit_curve import HitCurve, expected_hits
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.typed_workload import TYPED_KINDS
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
-from hyrt.nn.models.model_kind import find_model, takes_edge_features
+from hyrt.nn.models.model_kind import find_model, takes_edge_features, takes_edge_types
 from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
 from hyrt.predict.dataset_sizes import (
     DatasetSizes,
@@ -27,6 +28,12 @@ from hyrt.predict.dataset_sizes import (
     in_format,
     published_sizes,
 )
+from hyrt.predict.typed.typed_sizes import (
+    TypedDatasetSizes,
+    generated_typed_sizes,
+    published_typed_sizes,
+)
+from hyrt.predict.typed.typed_work import expected_typed_work, sampled_typed_work
 from hyrt.predict.whole_graphs.whole_graph_sizes import (
     WholeGraphSizes,
     counted_sizes,
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
 
 _GENERATED = "synthetic:"
 _HALVINGS = 12
-_ONE_TYPE = "the performance model knows vertices of one type and one relation"
 
 
 def training_workload(
@@ -207,9 +213,10 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     from hyrt.training.setup import build_sampler
 
     check_predictable(config)
-    if graph.types is not None:
-        raise ConfigError(f"{graph.name} cannot be predicted: {_ONE_TYPE}")
+    graph = _with_links(config, graph)
     targets = training_vertices(config, graph)
+    if graph.types is not None:
+        return sampled_typed_work(config, graph, targets, sampler)
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_block_sizes(config.sampler, built, workers)
@@ -218,18 +225,21 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
         hits = _counted_hits(config, graph, built, targets)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     dataset = with_transpose(dataset, graph)
-    whole = counted_sizes(config, graph, dataset, targets)
+    scored = targets if graph.links is None else np.unique(graph.links.split.train)
+    whole = counted_sizes(config, graph, dataset, scored)
     return training_workload(config, dataset, sizes.at, whole)
 
 
 def training_vertices(config: Config, graph: Graph) -> np.ndarray:
-    """The training vertices of a run on an open graph.
+    """The training vertices of a run on an open graph, or the numbers of its links.
 
     Raises
     ------
     ConfigError
         If there are none.
     """
+    if graph.links is not None:
+        return np.arange(len(graph.links.split.train))
     targets = graph.split("train", config.data.split)
     if not len(targets):
         raise ConfigError(
@@ -246,6 +256,8 @@ def _counted_hits(
     """
     if config.sampler.whole_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
         return None
+    if graph.links is not None:
+        return None  # No device keeps rows of ends of links.
 
     @cache
     def curve() -> HitCurve:
@@ -270,11 +282,6 @@ def check_predictable(config: Config) -> None:
         Naming the sampler or the model.
     """
     sampler, model = config.sampler, config.model
-    if config.train.predicts_links:
-        raise ConfigError(
-            "train.objective=links cannot be predicted: its mini-batches have other sizes: "
-            "train an epoch to see how long it takes"
-        )
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
     why = why_not_measured(model.kind)
@@ -284,9 +291,8 @@ def check_predictable(config: Config) -> None:
 
 def why_not_measured(kind: str) -> str:
     """Why nothing says what a kind of model costs, nor can it be measured; empty if neither holds."""
-    if find_model(kind).typed:
-        return _ONE_TYPE
-    if not find_model(kind).costs_like and takes_edge_features(kind):
+    made = find_model(kind)
+    if not (made.costs_like or made.typed) and takes_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
     return ""
 
@@ -295,7 +301,7 @@ def configured_workload(config: Config) -> TrainingWorkload:
     """The work of a run that the settings name.
 
     Published and generated datasets are not loaded; others are opened, and a few of their mini-batches
-    sampled.
+    sampled, and so are all where links are predicted.
 
     Parameters
     ----------
@@ -311,17 +317,57 @@ def configured_workload(config: Config) -> TrainingWorkload:
     """
     source = config.data.source
     check_predictable(config)
-    if source in DATASETS:
-        return expected_workload(config, published_sizes(DATASETS[source]))
-    if source.startswith(_GENERATED):
-        from hyrt.graph.synthetic.spec import parse_spec
-
-        if parse_spec(source).typed:
-            raise ConfigError(f"{source} cannot be predicted: {_ONE_TYPE}")
-        return expected_workload(config, generated_sizes(source))
     from hyrt.training.given.opened_graph import opened_graph
 
+    if config.train.predicts_links:
+        # Ends of links are drawn by their edges, so mini-batches around them are sampled.
+        return sampled_workload(config, opened_graph(config))
+    known = _unopened_types(source)
+    if known is not None:
+        _check_types_of_model(config, source, typed=True)
+        return expected_typed_work(config, known)
+    if source in DATASETS or source.startswith(_GENERATED):
+        _check_types_of_model(config, source, typed=False)
+        published = source in DATASETS
+        return expected_workload(
+            config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
+        )
     return sampled_workload(config, opened_graph(config))
+
+
+def _with_links(config: Config, graph: Graph) -> Graph:
+    """The graph with the links that are predicted, where such are."""
+    if not config.train.predicts_links:
+        return graph
+    from hyrt.training.given.link_graph import link_graph
+
+    return link_graph(config, graph)
+
+
+def _unopened_types(source: str) -> TypedDatasetSizes | None:
+    """The sizes of a typed dataset that is not loaded to be predicted; None for any other."""
+    if source in TYPED_DATASETS:
+        return published_typed_sizes(TYPED_DATASETS[source])
+    if not source.startswith(_GENERATED):
+        return None
+    from hyrt.graph.synthetic.spec import parse_spec
+
+    return generated_typed_sizes(source) if parse_spec(source).typed else None
+
+
+def _check_types_of_model(config: Config, source: str, *, typed: bool) -> None:
+    """Refuse a kind of model for other graphs, as a run does once the data is open."""
+    name = config.model.kind
+    if typed and not (find_model(name).typed or takes_edge_types(name)):
+        raise ConfigError(
+            f"{source} has several types of vertices, which model.kind={name} does not tell apart: choose "
+            f"a kind for typed graphs, such as {TYPED_KINDS[0]}"
+        )
+    if not typed and find_model(name).typed:
+        raise ConfigError(
+            f"model.kind={name} is for typed graphs, and {source} has vertices of one type: choose another "
+            "kind, such as graphsage"
+        )
 
 
 def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:
@@ -338,8 +384,8 @@ def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str
         The work as it is, with rows of the format that they have.
     """
     source = config.data.source
-    is_named = source in DATASETS or source.startswith(_GENERATED)
-    if config.sampler.kind != "neighbor" or not is_named:
+    is_named = (source in DATASETS or source.startswith(_GENERATED)) and _unopened_types(source) is None
+    if config.sampler.kind != "neighbor" or not is_named or config.train.predicts_links:
         return []
     sampler = build_config(
         {"sampler": {"kind": "labor", "fanout": config.fanouts}, "model": {"layers": config.model.layers}}
@@ -360,7 +406,9 @@ def assumptions_of(config: Config) -> list[str]:
     """
     found = []
     source, of_model = config.data.source, find_model(config.model.kind).assumption
-    if source in DATASETS:
+    if config.train.predicts_links:
+        found.append("scoring pairs, and finding the edges that a step leaves out, take no time")
+    elif source in DATASETS or source in TYPED_DATASETS:
         found.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith(_GENERATED):
         found.append(f"{source} has the degrees of the distribution that it is drawn from")

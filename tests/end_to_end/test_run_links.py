@@ -42,5 +42,3 @@ def test_links_from_the_first_command_to_the_last(tmp_path: Path) -> None:
     assert np.allclose(scores[: len(test)], wanted, rtol=1e-4, atol=1e-4)
     told = refused("infer", run, "-o", "c.npy", "--what", "classes", cwd=tmp_path)
     assert "the run predicts links: give --links PAIRS.npy" in told
-    told = refused("predict", *words, "--platform", "a100", cwd=tmp_path)
-    assert "train.objective=links cannot be predicted" in told

@@ -36,15 +36,24 @@ def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = Fal
     return ""
 
 
-def why_no_links(config: Config) -> str:
-    """Why ranks cannot predict links so, and what to do; empty where they can, or do not."""
+def why_no_links(config: Config, strategy: str | None = None) -> str:
+    """Why ranks cannot predict links so, and what to do; empty where they can, or do not.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    strategy
+        The name of a strategy; that of the settings by default.
+    """
+    strategy = strategy or config.distributed.strategy
     if not config.train.predicts_links:
         return ""
     if config.sampler.whole_graph:
         return "train.objective=links trains the whole graph in one process: omit --full-graph, or torchrun"
-    if config.distributed.strategy not in ("home", "model-centric"):
+    if strategy not in ("home", "model-centric"):
         return (
-            f"distributed.strategy={config.distributed.strategy} places vertices, and train.objective=links "
+            f"distributed.strategy={strategy} places vertices, and train.objective=links "
             "trains links: give home or model-centric"
         )
     if config.distributed.cache is not None:

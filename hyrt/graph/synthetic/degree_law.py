@@ -31,7 +31,7 @@ def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
     -------
     The distribution; its `source` is `assumed: the generator's law`.
     """
-    weights, counts = _weight_classes(spec.vertices)
+    weights, counts = weight_classes(spec.vertices)
     table = _edges_between(spec, weights, counts)
     degrees = table.sum(1) / counts
     scatter = np.sqrt(degrees / 2)
@@ -53,7 +53,7 @@ def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
     )
 
 
-def _weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
+def weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
     """[W] mean weight and number of vertices of classes that are finer towards the heavy ones."""
     cap = float(max(4, math.isqrt(num_vertices)))
     # x from 0 to 1: the heaviest class has the weights at the cap.

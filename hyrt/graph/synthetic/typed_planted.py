@@ -46,7 +46,8 @@ SHARES = (0.3, 0.25, 0.1)
 """The parts of all edges that each drawn relation has; those that go back have as many."""
 OFFSETS = (0, 1, 2)
 """Class c of the sources is joined with class c + offset of the destinations."""
-_BACK = (None, 3, 4)
+BACK = (None, 3, 4)
+"""The relation that each drawn one is the other way round, if any."""
 _PIECE_EDGES = 1 << 20
 _SAMPLED_EDGES = 1 << 17
 
@@ -92,7 +93,7 @@ def generate_typed(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
 
     def edges() -> Iterator[TypedPiece]:
         for number, wanted in enumerate(draws):
-            back = _BACK[number]
+            back = BACK[number]
             for sources, targets in _edge_pieces(spec, people, number, wanted):
                 yield TypedPiece(number, sources, targets)
                 if back is not None:

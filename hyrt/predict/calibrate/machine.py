@@ -54,6 +54,9 @@ from hyrt.predict.calibrate.trainers import (
     PROBES,
     SHARED_PROBES,
     SPARSE_PROBE,
+    TYPED,
+    TYPED_PROBES,
+    TYPED_SHARED_PROBES,
     Measured,
     Probe,
     Widths,
@@ -188,7 +191,7 @@ def measure_devices(
         known = None
     trainers, left_out = _measure_trainers(
         infos,
-        Widths({name: open_graph(name) for name in (SMALL, LARGE, DENSE)}),
+        Widths({name: open_graph(name) for name in _graphs(kinds)}),
         say,
         lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
         kinds,
@@ -266,10 +269,18 @@ def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibra
         if left_out:
             raise UnsupportedModel(f"model.kind={kind}: {' '.join(left_out.values())}")
         host = found.platform.host
-        if host.whole_graph is not None and (loops := loop_cost(kind, host.whole_graph)) is not None:
+        if host.whole_graph is None or find_model(kind).typed:
+            continue
+        if (loops := loop_cost(kind, host.whole_graph)) is not None:
             whole = replace(host.whole_graph, loops={**host.whole_graph.loops, kind: loops})
             found = replace(found, platform=replace(found.platform, host=replace(host, whole_graph=whole)))
     return found
+
+
+def _graphs(kinds: Sequence[str]) -> Sequence[str]:
+    """The graphs that some kinds of models are measured with."""
+    typed = {find_model(kind).typed for kind in kinds}
+    return [*([SMALL, LARGE, DENSE] if False in typed else []), *([TYPED] if True in typed else [])]
 
 
 def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
@@ -359,20 +370,23 @@ def _measure_trainer(
             break
         # Of the CPU, one thread first: what waking others costs is in no figure then.
         of_one = 1 if info.kind == "cpu" else threads
-        measured = measure_kind(backend, there, of_one, kind, graph)
+        typed = find_model(kind).typed
+        probes: Sequence[Probe] = TYPED_PROBES if typed else PROBES
+        several: Sequence[Probe] = TYPED_SHARED_PROBES if typed else SHARED_PROBES
+        measured = measure_kind(backend, there, of_one, kind, graph, probes)
         if not measured:
             continue
         fit = fit_trainer(measured)
         # Of many edges: with few, it is the call that takes the time.
         widest = max(measured, key=lambda each: sum(each.workload.edges))
         rates = replace(fit.rates, sorted_edges_per_s=widest.sorted_edges_per_s)
-        if "sparse" in info.forms:
+        if "sparse" in info.forms and not typed:
             for sparse in measure_kind(backend, there, of_one, kind, graph, (SPARSE_PROBE,)):
                 rates = with_sparse_launch(rates, sparse.workload, sparse.propagate.seconds)
         found.rates[kind] = rates
         shared: list[Measured] = []
         if threads > of_one:
-            shared = measure_kind(backend, there, threads, kind, graph, SHARED_PROBES)
+            shared = measure_kind(backend, there, threads, kind, graph, several)
             found.alone[kind] = rates
             found.rates[kind] = shared_rates(
                 rates,

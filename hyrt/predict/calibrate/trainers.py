@@ -27,16 +27,22 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import attention
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.typed.typed_input import TypedInput
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import LARGE, SMALL, Timing, sparse_features, summarize
+from hyrt.predict.calibrate.typed_probes import of_widths, relation_sampler, typed_work
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.sampler import Sampler
 from hyrt.training.setup import build_model
 
 DENSE = "synthetic:tiny,edges=200k"
 """A graph with many edges for its vertices."""
+
+TYPED = "synthetic:typed"
+"""A graph of several types and relations."""
 
 HEADS = 4
 CHUNK_ROWS = {"gat": attention.GRAIN}
@@ -93,9 +99,26 @@ SPARSE_PROBE = Probe(
     features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
+# The same of a typed graph, whose runs, the edges of one relation into one vertex, have many edges or few.
+TYPED_PROBES = (
+    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=TYPED),
+    Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=TYPED),
+    Probe(features=128, hidden=64, classes=48, targets=1024, fanouts=(10, 5), graph=TYPED),
+    Probe(features=128, hidden=64, classes=48, targets=128, fanouts=(10, 5), graph=TYPED),
+    Probe(features=16, hidden=256, classes=8, targets=256, fanouts=(10, 5), graph=TYPED),
+    Probe(features=16, hidden=64, classes=8, targets=1024, fanouts=(10, 10), graph=TYPED),
+    Probe(features=16, hidden=64, classes=8, targets=256, fanouts=(5, 5, 5), graph=TYPED),
+    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(25, 25), graph=TYPED),
+    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(2, 2), graph=TYPED),
+    Probe(features=16, hidden=32, classes=8, targets=64, fanouts=(5, 5), graph=TYPED),
+    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(3, 2), graph=TYPED),
+    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=TYPED),
+)
+
 # Steps with rows for several chunks, long ones and short: with them, what further threads spare is seen, and
 # what waking them costs.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
+TYPED_SHARED_PROBES = (*TYPED_PROBES[:4], TYPED_PROBES[5])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +154,8 @@ class Widths:
     def of(self, probe: Probe) -> Graph:
         """The graph for a probe."""
         graph, key = self._graphs[probe.graph], (probe.graph, probe.features, probe.row_entries)
+        if graph.types is not None:
+            return of_widths(graph, probe.features, probe.classes)
         if key not in self._features:
             shape = (graph.num_vertices, probe.features)
             self._features[key] = (
@@ -163,7 +188,11 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
     name, parameters = device.info.name, list(model.parameters())
     call_device(name, "load", lambda: device.load(model, parameters), fault=DeviceFault)
     plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
-    sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
+    sampler: Sampler
+    if graph.types is None:
+        sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
+    else:
+        sampler = relation_sampler(graph, probe.fanouts, probe.targets)
     loader = Loader(graph.features)
     propagate: list[float] = []
     transfer: list[float] = []
@@ -178,7 +207,8 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
                 break
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
-            if is_host:
+            # Models of typed graphs sort the edges of relations, as a part of `propagate`.
+            if is_host and graph.types is None:
                 started = time.perf_counter()
                 edges = _sort_by_source(batch)
                 sorting.append(time.perf_counter() - started)
@@ -190,7 +220,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             # A transfer may go on after its call, into propagate's: the device's own clock tells them apart.
             transfer.append(result.seconds.get("transfer") or staged_at - started)
             propagate.append(result.seconds.get("propagate") or done_at - staged_at)
-            sizes = _workload(kind, probe, batch, plan)
+            sizes = _workload(kind, probe, batch, plan, graph)
             moved = _input_bytes(batch)
             batch.release()
     return Measured(
@@ -217,7 +247,9 @@ def _settings(kind: str, probe: Probe, *, plain: bool) -> Config:
     return build_config({"model": model, "sampler": {"fanout": list(probe.fanouts)}})
 
 
-def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
+def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan, graph: Graph) -> Workload:
+    if graph.types is not None:
+        return typed_work(kind, batch, graph, hidden=probe.hidden, classes=probe.classes, heads=HEADS)
     sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
@@ -239,6 +271,8 @@ def _input_bytes(batch: MiniBatch) -> float:
     inputs = batch.inputs
     if isinstance(inputs, Aggregated):
         inputs = inputs.values
+    if isinstance(inputs, TypedInput):
+        return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
     if inputs is None or isinstance(inputs, InPlace | SparseRows):
         return 0.0  # No link carries them: who takes sparse rows reads them where they are.
     assert isinstance(inputs, torch.Tensor)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hyrt.config import Config
 from hyrt.distributed.full_graph.travelling_columns import TravellingColumns
+from hyrt.distributed.sharing.possible_strategies import why_no_links
 from hyrt.errors import ConfigError
 from hyrt.fullgraph.plan import KEPT_PART
 from hyrt.graph.graph import Graph
@@ -132,6 +133,13 @@ def predict_full_graph(
     ConfigError
         If ranks cannot share the model, the data cannot be opened, or the homes are not those of the ranks.
     """
+    if refused := why_no_links(config):
+        raise ConfigError(refused)
+    if work.at(1.0).edge_bytes is not None:
+        raise ConfigError(
+            f"{config.data.source}: ranks train the whole of a typed graph as one step of all targets with "
+            "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
+        )
     graph = open_graph(config.data.source, normalize=config.data.normalize)
     one = full_graph_work(config, graph, platform, predict(platform, work))
     known, said = _known_parts(config, graph, ranks, homes, say)

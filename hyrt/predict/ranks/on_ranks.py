@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import Spread, expected_traffic
+from hyrt_perfmodel.communication.expected_traffic import Spread, expected_traffic, model_bytes
 from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.communication.step_traffic import StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.distributed.sharing.possible_strategies import why_impossible
+from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
@@ -143,12 +144,18 @@ def predict_on_ranks(
             f"raise {setting}, which is that of all ranks together"
         )
     terms = None if config is None else terms_of(config)
+    if work.at(1.0).edge_bytes is not None:
+        return _of_whole_datasets(platform, work, config, question, no_kernels)
 
     question, not_of_parts = _with_own_homes(question, config)
     counted_steps, is_split = None, config is not None and _is_split(config)
     if question.homes is not None:
         if config is None:
             raise ConfigError("--homes counts on a graph: give --data instead of --workload")
+        if config.train.predicts_links:
+            raise ConfigError(
+                "homes are counted of targets, and train.objective=links trains links: give --locality"
+            )
         counted_steps = steps_of(config, question.homes, question.ranks, edges_are_split=is_split)
 
     def predicted(name: str) -> RanksPrediction:
@@ -188,6 +195,42 @@ def predict_on_ranks(
     )
 
 
+def _of_whole_datasets(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config | None,
+    question: RanksQuestion,
+    said: Sequence[str],
+) -> RanksComparison:
+    """Of a typed graph: every rank reads the whole dataset, so that gradients alone travel."""
+    name = "model-centric"
+    if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
+        raise ConfigError(
+            "every rank has all of a typed graph: omit --strategy, --locality and --homes, which are of parts"
+        )
+    traffic = StepTraffic(
+        ranks=question.ranks,
+        purposes={},
+        gradient_bytes=model_bytes(work.at(work.batch_size / question.ranks)),
+    )
+    terms = None if config is None else terms_of(config)
+    found = predict_ranks(name, platform, work, traffic, question.network, terms=terms)
+    error = platform.relative_error
+    return RanksComparison(
+        machine=platform.name,
+        network=question.network,
+        ranks=question.ranks,
+        predictions=[found],
+        relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
+        assumptions=[
+            *([] if config is None else assumptions_of(config)),
+            *said,
+            "every rank has all of the typed graph, so no rows travel; the gradients of learned rows do as "
+            "those of weights",
+        ],
+    )
+
+
 def _is_split(config: Config) -> bool:
     """Whether the data are parts that have their own edges each."""
     folder = Path(config.data.source)
@@ -197,7 +240,8 @@ def _is_split(config: Config) -> bool:
 def _refused(config: Config, question: RanksQuestion, *, edges_are_split: bool) -> dict[str, str]:
     """Why some of the strategies are not in the table, by name; the only one that is asked for is refused."""
     reasons = {
-        name: why_impossible(config, name, edges_are_split=edges_are_split) for name in question.strategies
+        name: why_impossible(config, name, edges_are_split=edges_are_split) or why_no_links(config, name)
+        for name in question.strategies
     }
     found = {name: reason for name, reason in reasons.items() if reason}
     if len(found) == len(reasons):

@@ -149,14 +149,14 @@ _SHARED, _FIXED = [1, 2, 3, 4, 7, 8], [0, 5, 6]
 
 def _terms(workload: Workload) -> tuple[float, ...]:
     """What a step's time is linear in: the step, bytes aggregated, multiply-accumulates, values, rows along
-    edges, layers beyond two, weights, values of results, rows of results.
+    edges, layers (or calls) beyond two, weights, values of results, rows of results.
     """
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
     values, edge_rows = num_values(workload), num_edge_rows(workload)
     results, rows = num_results(workload), sum(workload.vertices[1:])
     return (
-        *(1.0, aggregated, macs, values, edge_rows, workload.layers - 2.0, workload.num_weights),
+        *(1.0, aggregated, macs, values, edge_rows, workload.launched - 2.0, workload.num_weights),
         *(results, rows),
     )
 

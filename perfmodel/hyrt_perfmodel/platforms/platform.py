@@ -70,7 +70,7 @@ class TrainerRates:
     def memory_bytes_per_s(self) -> float:
         return self.memory_gb_s * _GB
 
-    def launched_s(self, layers: int) -> float:
+    def launched_s(self, layers: float) -> float:
         """What a step of so many layers costs whatever its size."""
         layer_s = self.launch_s / 2 if self.layer_s is None else self.layer_s
         return max(0.0, self.launch_s + (layers - 2) * layer_s)

@@ -125,7 +125,8 @@ def _changes(
         kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     sample = training.at(1.0)
-    if sample.sparse is None and not training.resident:
+    # The tables of a typed graph stay as they are stored.
+    if sample.sparse is None and sample.edge_bytes is None and not training.resident:
         width = sample.features[0]
         for words, row_bytes in (
             ("features in 16 bits (data.rows=float16)", 2.0 * width),

@@ -56,7 +56,11 @@ def whole_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[s
         The work.
     """
     dense = multiplied_first(workload)
-    arrays = {"topology": training.graph_bytes, "edges by source": training.transpose_bytes}
+    arrays = {
+        "topology": training.graph_bytes,
+        "edges by source": training.transpose_bytes,
+        "learned rows, moments": training.learned_bytes,
+    }
     arrays = {name: size for name, size in arrays.items() if size and math.isfinite(size)}
     if workload.rows_per_edge > 1:
         arrays["edges' numbers by source"] = _FLOAT_BYTES * workload.edges[0]
@@ -110,9 +114,9 @@ def host_memory_bytes(
 ) -> float:
     """What training keeps in host memory.
 
-    Features and topology as far as they are known, mini-batches in flight, the weights four times (the master
-    copy, its gradient and two moments of Adam's), and for every trainer that computes in host memory its
-    activations and, as on a device, a replica of the weights with their gradients.
+    Features, learned rows and topology as far as they are known, mini-batches in flight, the weights four
+    times (the master copy, its gradient and two moments of Adam's), and for every trainer that computes in
+    host memory its activations and, as on a device, a replica of the weights with their gradients.
 
     Parameters
     ----------
@@ -125,7 +129,8 @@ def host_memory_bytes(
     computed_here
         Those of `workloads` whose trainers have no memory of their own.
     """
-    known = sum(size for size in (training.feature_bytes, training.graph_bytes) if math.isfinite(size))
+    sizes = (training.feature_bytes, training.graph_bytes, training.learned_bytes)
+    known = sum(size for size in sizes if math.isfinite(size))
     in_flight = depth * sum(mini_batch_bytes(workload) for workload in workloads)
     weights = 2 * weights_bytes(workloads[0]) if workloads else 0.0
     computed = sum(weights_bytes(workload) + activations_bytes(workload) for workload in computed_here)

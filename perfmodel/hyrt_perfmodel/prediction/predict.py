@@ -274,7 +274,7 @@ def _memory_of_whole(
     arrays = arrays_of_whole(chosen, training, threads.train)
     on_host = sum(arrays.values())
     if math.isfinite(chosen.device.link_gb_s):
-        kept = ("topology", "edges by source", "features")
+        kept = ("topology", "edges by source", "features", "learned rows, moments")
         on_host = sum(arrays.get(name, 0.0) for name in kept) + 2 * weights_bytes(training.at(1.0))
     found = {"host": memory(on_host, platform.host.memory_gib)}
     for trainer, _ in given:

@@ -388,7 +388,8 @@ class StepModel:
             The trainers on the host's cores, as `host_trainers` names them.
         """
         link = min(trainer.device.link_gb_s for trainer in self.trainers) * _GB
-        work = self.training.at(1.0)
+        # Of learned rows, a step changes those that it has read.
+        work = self.training.at(self.training.batch_size)
         seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
         if self.terms.launch:
             weights_s = stages.synchronize_s(work, self.host.weights_gb_s * _GB)
@@ -425,7 +426,7 @@ class StepModel:
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
             # Weights are read and written by one thread, as calls are made by one.
-            seconds += rates.launched_s(work.layers) + work.num_weights / rates.weights_per_s
+            seconds += rates.launched_s(work.launched) + work.num_weights / rates.weights_per_s
         # Forward through all layers, backward through all.
         passes = 2 * work.layers
         return seconds + passes * (

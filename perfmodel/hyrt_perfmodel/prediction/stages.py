@@ -43,6 +43,8 @@ def aggregate_s(
         rows = workload.vertices[0] if layer == 1 else 0.0
     else:
         rows = workload.edges[layer - 1] * workload.rows_per_edge
+        if workload.edge_bytes is not None:
+            return rows * workload.edge_bytes[layer - 1] / device_bytes_per_s
     row_bytes = workload.features[layer - 1] * workload.bytes_per_value
     return rows * (workload.dense_row_bytes if layer == 1 else row_bytes) / device_bytes_per_s
 

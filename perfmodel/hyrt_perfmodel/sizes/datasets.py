@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -23,6 +24,25 @@ class PublishedSizes:
     """Bytes of a stored feature."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTypes:
+    """What is published of a typed dataset."""
+
+    vertices: Mapping[str, int]
+    """The vertices of each type."""
+    edges: Mapping[tuple[str, str, str], int]
+    """The edges of each relation, by source type, name and destination type."""
+    features: Mapping[str, int]
+    """The columns of the rows of the types that have some."""
+    target: str
+    """The type that has labels."""
+    classes: int
+    targets: int
+    """`classes` and `targets`: of labels, and training vertices."""
+    value_bytes: int = 4
+    """Bytes of a stored feature."""
+
+
 # Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,
 # features in 16 bits).
 DATASETS = {
@@ -35,5 +55,35 @@ DATASETS = {
     ),
     "mag240m": PublishedSizes(
         vertices=121_751_666, edges=1_297_748_926, features=768, classes=153, targets=1_112_392, value_bytes=2
+    ),
+}
+
+# The same sources; citations are kept in one direction.
+TYPED_DATASETS = {
+    "ogbn-mag": PublishedTypes(
+        vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},
+        edges={
+            ("author", "affiliated_with", "institution"): 1_043_998,
+            ("author", "writes", "paper"): 7_145_660,
+            ("paper", "cites", "paper"): 5_416_271,
+            ("paper", "has_topic", "field_of_study"): 7_505_078,
+        },
+        features={"paper": 128},
+        target="paper",
+        classes=349,
+        targets=629_571,
+    ),
+    "mag240m:typed": PublishedTypes(
+        vertices={"paper": 121_751_666, "author": 122_383_112, "institution": 25_721},
+        edges={
+            ("author", "affiliated_with", "institution"): 44_592_586,
+            ("author", "writes", "paper"): 386_022_720,
+            ("paper", "cites", "paper"): 1_297_748_926,
+        },
+        features={"paper": 768},
+        target="paper",
+        classes=153,
+        targets=1_112_392,
+        value_bytes=2,
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 _NONE = 1e-9
 
 
-class SampledSizes:
-    """Measured sizes at some numbers of targets, interpolated between them.
+class SizeCurves:
+    """Several sizes at some numbers of targets, interpolated between them.
 
     Logarithms of the sizes are monotone cubics in the logarithm of the targets (Fritsch and Butland, "A
     method for constructing local monotone piecewise cubic interpolants", SIAM Journal on Scientific and
@@ -25,34 +25,28 @@ class SampledSizes:
     Parameters
     ----------
     measured
-        Mean sizes by number of targets, above 0.
+        The sizes, equally many each time, by number of targets, above 0.
 
     Raises
     ------
     ValueError
-        If nothing was measured, a number of targets is not above 0, or the numbers of layers differ.
+        If nothing was measured, or a number of targets is not above 0.
     """
 
-    def __init__(self, measured: Mapping[float, BlockSizes]) -> None:
+    def __init__(self, measured: Mapping[float, Sequence[float]]) -> None:
         if not measured:
             raise ValueError("sampled sizes: nothing was measured: sample at least one mini-batch")
         if not min(measured) > 0:
             raise ValueError(f"sampled sizes: {min(measured)!r} targets: give numbers above 0")
-        layers = {len(sizes.edges) for sizes in measured.values()}
-        if len(layers) > 1:
-            raise ValueError(
-                f"sampled sizes: numbers of layers {sorted(layers)}: give mini-batches of one model"
-            )
-        self._layers = layers.pop()
         targets = sorted(measured)
-        rows = [_row(measured[count]) for count in targets]
+        rows = [measured[count] for count in targets]
         table = np.maximum.accumulate(np.array(rows, np.float64), axis=0)
         self._targets = np.log(np.array(targets, np.float64))
         self._sizes = np.log(np.maximum(table, _NONE))
         self._slopes = _slopes(self._targets, self._sizes)
 
-    def at(self, targets: float) -> BlockSizes:
-        """Sizes of a mini-batch with that many targets, at least 0.
+    def at(self, targets: float) -> list[float]:
+        """The sizes with that many targets, at least 0.
 
         Raises
         ------
@@ -61,17 +55,12 @@ class SampledSizes:
         """
         if not targets >= 0:
             raise ValueError(f"sampled sizes: targets is {targets!r}: give a number of at least 0")
-        sizes = np.zeros(2 * self._layers + 3)
+        sizes = np.zeros(self._sizes.shape[1])
         if targets > 0:
             sizes = np.exp(self._logarithms(float(np.log(targets))))
             sizes[sizes <= 2 * _NONE] = 0.0
-        *blocks, walk_steps, scanned_edges = sizes.tolist()
-        return BlockSizes(
-            vertices=tuple(blocks[: self._layers + 1]),
-            edges=tuple(blocks[self._layers + 1 :]),
-            walk_steps=walk_steps,
-            scanned_edges=scanned_edges,
-        )
+        found: list[float] = sizes.tolist()
+        return found
 
     def _logarithms(self, targets: float) -> NDArray[np.float64]:
         known = self._targets
@@ -92,6 +81,46 @@ class SampledSizes:
             first + t * (3 * rise - 2 * first - last + t * (first + last - 2 * rise))
         )
         return grown
+
+
+class SampledSizes:
+    """Measured sizes of blocks at some numbers of targets, interpolated between them as `SizeCurves` are.
+
+    Parameters
+    ----------
+    measured
+        Mean sizes by number of targets, above 0.
+
+    Raises
+    ------
+    ValueError
+        If nothing was measured, a number of targets is not above 0, or the numbers of layers differ.
+    """
+
+    def __init__(self, measured: Mapping[float, BlockSizes]) -> None:
+        layers = {len(sizes.edges) for sizes in measured.values()}
+        if len(layers) > 1:
+            raise ValueError(
+                f"sampled sizes: numbers of layers {sorted(layers)}: give mini-batches of one model"
+            )
+        self._layers = max(layers, default=0)
+        self._curves = SizeCurves({count: _row(sizes) for count, sizes in measured.items()})
+
+    def at(self, targets: float) -> BlockSizes:
+        """Sizes of a mini-batch with that many targets, at least 0.
+
+        Raises
+        ------
+        ValueError
+            If `targets` is negative.
+        """
+        *blocks, walk_steps, scanned_edges = self._curves.at(targets)
+        return BlockSizes(
+            vertices=tuple(blocks[: self._layers + 1]),
+            edges=tuple(blocks[self._layers + 1 :]),
+            walk_steps=walk_steps,
+            scanned_edges=scanned_edges,
+        )
 
 
 def _row(sizes: BlockSizes) -> tuple[float, ...]:

@@ -77,6 +77,12 @@ class Workload:
     """The number of weights, where they are not those that a vertex of each layer is multiplied with."""
     rows_per_edge: int = 1
     """Rows that an edge reads: one a head with attention, else one."""
+    edge_bytes: tuple[float, ...] | None = None
+    """Mean bytes of a row that an edge of each layer reads, of a typed graph, whose sources have rows of
+    several widths; None for f^(l-1) S, and in the first layer for those of an input row."""
+    calls: float | None = None
+    """What stands for the number of layers where fixed costs are counted: in a typed graph, a layer calls its
+    operators for each relation. None for that number."""
     sparse: SparseInput | None = None
     """What stands for the input's rows where they are stored sparse; None for dense ones."""
     walk_steps: float = 0.0
@@ -95,6 +101,8 @@ class Workload:
             raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
         if self.widths_between is not None and len(self.widths_between) != layers:
             raise ValueError(f"{layers} layers need {layers} widths_between, not {len(self.widths_between)}")
+        if self.edge_bytes is not None and len(self.edge_bytes) != layers:
+            raise ValueError(f"{layers} layers need {layers} edge_bytes, not {len(self.edge_bytes)}")
         sizes = (*self.vertices, *self.edges, *self.features, self.bytes_per_value, self.input_bytes or 0)
         if min(sizes) < 0:
             raise ValueError("sizes cannot be negative")
@@ -102,6 +110,11 @@ class Workload:
     @property
     def layers(self) -> int:
         return len(self.edges)
+
+    @property
+    def launched(self) -> float:
+        """How many layers count where fixed costs do."""
+        return self.layers if self.calls is None else self.calls
 
     @property
     def num_edges(self) -> float:
@@ -201,6 +214,8 @@ class TrainingWorkload:
     resident: bool = False
     """Whether every step has the same mini-batch, of the whole graph, which stays where it is trained:
     nothing is sampled, loaded or transferred but once."""
+    learned_bytes: float = 0.0
+    """Bytes of the rows that are learned, with what the optimiser keeps of them."""
     transpose_bytes: float = 0.0
     """Bytes of the edges by source, where they are kept beside the topology for the whole run."""
     targets: Count | None = None

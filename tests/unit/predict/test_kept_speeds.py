@@ -236,7 +236,6 @@ def test_loops_over_edges_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
             "gine",
             "--model gine: its costs would be measured on generated graphs, whose edges have no features",
         ),
-        ("rgcn", "--model rgcn: the performance model knows vertices of one type and one relation"),
         ("gnc", "unknown model.kind 'gnc'"),
     ],
 )

@@ -192,9 +192,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             run(graph, kind, **sections)
-    for kind in ("rgat", "hgt", "ggnn"):
+    for kind in ("hgt", "ggnn"):
         with pytest.raises(
-            DataError, match=r"'edge_weight': no layer .* choose model\.kind=rgcn or rsage, or"
+            DataError, match=r"'edge_weight': no layer .* choose model\.kind=rgcn, rsage or rgat, or"
         ):
             run(WEIGHTED, kind)
     rows = np.ones((GRAPH.num_edges, 2), np.float32)

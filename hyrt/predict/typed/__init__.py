@@ -1,0 +1,1 @@
+"""What a run on a typed graph asks of a machine."""

@@ -1,0 +1,1 @@
+"""Sizes of mini-batches of typed graphs, relation by relation."""

@@ -1,0 +1,181 @@
+"""What is predicted of runs on typed graphs: sizes beside sampled ones, products beside counted ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hyrt_perfmodel.prediction.stages import aggregate_s, update_s
+from hyrt_perfmodel.workloads.typed_workload import typed_workload
+from in_process import refused, run_here
+from typed_cases import shape_of_small, small_batch, small_typed
+
+import hyrt
+from hyrt.config import Config, build_config
+from hyrt.graph.source import open_graph
+from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.operators import product
+from hyrt.nn.typed import stacked_products
+from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.predict.typed.typed_sizes import (
+    expected_sizes_of,
+    generated_typed_sizes,
+    relation_sizes,
+    sampled_sizes_of,
+    typed_graph_sizes,
+)
+from hyrt.predict.workload import configured_workload, sampled_workload
+from hyrt.training.setup import build_sampler
+
+SOURCE = "synthetic:typed,vertices=20k,edges=200k"
+GRAPH = small_typed()
+
+
+def config_of(**sections: Any) -> Config:
+    model = {"kind": "rgcn", "hidden": 16, "layers": 2, **sections.pop("model", {})}
+    return build_config({"model": model, "data": {"source": SOURCE, "batch_size": 512}, **sections})
+
+
+def test_a_mini_batch_is_counted_by_type_and_relation() -> None:
+    batch = small_batch(GRAPH, (3, 2))
+    assert GRAPH.types is not None
+    found = relation_sizes(batch, GRAPH.types)
+    ids = [batch.blocks[0].sources, *(block.destinations for block in batch.blocks)]
+    for of_types, vertices in zip(found.vertices, ids, strict=True):
+        kinds = GRAPH.types.types_of(np.asarray(vertices)).tolist()
+        assert of_types == tuple(float(kinds.count(t)) for t in range(3))
+    for layer, block in enumerate(batch.blocks):
+        assert block.edge_types is not None
+        rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr)).tolist()
+        pairs = list(zip(rows, block.edge_types.tolist(), strict=True))
+        assert found.edges[layer] == tuple(float(sum(r == k for _, k in pairs)) for r in range(5))
+        assert found.runs[layer] == tuple(float(sum(r == k for _, k in set(pairs))) for r in range(5))
+
+
+@pytest.mark.parametrize("fanout", [[10, 5], [5, 5, 3]])
+def test_sizes_of_a_generated_graph_follow_from_its_law(fanout: list[int]) -> None:
+    config = config_of(sampler={"fanout": fanout}, model={"layers": len(fanout)})
+    graph = open_graph(SOURCE)
+    expected = expected_sizes_of(config, generated_typed_sizes(SOURCE))
+    with Workers(1, "test") as workers:
+        sampler = build_sampler(config, graph, graph.split("train"))
+        sampled = sampled_sizes_of(config, graph, sampler, workers)
+    for targets in (32, 512):
+        mine, theirs = expected(targets), sampled(targets)
+        for name in ("vertices", "edges"):
+            of_layers = [np.sum(getattr(each, name), axis=1) for each in (mine, theirs)]
+            np.testing.assert_allclose(*of_layers, rtol=0.1)
+
+
+def test_bytes_of_a_generated_graph_are_those_that_it_has() -> None:
+    graph = open_graph(SOURCE)
+    mine, theirs = generated_typed_sizes(SOURCE), typed_graph_sizes(graph, graph.split("train"))
+    assert mine.widths == theirs.widths
+    assert (mine.counts, mine.classes, mine.targets) == (theirs.counts, theirs.classes, theirs.targets)
+    assert mine.feature_bytes == theirs.feature_bytes
+    assert mine.graph_bytes == pytest.approx(theirs.graph_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage"])
+def test_multiply_accumulates_are_those_that_a_step_makes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def watched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, **given: Any) -> None:
+        counted.append(a.shape[0] * a.shape[1] * b.shape[1])
+        out.copy_(a @ b if given.get("bias") is None else a @ b + given["bias"])
+
+    for module in (product, stacked_products):
+        monkeypatch.setattr(module, "multiply", watched)
+    hidden, classes = 16, 4
+    shape = shape_of_small(GRAPH)
+    model = TypedGNN(
+        Architecture(kind=kind, in_features=hidden, hidden=hidden, num_classes=classes, shape=shape)
+    ).eval()
+    batch = small_batch(GRAPH, (3, 2))
+    with torch.no_grad():
+        model(batch.blocks, batch.inputs)
+    assert GRAPH.types is not None
+    work = typed_workload(
+        kind,
+        relation_sizes(batch, GRAPH.types),
+        typed_graph_sizes(GRAPH, np.zeros(1)).widths,
+        hidden=hidden,
+        classes=classes,
+    )
+    # The maps of types times the matrices of relations are torch's own products.
+    mapped = sum(hidden * hidden * (shape.widths[source] or 0) for source, _, _ in shape.relations)
+    assert sum(counted) == pytest.approx(update_s(work, 1, 1.0) + update_s(work, 2, 1.0) - mapped)
+    read = [len(block.columns) for block in batch.blocks]
+    assert list(work.edges) == read
+    # A row that an edge reads in the second layer has as many columns as the narrower side of the product.
+    assert aggregate_s(work, 2, 1.0) <= read[1] * hidden * 4
+    widths = [shape.widths[shape.relations[r][0]] or 2 * hidden for r in batch.blocks[0].edge_types]
+    assert aggregate_s(work, 1, 1.0) == pytest.approx(4 * sum(widths))
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage", "rgat", "hgt", "gnn-film"])
+def test_generated_and_open_graphs_are_predicted_alike(kind: str) -> None:
+    config = config_of(model={"kind": kind, "heads": 2}, sampler={"fanout": [5, 5]})
+    mine, theirs = configured_workload(config), sampled_workload(config, open_graph(SOURCE))
+    assert mine.model == theirs.model
+    for targets in (64.0, 512.0):
+        one, other = mine.at(targets), theirs.at(targets)
+        assert one.num_edges == pytest.approx(other.num_edges, rel=0.1)
+        assert one.dense_row_bytes == pytest.approx(other.dense_row_bytes, rel=0.1)
+        assert update_s(one, 1, 1.0) == pytest.approx(update_s(other, 1, 1.0), rel=0.1)
+        assert one.num_weights == pytest.approx(other.num_weights, rel=0.1)
+    assert mine.learned_bytes == 2000 * 16 * 4 * 3
+
+
+def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
+    config = config_of(sampler={"kind": "full"}, data={"source": SOURCE})
+    mine, theirs = configured_workload(config), sampled_workload(config, open_graph(SOURCE))
+    for each in (mine, theirs):
+        assert each.resident
+        assert (each.targets_per_epoch, each.batch_size) == (1, 1)
+        assert each.at(1).vertices == pytest.approx((20_000, 20_000, 20_000))
+    assert mine.at(1).num_edges == pytest.approx(theirs.at(1).num_edges, rel=0.01)
+    assert (mine.at(1).calls, theirs.at(1).calls) == pytest.approx((12, 12))
+
+
+def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> dict[str, Any]:
+    run_here("predict", "--platform", "h200", "--model", "rgcn", "--json", *words, cwd=folder)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = printed(capsys, tmp_path, "--data", "ogbn-mag")
+    assert facts["epoch_s"] > 0
+    assert facts["iterations"] == -(-629_571 // 1024)
+    assert "ogbn-mag has log-normal degrees" in " ".join(facts["assumptions"])
+    assert not any("data.rows" in line["change"] for line in facts["advice"])
+    for words, given in (
+        ("does not tell apart: choose a kind for typed graphs, such as rgcn", ("ogbn-mag", "gcn")),
+        ("model.kind=rgcn is for typed graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),
+    ):
+        told = refused("predict", "--platform", "h200", "--data", given[0], "--model", given[1], cwd=tmp_path)
+        assert words in " ".join(told.split())
+    told = refused(
+        *("predict", "--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-mag", "--model", "rgcn"),
+        cwd=tmp_path,
+    )
+    assert "takes rows of one type of vertices" in " ".join(told.split())
+
+
+def test_learned_rows_and_their_moments_count_in_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hyrt.save(GRAPH, tmp_path / "g.npz")
+    given = ("--data", "g.npz", "model.hidden=8")
+    need = [
+        printed(capsys, tmp_path, *given, *more)["memory_bytes"]["host"]["need"]
+        for more in ((), ("train.optimizer=SGD",))
+    ]
+    # Two moments of the rows of 15 venues.
+    assert need[0] - need[1] == pytest.approx(2 * 15 * 8 * 4)
