@@ -22,6 +22,15 @@ class Terminated(SystemExit):
         raise cls(128 + number)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has come. Where the command line runs, any other KeyboardInterrupt was raised without one."""
+
+    @classmethod
+    def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
+        """A signal handler."""
+        raise cls
+
+
 class HyrtError(Exception):
     """Root of every error a user of hyrt may want to catch."""
 

@@ -33,6 +33,7 @@ from hyrt.errors import (
     ConfigError,
     DataWarning,
     HyrtError,
+    Interrupted,
     MachineWarning,
     RunWarning,
     SettingWarning,
@@ -42,11 +43,12 @@ from hyrt.errors import (
     told_of_system,
 )
 from hyrt.machine.kernel_cache import check_compiler, damaged_cache_named
-from hyrt.machine.this_process.process_end import ends_whole
+from hyrt.machine.this_process.process_end import ends_whole, exits_told
+from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
 from hyrt.report.terminal.printed_lines import replace_letters
 
 _OUR_WARNINGS = (DataWarning, MachineWarning, RunWarning, SettingWarning)
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 _OTHER_NAMES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
     **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
@@ -59,12 +61,20 @@ _OTHER_NAMES = {
 
 @contextlib.contextmanager
 def _interruption_told() -> Iterator[None]:
-    """End with a line where Ctrl-C comes."""
+    """End with a line where Ctrl-C comes, or where a plug-in raises what only Ctrl-C should."""
     try:
         yield
-    except KeyboardInterrupt:
+    except Interrupted:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except KeyboardInterrupt as error:
+        # As a library's own handler, or code that means to leave: nobody has pressed Ctrl-C.
+        _end(
+            error,
+            f"KeyboardInterrupt was raised at {_place(error)}, and no Ctrl-C has come: raise another "
+            "exception there, or run without the package that it belongs to",
+            1,
+        )
 
 
 class _Commands(Group):
@@ -138,7 +148,9 @@ def main() -> NoReturn:
     for kind in _OUR_WARNINGS:
         # Also where all warnings are to be errors: they would end the command in a traceback.
         warnings.simplefilter("default", kind)
-    with ends_whole():
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, Interrupted.raised)
+    with ends_whole(), exits_told():
         _run_command()
 
 
@@ -215,7 +227,15 @@ def _occupy_closed_streams() -> None:
             setattr(sys, name, open(nothing, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
+def _place(error: BaseException) -> str:
+    """File and line that have raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "an unknown place" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     if os.environ.get("HYRT_TRACEBACK"):
         raise error
     for note in getattr(error, "__notes__", ()):

@@ -54,6 +54,9 @@ class ByKind:
 
     def _read(self, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
+        if isinstance(kind, bytes):
+            # As pydantic does: `!!binary` of YAML.
+            kind = kind.decode(errors="replace")
         if not isinstance(kind, str):
             return value  # An instance already, or wrong in a way that pydantic explains.
         kind = self.group.spelling(kind)

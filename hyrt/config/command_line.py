@@ -8,10 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from hyrt.config import Config, apply_overrides, build_config, load_settings
-from hyrt.config.yaml_text import leaves
+from hyrt.config.yaml_text import leaves, settings_of
 from hyrt.errors import ConfigError
 from hyrt.graph.bundled import NAMES
 
@@ -148,7 +146,7 @@ def check_same_training(config: Config, trained: str) -> None:
     ConfigError
         Naming the first setting that differs and may not, and both values.
     """
-    before = dict(leaves(build_config(yaml.safe_load(trained), lenient=True).model_dump()))
+    before = dict(leaves(build_config(settings_of(trained, "the checkpoint"), lenient=True).model_dump()))
     now = dict(leaves(config.model_dump()))
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and not _is_changeable(key):

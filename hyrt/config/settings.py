@@ -71,6 +71,23 @@ def _rank_shares(value: Any) -> Any:
     return value if value == MEASURED else as_list(value)
 
 
+def _class_weights(value: Any) -> Any:
+    """`none`, `balanced`, or a list of what `1,2.5` says."""
+    if value in ("none", "balanced"):
+        return value
+    numbers = as_list(value)
+    try:
+        if isinstance(numbers, list) and not any(isinstance(each, bool) for each in numbers):
+            numbers = [float(each) for each in numbers]
+            if all(0 <= each < math.inf for each in numbers) and any(numbers):
+                return numbers
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(
+        "give none, balanced, or a number of at least 0 for each class, not all of them 0, such as [1, 2.5]"
+    )
+
+
 def _device_names(value: Any) -> Any:
     """Names of devices, which a number or null cannot be."""
     names = as_list(value)
@@ -188,7 +205,9 @@ class TrainConfig(Section):
     objective_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the objective: `{loss: mae}` lets `regression` train for the absolute error in
     place of the squared one."""
-    class_weights: Literal["none", "balanced"] | list[float] = "none"
+    class_weights: Annotated[Literal["none", "balanced"] | list[float], BeforeValidator(_class_weights)] = (
+        "none"
+    )
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets, and a label of 0 and 1 where it is 1 by how many lack it for each that has it; or a list
     of a number for each."""

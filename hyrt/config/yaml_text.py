@@ -24,22 +24,29 @@ def _read_yaml(text: str) -> Any:
 def load_settings(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings as a nested dict (not yet validated)."""
     try:
-        loaded = _read_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {told_of_system(error)}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
+    return settings_of(text, str(path))
+
+
+def settings_of(text: str, where: str) -> dict[str, Any]:
+    """Settings in a YAML text as a nested dict (not yet validated); `where` is its place, for messages."""
+    try:
+        loaded = _read_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {yaml_problem(error)}") from None
+        raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
         # What is nested too deep, or a number of too many digits.
-        raise ConfigError(f"{path}: not readable as YAML: {error}") from None
+        raise ConfigError(f"{where}: not readable as YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
         found = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
         found = "a list" if isinstance(loaded, list) else found
-        raise ConfigError(f"{path}: expected settings as `key: value`, found {found}")
+        raise ConfigError(f"{where}: expected settings as `key: value`, found {found}")
     return loaded
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +67,8 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     name
         `kind` or `kind:index`.
     timeout_s
-        How long a backend may take to say what it finds, in seconds.
+        How long a backend may take to say what it finds, in seconds; and for how long its import, which may
+        take longer, may import and read nothing more.
 
     Raises
     ------
@@ -122,23 +125,40 @@ def _ask(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[Devic
     """Import a backend and let it look for its devices, in a bounded time and whatever it raises."""
     answers: list[tuple[type[Device], tuple[DeviceInfo, ...], str]] = []
     errors: list[BaseException] = []
+    imported = threading.Event()
 
     def look() -> None:
         try:
+            entry.load()
+            imported.set()
             answers.append(probed(entry))
         except BaseException as error:
             # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
             errors.append(error)
+            imported.set()
 
     # A thread that hangs in a driver cannot be ended: it is left behind, and does not keep the process alive.
     thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
+    before = _brought_in()
     thread.start()
+    # torch alone is hundreds of megabytes, which a slow disk gives in minutes.
+    while not imported.wait(timeout_s):
+        now = _brought_in()
+        if now == before:
+            raise _Broken(_hanging(f"its import has read nothing more for {timeout_s:g} s"))
+        before = now
     thread.join(timeout_s)
     if errors:
         raise _Broken(_broken(entry, describe(errors[0]))) from errors[0]
     if not answers:
         raise _Broken(_hanging(f"no answer within {timeout_s:g} s"))
     return answers[0]
+
+
+def _brought_in() -> tuple[int, ...]:
+    """What grows while modules are imported: their number, and what was read of the disk for them."""
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return len(sys.modules), use.ru_majflt, use.ru_inblock
 
 
 def _ask_elsewhere(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mapping[str, Answer]:

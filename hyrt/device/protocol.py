@@ -117,7 +117,7 @@ class DeviceOptions:
     device that trains in host memory in place has no memory of its own and ignores it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepResult:
     """What a trainer computed in a step, as sums over its targets."""
 

@@ -22,9 +22,12 @@ from hyrt.quantities import counted
 _LOOKED_AT = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of one vertex type and one relation, or of several where it has `types`."""
+    """A graph of one vertex type and one relation, or of several where it has `types`.
+
+    Graphs are equal (`==`) where they are the same object: nobody means to compare gigabytes of arrays.
+    """
 
     name: str
     """The source of the graph, for messages and reports."""

@@ -130,7 +130,7 @@ class FetchedRows(RowSource, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DenseFeatures:
     """Feature rows in one matrix, in memory or memory-mapped."""
 
@@ -175,7 +175,7 @@ class DenseFeatures:
         workers.run_rows(lambda start, stop: gather_rows(matrix, ids, out, start, stop), len(ids), _GRAIN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
     """Feature rows as CSR, for bags of words whose dense form would not fit."""
 

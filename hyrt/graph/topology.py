@@ -19,7 +19,7 @@ _PASSES = 4
 _FEWEST_COLUMNS = 1 << 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Topology:
     """One relation's edges as CSR over incoming edges."""
 

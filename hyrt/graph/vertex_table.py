@@ -19,7 +19,7 @@ SPLITS = ("train", "val", "test")
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VertexTable:
     """What is known of the vertices of one type."""
 

@@ -17,7 +17,7 @@ from hyrt.objective.links.asked_links import AskedLinks
 from hyrt.quantities import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Judged:
     """The splits of an evaluation that have something in them."""
 

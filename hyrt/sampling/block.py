@@ -19,7 +19,7 @@ Ids = NDArray[np.signedinteger[Any]]
 """Vertex ids: int32 where the graph's vertices fit, else int64."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transposed:
     """A block's edges by source: rows are sources, sorted; what the backward pass walks."""
 
@@ -50,7 +50,7 @@ class KeptEdges(Protocol):
     """As `Block.relations`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Block:
     """One layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hyrt.sampling.full.whole_graph import WholeGraph
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MiniBatch:
     """The work of one trainer in one step."""
 

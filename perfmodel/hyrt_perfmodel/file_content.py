@@ -33,6 +33,9 @@ _GIVE = {
 }
 
 
+# How many values aliases may stand for: a few lines can stand for more than any memory holds.
+_MOST_REPEATED = 100_000
+
 # What a text can end inside of, by a part of the parser's words for it.
 _UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
@@ -53,7 +56,8 @@ class StrictYaml(yaml.SafeLoader):
     """YAML as everyone who writes it means it.
 
     Two equal keys are an error: the last one would win, and so hide what was meant by the first. Numbers are
-    decimal: to YAML 1.1, 010 is 8, 1:30 is 90, and 1e-3 a text. Dates are texts.
+    decimal: to YAML 1.1, 010 is 8, 1:30 is 90, and 1e-3 a text. Dates are texts. Aliases (`*a`) may stand for
+    100,000 values in all, and for none that they are in.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -61,17 +65,57 @@ class StrictYaml(yaml.SafeLoader):
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def get_single_node(self) -> Any:
+        """The document as nodes, of which none stands for too much."""
+        node = super().get_single_node()
+        if node is not None:
+            _check_aliases(node)
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        names = [key.value for key in keys]
-        twice = next((key for i, key in enumerate(keys) if key.value in names[:i]), None)
-        if twice is not None:
-            problem = f"duplicate key {twice.value!r}: keep one of them"
-            raise yaml.constructor.ConstructorError(None, None, problem, twice.start_mark)
+        names: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in names:
+                raise _refused(f"duplicate key {key.value!r}: keep one of them", key)
+            names.add(key.value)
         return super().construct_mapping(node, deep)
 
     def _decimal(self, node: yaml.ScalarNode) -> int:
         return int(str(self.construct_scalar(node)).replace("_", ""))
+
+
+def _check_aliases(document: yaml.Node) -> None:
+    """Refuse a document whose aliases stand for too many values, or for what they are in.
+
+    What an alias stands for is one node, found once. Who merges (`<<`), prints or checks it meets it at each
+    of its places.
+    """
+    # The values that a node stands for; None while those in it are counted.
+    stands_for: dict[int, int | None] = {}
+
+    def count(node: yaml.Node) -> int:
+        if id(node) in stands_for:
+            known = stands_for[id(node)]
+            if known is None:
+                raise _refused("a value holds itself, by an anchor (&a, *a): write it out", node)
+            return known
+        stands_for[id(node)] = None
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,))]
+        size = stands_for[id(node)] = 1 + sum(map(count, parts))
+        return size
+
+    size = count(document)
+    if size - len(stands_for) > _MOST_REPEATED:
+        raise _refused(
+            f"aliases (*a) stand for more than {_MOST_REPEATED:,} values: write out what is meant", document
+        )
+
+
+def _refused(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class StrictDumper(yaml.SafeDumper):

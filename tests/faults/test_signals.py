@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, once and twice, of runs that go well, lag or hang."""
+"""Signals that stop a run, once and twice, of runs that go well, lag or hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resumed(suite: FaultSuite, folder: Path) -> list[str]:
     return problems + leftovers(folder, run, is_own=False) + different(path, suite.undisturbed(CPU))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
 def test_a_straggling_run_ends_after_its_step(
     number: signal.Signals, suite: FaultSuite, tmp_path: Path
 ) -> None:

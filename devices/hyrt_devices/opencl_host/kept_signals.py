@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP belong to this process, not to an OpenCL implementation and its compiler."""
+"""Signals that stop a run belong to this process, not to an OpenCL implementation and its compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
+
 # More than a `struct sigaction` has on any system.
 _ACTION_BYTES = 512
 
@@ -21,8 +22,8 @@ def kept_signals() -> Iterator[None]:
     terminal ends as well; PoCL then aborts the process. What a thread starts blocks the signals that it
     blocks itself. Handlers that Python was given in the meantime stay.
     """
-    before = {number: (signal.getsignal(number), _action(number)) for number in _SIGNALS}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = {number: (signal.getsignal(number), _action(number)) for number in STOP_SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

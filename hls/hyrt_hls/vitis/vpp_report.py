@@ -8,6 +8,7 @@ assumed; what the linker made of the clock has the xclbin.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_hls.parts.resources import Resources
 
 _NS = 1e-9
+# A build has some hundreds; in a home folder or a whole disk, a search would take minutes.
+_MOST_FOLDERS = 20_000
+_GIVE_FOLDER = "give the folder in which v++ -c was run"
 INTERVALS: Mapping[str, tuple[str, ...]] = {
     "update_ii": ("systolic",),
     "network_ii": ("duplicate", "scatter", "gather"),
@@ -114,14 +118,22 @@ def read_reports(place: Path) -> list[HlsReport]:
     Raises
     ------
     ValueError
-        As `read_report`; or if there is none.
+        As `read_report`; or if there is none, or more folders than any build has.
     """
     if not place.is_dir():
         return [read_report(place)]
-    paths = sorted(place.rglob("*_csynth.xml"))
+    paths = sorted(_reports_below(place))
     if not paths:
-        raise ValueError(f"{place} has no *_csynth.xml: give the folder in which v++ -c was run")
+        raise ValueError(f"{place} has no *_csynth.xml: {_GIVE_FOLDER}")
     return [read_report(path) for path in paths]
+
+
+def _reports_below(place: Path) -> Iterator[Path]:
+    """Files named like a report, in a folder and below."""
+    for looked_at, (folder, _, names) in enumerate(os.walk(place)):
+        if looked_at >= _MOST_FOLDERS:
+            raise ValueError(f"{place} has more than {_MOST_FOLDERS:,} folders: {_GIVE_FOLDER}")
+        yield from (Path(folder, name) for name in names if name.endswith("_csynth.xml"))
 
 
 def _loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:

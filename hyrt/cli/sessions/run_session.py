@@ -100,7 +100,7 @@ class Session:
 
         Returns
         -------
-        The exit code: 0, or 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP) when interrupted.
+        The exit code: 0, or that of the signal that has interrupted it (`StopSignals.exit_code`).
 
         Raises
         ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,9 +9,9 @@ import torch
 from hyrt.distributed.gradients.gradient_buckets import GradientBuckets
 from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
 from hyrt.distributed.rank_group import RankGroup
+from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
 from hyrt.pipeline.synchronize import StepTotals
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PURPOSE = "gradients"
 
 
@@ -70,8 +69,8 @@ class SumOverRanks:
         )
         self._group.add(figures, _PURPOSE)
         loss_sum, normalizer, edges, with_gradients, is_void, *others = figures.tolist()
-        counts = others[len(_SIGNALS) :]
-        self._agree(others[: len(_SIGNALS)])
+        counts = others[len(STOP_SIGNALS) :]
+        self._agree(others[: len(STOP_SIGNALS)])
         return StepTotals(
             loss_sum=loss_sum,
             counts=dict(zip(self._counts, counts, strict=True)),
@@ -89,10 +88,10 @@ class SumOverRanks:
 
     def _asked(self) -> list[float]:
         here = self._stop_signal()
-        return [float(number == here) for number in _SIGNALS]
+        return [float(number == here) for number in STOP_SIGNALS]
 
     def _agree(self, asked: Sequence[float]) -> None:
-        by_signal = zip(_SIGNALS, asked, strict=True)
+        by_signal = zip(STOP_SIGNALS, asked, strict=True)
         self.agreed_signal = next((int(number) for number, ranks in by_signal if ranks), 0)
 
     def _sums(self, own: Sequence[torch.Tensor], *, is_void: bool) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ Rows = NDArray[np.float32] | NarrowRows
 """[n, F] rows in host memory, as numbers or in a narrow format."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CachedRows:
     """Rows of which a device keeps some: what it is sent."""
 

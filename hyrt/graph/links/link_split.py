@@ -20,7 +20,7 @@ from hyrt.quantities import one_line
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeldOut:
     """Links that are not trained on, and pairs that are none, to be told apart."""
 
@@ -32,7 +32,7 @@ class HeldOut:
     __repr__ = one_line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkSplit:
     """The links of a graph by what they are for."""
 
@@ -68,7 +68,7 @@ class LinkSplit:
         return arrays
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkGraph:
     """What link prediction knows of the edges of a graph."""
 

@@ -18,7 +18,7 @@ from hyrt.graph.typed.reversed_relations import reverse_of
 from hyrt.quantities import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RelationLinks:
     """What is predicted of a typed graph: the edges of a relation."""
 

@@ -17,7 +17,7 @@ from hyrt.quantities import one_line
 _GRAIN = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NarrowRows:
     """Rows of a matrix of features, all of them or those of a mini-batch."""
 

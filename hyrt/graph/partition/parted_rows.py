@@ -15,7 +15,7 @@ from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PartedRows:
     """The rows of some parts or of all; a vertex's row is found by its home and its place there."""
 

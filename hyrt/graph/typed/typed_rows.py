@@ -15,7 +15,7 @@ from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TypedRows:
     """One row source for each type of vertices, of a width of its own.
 

@@ -1,4 +1,4 @@
-"""When a child process hangs: waiting counts at once, computing later, waiting for a CPU not at all."""
+"""When a child process hangs: waiting counts at once, computing and reading libraries later."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Activity:
     """Whether it runs, or would if there were a processor."""
     is_stopped: bool = False
     """Whether it was stopped by a signal."""
+    pages_read: int = 0
+    """Pages of memory that it has read from a disk, as when it imports libraries."""
 
 
 class Watch:
@@ -53,7 +55,7 @@ class Watch:
         self._activity = activity
         self._clock = clock
         self._looked = clock()
-        self._cpu_s: float | None = None
+        self._before: Activity | None = None
         self._waited_s = 0.0
         self._worked_s = 0.0
 
@@ -65,13 +67,14 @@ class Watch:
             return ""
         self._looked = now
         activity = self._activity()
-        before, self._cpu_s = self._cpu_s, None if activity is None else activity.cpu_s
+        before, self._before = self._before, activity
         counted = min(passed, _MOST_S)
         if activity is None:
             self._waited_s += counted
         elif not activity.is_stopped:
-            spent = 0.0 if before is None else activity.cpu_s - before
-            if activity.is_ready or spent >= _WORKING * passed:
+            before = before or activity
+            spent, read = activity.cpu_s - before.cpu_s, activity.pages_read - before.pages_read
+            if activity.is_ready or spent >= _WORKING * passed or read > 0:
                 self._worked_s += counted
             else:
                 self._waited_s += counted
@@ -87,7 +90,7 @@ def activity_of(pid: int, proc: Path = Path("/proc")) -> Activity | None:
     mine = _stat(proc / str(pid))
     if mine is None:
         return None
-    states, cpu_s = mine[0], mine[2]
+    states, cpu_s, pages = mine[0], mine[2], mine[3]
     if states not in _STOPPED and states != "R":
         # It may wait for a compiler that it has started.
         try:
@@ -99,16 +102,16 @@ def activity_of(pid: int, proc: Path = Path("/proc")) -> Activity | None:
             if other is not None and other[1] == pid:
                 states += other[0]
                 cpu_s += other[2]
-    return Activity(cpu_s, is_ready="R" in states, is_stopped=states[0] in _STOPPED)
+    return Activity(cpu_s, is_ready="R" in states, is_stopped=states[0] in _STOPPED, pages_read=pages)
 
 
-def _stat(process: Path) -> tuple[str, int, float] | None:
-    """State, session and processor seconds of a process; None where it has gone."""
+def _stat(process: Path) -> tuple[str, int, float, int] | None:
+    """State, session, processor seconds and pages read of a process; None where it has gone."""
     try:
         text = (process / "stat").read_text()
         # The name before may hold anything, parentheses too.
         fields = text.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
-        return fields[0], int(fields[3]), ticks / os.sysconf("SC_CLK_TCK")
+        return fields[0], int(fields[3]), ticks / os.sysconf("SC_CLK_TCK"), int(fields[9])
     except (OSError, ValueError, IndexError):
         return None

@@ -27,6 +27,35 @@ def ends_whole() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def exits_told() -> Iterator[None]:
+    """Within the block, `os._exit` by others' code says so in a line, and never ends with exit code 0.
+
+    A plug-in that calls it would end a run as if all were done. Processes that are forked here are left to
+    those who fork them. What a C library does itself is not seen.
+    """
+    before, here = os._exit, os.getpid()
+
+    def told(status: int) -> NoReturn:
+        frame = sys._getframe(1)
+        if os.getpid() == here and frame.f_globals.get("__name__", "").partition(".")[0] != "hyrt":
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            line = (
+                f"error: os._exit({status}) was called at {place}, which ends the command before it is done: "
+                "raise an exception there, or run without the package that it belongs to\n"
+            )
+            with suppress(OSError):
+                os.write(2, line.encode(errors="backslashreplace"))
+            status = status or 1
+        before(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = before
+
+
 def _is_left_behind() -> bool:
     here = threading.current_thread()
     return any(thread.daemon and thread is not here for thread in threading.enumerate())

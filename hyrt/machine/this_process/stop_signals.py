@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: before training they end the process, during it they end it after the step."""
+"""Signals that stop a run: before training they end the process, during it they end it after the step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What batch systems send some time before they kill. SIGXCPU comes again for each second of CPU time.
+_NOTICES = (signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_NOTICES)
+"""Those that ask a run to stop: by hand, and by batch systems."""
+_NEVER_IGNORED = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
 _FIRST_WORDS = "interrupted before the run began"
 
 
 class StopSignals:
-    """Listens for the signals on a thread of its own; a context manager for the main thread.
+    """Listens for `STOP_SIGNALS` on a thread of its own; a context manager for the main thread.
 
-    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays so. Python runs signal
-    handlers between two bytecodes of the main thread, which may be in a compiled kernel for minutes. A thread
-    that reads the signals' numbers from a socket acts at once.
+    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays so, and so do those of
+    batch systems. Python runs signal handlers between two bytecodes of the main thread, which may be in a
+    compiled kernel for minutes. A thread that reads the signals' numbers from a socket acts at once.
 
     Parameters
     ----------
@@ -51,7 +55,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self._first
 
     def wait_for_step(self, announce: Callable[[str], None], last_words: Callable[[], str]) -> None:
@@ -63,7 +67,7 @@ class StopSignals:
             Told at once that the step will be finished first.
         last_words
             Gives what to say when the process leaves before the step has ended: after the grace time, or at a
-            second signal.
+            second signal that is none of those of batch systems.
         """
         self._last_words = last_words
         self._announce = announce
@@ -74,8 +78,8 @@ class StopSignals:
         self._descriptor_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self._handlers_before = {
             number: signal.signal(number, _leave_to_thread)
-            for number in _SIGNALS
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+            for number in STOP_SIGNALS
+            if number in _NEVER_IGNORED or signal.getsignal(number) != signal.SIG_IGN
         }
         self._thread = threading.Thread(target=self._listen, name="hyrt.signals", daemon=True)
         self._thread.start()
@@ -100,11 +104,13 @@ class StopSignals:
             if not select.select([self._receiver], [], [], timeout_s)[0]:
                 _leave(self.exit_code, self._last_words())
             for number in self._receiver.recv(64):
-                if number in _SIGNALS:
+                if number in STOP_SIGNALS:
                     self._heard(number)
 
     def _heard(self, number: int) -> None:
         announce = self._announce
+        if self._first and number in _NOTICES:
+            return
         if self._first or announce is None:
             _leave(128 + number, self._last_words())
         self._first = number

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from hyrt.config import Config, apply_overrides, build_config
+from hyrt.config.yaml_text import settings_of
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.nn.saga.checks.edge_values import check_edge_values
@@ -93,7 +93,7 @@ def open_trained(
     else:
         found = load_checkpoint(Path(checkpoint))
     if folder is None:
-        settings = build_config(yaml.safe_load(found.state["config"]), lenient=True)
+        settings = build_config(settings_of(found.state["config"], str(found.path)), lenient=True)
     else:
         settings = folder.config()
     config = build_config(apply_overrides(settings.model_dump(), overrides), own_model=module is not None)

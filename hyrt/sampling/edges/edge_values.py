@@ -21,7 +21,7 @@ _GRAIN = 1 << 14
 _ROWS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EdgeValues:
     """What is known of some edges."""
 

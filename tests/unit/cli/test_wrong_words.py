@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import hyrt.cli
 from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
-from hyrt.errors import ConfigError, DataNotWritten, HyrtError, StageFailure
+from hyrt.errors import ConfigError, DataNotWritten, HyrtError, Interrupted, StageFailure
 
 
 def _error(*words: str) -> str:
@@ -174,17 +174,35 @@ def test_an_interrupted_start_says_so_in_a_line(
     assert capsys.readouterr() == ("", "interrupted before the command began\n")
 
 
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [
+        (Interrupted, 130, "interrupted\n"),
+        (
+            KeyboardInterrupt,
+            1,
+            rf"error: KeyboardInterrupt was raised at {re.escape(__file__)}:\d+, and no Ctrl-C has come: "
+            r"raise another exception there, or run without the package that it belongs to\n",
+        ),
+    ],
+)
 def test_an_interrupted_command_says_so_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: type[BaseException],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted() -> object:
-        raise KeyboardInterrupt
+        raise raised
 
     monkeypatch.setattr("hyrt.cli.commands.damaged_cache_named", interrupted)
     with pytest.raises(SystemExit) as ended:
         app(["devices"], prog_name="hyrt")
-    assert ended.value.code == 130
-    assert capsys.readouterr() == ("", "interrupted\n")
+    assert ended.value.code == code
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert re.fullmatch(says, errors)
 
 
 def test_a_model_for_which_there_is_no_memory(tmp_path: Path) -> None:

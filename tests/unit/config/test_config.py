@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hyrt_perfmodel.file_content import StrictYaml
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.command_line import (
+    check_same_training,
     full_graph_override,
     new_config,
     option_overrides,
@@ -216,8 +218,8 @@ def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
             r"^unknown setting 'sampler\.fanout\[0\]': did you mean 'sampler\.fanout'\?$",
         ),
         ("[a]=1", r"^unknown setting '\[a\]': `hyrt run --print-config` lists all settings$"),
-        ("train.class_weights=balance", "setting train.class_weights='balance': give 'none' or 'balanced'$"),
         ("model.options={a: 1}", "does not go with model.kind=graphsage: .*: it takes none: omit them$"),
+        ("sampler.kind=!!binary aGk=", "unknown sampler.kind 'hi'"),
         ("train.lr=.nan", "setting train.lr=nan: give a finite number$"),
         ("model.dropout=1", "setting model.dropout=1: must be less than 1"),
         ("model.kind=gnc", "unknown model.kind 'gnc' .*: the known ones are .*gat, gcn,"),
@@ -357,11 +359,11 @@ def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: st
 
 
 def test_of_a_value_that_a_few_lines_make_huge_the_beginning_is_shown(tmp_path: Path) -> None:
-    """Nine of nine of nine ...: its whole text would be hundreds of thousands of characters."""
+    """Nine of nine of nine ...: its whole text would be tens of thousands of characters."""
     lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 5)]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 4)]
     path = tmp_path / "huge.yaml"
-    path.write_text("\n".join([*lines, "train: {epochs: *a4}"]))
+    path.write_text("\n".join([*lines, "train: {epochs: *a3}"]))
     with pytest.raises(ConfigError, match=r"setting train\.epochs=\[\[.*: give a whole number$") as caught:
         build_config({"train": load_settings(path)["train"]})
     assert len(str(caught.value)) < 400
@@ -456,6 +458,57 @@ def test_what_is_given_several_times_is_made_once_and_what_holds_itself_is_refus
     looped["a"] = [looped]
     with pytest.raises(ConfigError, match="the settings have a value that holds itself"):
         Config(train={"optimizer_options": looped})
+
+
+def test_aliases_that_stand_for_more_than_fits_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
+    lines = [
+        "a: &a [1]",
+        *(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in pairwise("abcdefghij")),
+    ]
+    says = r"aliases \(\*a\) stand for more than 100,000 values: write out what is meant"
+    file = tmp_path / "run.yaml"
+    file.write_text("model:\n  options:\n" + "".join(f"    {line}\n" for line in lines))
+    with pytest.raises(ConfigError, match=rf"run\.yaml: not valid YAML: line 1, column 1: {says}"):
+        load_settings(file)
+    with pytest.raises(ConfigError, match=rf"cannot read the value of .*{says}"):
+        apply_overrides({}, [f"model.options={{{', '.join(lines)}}}"])
+    with pytest.raises(ConfigError, match=rf"the checkpoint: not valid YAML: .*{says}"):
+        check_same_training(Config(), "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        "[1,x]",
+        "[1,[2]]",
+        "{0: 1}",
+        "balancd",
+        "[1,-2]",
+        "[0,0]",
+        "[1,.inf]",
+        "[1,.nan]",
+        "[]",
+        "true",
+        "[true,1]",
+        "null",
+        "[1," + "9" * 400 + "]",
+    ],
+)
+def test_class_weights_that_are_none_say_what_to_give(weights: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build_config(apply_overrides({}, [f"train.class_weights={weights}"]))
+    message = str(refused.value)
+    assert message.startswith("setting train.class_weights=")
+    assert message.endswith(
+        "give none, balanced, or a number of at least 0 for each class, not all of them 0, such as [1, 2.5]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("1,2.5", [1.0, 2.5]), ("[0, 3]", [0.0, 3.0]), ("none", "none")]
+)
+def test_class_weights_are_lists_like_others(given: str, found: Any) -> None:
+    assert build_config(apply_overrides({}, [f"train.class_weights={given}"])).train.class_weights == found
 
 
 @pytest.mark.parametrize("name", ["007", "1e3", "1_000", "no", "1.50", "2024-01-02"])

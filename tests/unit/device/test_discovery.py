@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,24 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
         registry.find_device("b")
     with pytest.raises(DeviceUnavailable, match=r"h: .* is hanging: .* within 0.1 s"):
         registry.find_device("h", timeout_s=0.1)
+
+
+def test_an_import_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a slow disk, importing torch takes longer than any driver may take to answer."""
+    for part in range(6):
+        (tmp_path / f"slow_part_{part}.py").write_text("import time\ntime.sleep(0.25)\n")
+    (tmp_path / "slow_backend.py").write_text(
+        "".join(f"import slow_part_{part}\n" for part in range(6))
+        + "from unit.device.test_discovery import Present as Slow\n"
+    )
+    (tmp_path / "stuck_backend.py").write_text("import time\ntime.sleep(4)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    declare(monkeypatch, entry("npu", "slow_backend:Slow"), entry("stuck", "stuck_backend:Stuck"))
+    assert registry.find_device("npu", timeout_s=1.2)[1] == Present.probe()[0]
+    with pytest.raises(
+        DeviceUnavailable, match=r"stuck: .* is hanging: its import has read nothing more for 0.1 s: restart"
+    ):
+        registry.find_device("stuck", timeout_s=0.1)
 
 
 class Absent(ExplainsAbsence):

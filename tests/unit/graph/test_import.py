@@ -214,6 +214,18 @@ def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     assert said[1] == "4 rows of edges: 4 edges (1 self loop kept)"
 
 
+def test_a_folder_of_more_folders_than_datasets_have_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (tmp_path / "disk" / str(number)).mkdir(parents=True)
+    write(tmp_path / "disk" / "0" / "edges.csv", "src,dst\n0,1\n")
+    monkeypatch.setattr("hyrt.graph.tables.reading.table_files._MOST_FOLDERS", 4)
+    assert wrong(tmp_path / "disk") == [
+        "disk: has more than 4 folders: give the files of the tables, or a folder that has nothing else"
+    ]
+
+
 def test_folders_of_parquet_and_what_columns_hold(tmp_path: Path) -> None:
     """Pieces in a folder; lists as features; several labels of 0 and 1; types and features of edges."""
     (tmp_path / "links").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hyrt.graph import open_graph
 from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers, working
 
@@ -76,3 +77,14 @@ def test_the_transpose_and_its_edge_numbers(vertices: int, symmetric: bool) -> N
         # What is known is not found again.
         assert "is_symmetric" in vars(turned)
         np.testing.assert_array_equal(turned.transposed.indices, topology.indices)
+
+
+@pytest.mark.parametrize("source", ["synthetic:tiny", "synthetic:typed"])
+def test_graphs_and_what_they_hold_are_equal_to_themselves_only(source: str) -> None:
+    """Arrays have no single truth: comparing them one by one would end in numpy's words."""
+    one, other = open_graph(source), open_graph(source)
+    for name in ("topology", "vertices", "features"):
+        mine, others = getattr(one, name), getattr(other, name)
+        assert (mine == mine, mine == others, len({mine, others})) == (True, False, 2)
+    assert (one == one, one == other, one != other, one in (other, one)) == (True, False, True, True)
+    assert len({one, other}) == 2

@@ -135,6 +135,21 @@ def test_folders(tmp_path: Path) -> None:
         read_reports(tmp_path / "none_csynth.xml")
 
 
+def test_a_folder_of_more_folders_than_a_build_has_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `/`: a search of the whole disk would take minutes without a word."""
+    write(tmp_path / "build" / "reports", REPORT)
+    for number in range(4):
+        (tmp_path / "photos" / str(number)).mkdir(parents=True)
+    monkeypatch.setattr("hyrt_hls.vitis.vpp_report._MOST_FOLDERS", 4)
+    with pytest.raises(
+        ValueError, match=r"has more than 4 folders: give the folder in which v\+\+ -c was run"
+    ):
+        read_reports(tmp_path)
+    assert len(read_reports(tmp_path / "build")) == 1
+
+
 def report(folder: Path, module: str, interval: int, period: str = "2.433") -> HlsReport:
     text = REPORT.replace(">update<", f">{module}<").replace("<PipelineII>2<", f"<PipelineII>{interval}<")
     return read_report(write(folder, text.replace("2.433", period), f"{module}_csynth.xml"))

@@ -28,7 +28,7 @@ def start(code: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU])
 def test_before_training_the_first_one_ends_the_process(number: signal.Signals) -> None:
     process = start(f"print('ready', flush=True)\n    {BUSY}")
     process.send_signal(number)
@@ -55,6 +55,21 @@ def test_a_second_one_leaves_at_once() -> None:
     assert process.returncode == 130
 
 
+def test_those_of_batch_systems_may_come_again() -> None:
+    """The system sends SIGXCPU for each second of CPU time beyond the limit."""
+    process = start(f"signals._grace_s = 60; {WAITING}print('ready', flush=True)\n    {BUSY}")
+    process.send_signal(signal.SIGXCPU)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("stopping after this step")
+    for number in (signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2):
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=5) == ("", "last words\n")
+    assert process.returncode == 143
+
+
 def test_a_requested_stop_ends_regularly_and_later_signals_change_nothing() -> None:
     code = (
         f"{WAITING}print('ready', flush=True)\n"
@@ -67,11 +82,13 @@ def test_a_requested_stop_ends_regularly_and_later_signals_change_nothing() -> N
     assert process.returncode == 130
 
 
-def test_what_nohup_ignores_stays_ignored() -> None:
+def test_what_is_ignored_before_stays_so() -> None:
+    """As under nohup, or after a shell's `trap '' USR1`."""
     code = (
-        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "import signal\nfor number in (signal.SIGHUP, signal.SIGUSR1):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
         f"{HEAD}{WAITING}import os, signal\n    os.kill(os.getpid(), signal.SIGHUP)\n"
-        "    assert not signals.requested"
+        "    os.kill(os.getpid(), signal.SIGUSR1)\n    assert not signals.requested"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -40,8 +40,12 @@ def test_the_ticking_of_a_thread_that_waits_is_no_work() -> None:
 
 @pytest.mark.parametrize(
     "activity",
-    [lambda now: Activity(0.3 * now), lambda now: Activity(0.0, is_ready=True)],
-    ids=["a third of a processor", "starved"],
+    [
+        lambda now: Activity(0.3 * now),
+        lambda now: Activity(0.0, is_ready=True),
+        lambda now: Activity(0.0, pages_read=int(10 * now)),
+    ],
+    ids=["a third of a processor", "starved", "libraries from a slow disk"],
 )
 def test_computing_and_starving_take_longer(activity: Callable[[float], Activity]) -> None:
     after, why = hangs_after(activity)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hyrt_perfmodel.file_content import read_yaml
 from hyrt_perfmodel.platforms.platform_file import load_platform, platform_from, platform_names
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
@@ -154,13 +155,24 @@ def test_a_platform_written_out_is_read_back(tmp_path: Path) -> None:
     assert platform.accelerators == platform_from(PLATFORM, "p").accelerators
 
 
+# Each line stands for ten of the one before it.
+BILLION = "a: &a [1]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]\n" for i in range(9)
+)
+BILLION_MERGED = "a: &a {key: 1}\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [{', '.join([f'*{chr(97 + i)}'] * 10)}]}}\n" for i in range(9)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("host: {trains: true, trains: false}", "duplicate key 'trains'"),
         ("host: " + "[" * 5000, "not readable as YAML"),
         ("host: !!python/object:os.system {}", "not valid YAML"),
-        ("a: &a [*a]", "unknown key 'a'"),
+        ("a: &a [*a]", r"line 1, column 4: a value holds itself, by an anchor \(&a, \*a\): write it out"),
+        (BILLION, r"line 1, column 1: aliases \(\*a\) stand for more than 100,000 values"),
+        (BILLION_MERGED, r"aliases \(\*a\) stand for more than 100,000 values: write out what is meant"),
         ("x: " + "9" * 5000, "not readable as YAML"),
         ("\tx", "not valid YAML"),
     ],
@@ -170,6 +182,15 @@ def test_text_that_is_no_platform(tmp_path: Path, text: str, says: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=says):
         load_platform(str(path))
+
+
+def test_aliases_that_stand_for_little_and_many_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
+    assert read_yaml(path) == {"a": {"x": 1}, "b": [{"x": 1}] * 2, "c": {"x": 1, "y": 2}}
+    # Keys compared with all before them would take minutes.
+    path.write_text("".join(f"key_{i}: 1\n" for i in range(30_000)))
+    assert len(read_yaml(path)) == 30_000
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from hyrt.graph.tables.reading.text_form import TextForm
 PARQUET = (".parquet", ".pq")
 _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
 _PACKED = (".gz", ".bz2", ".xz")
+# Of a whole disk; a search of it would take minutes.
+_MOST_FOLDERS = 50_000
 
 
 def is_parquet(path: Path) -> bool:
@@ -33,17 +36,27 @@ def files_of(given: Path) -> list[Path]:
     Raises
     ------
     DataError
-        If there is none.
+        If there is none, or the folder has more folders than any dataset.
     """
     name = readable(str(given))
     if given.is_dir():
-        found = sorted(path for path in given.rglob("*") if path.is_file() and _is_table(path))
+        found = sorted(path for path in _paths_below(given) if path.is_file() and _is_table(path))
         if not found:
             raise DataError(f"{name}: no CSV or Parquet files in this folder")
         return found
     if not given.exists():
         raise DataError(f"{name}: no such file or folder")
     return [given]
+
+
+def _paths_below(given: Path) -> Iterator[Path]:
+    for looked_at, (folder, _, names) in enumerate(os.walk(given)):
+        if looked_at >= _MOST_FOLDERS:
+            raise DataError(
+                f"{readable(str(given))}: has more than {_MOST_FOLDERS:,} folders: give the files of the "
+                "tables, or a folder that has nothing else"
+            )
+        yield from (Path(folder, name) for name in names)
 
 
 def _is_table(path: Path) -> bool:

@@ -15,7 +15,7 @@ from hyrt.nn.typed.permuted_rows import take_rows
 from hyrt.quantities import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowGradients:
     """The gradient of some rows of a table; that of all others is zero."""
 
