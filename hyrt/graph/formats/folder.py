@@ -59,6 +59,10 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     if not files:
         hint = " (did you mean one of its .npz files?)" if any(path.glob("*.npz")) else ""
         raise DataError(f"{source} has no .npy files: a dataset folder has one .npy file per key{hint}")
+    for file in (*files, path / META):
+        # Reading a pipe would wait for whoever writes to it.
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise DataError(f"{file}: a pipe or a device: put the dataset's file in its place")
     keys = wanted_keys(source, [file.stem for file in files])
     check_unread(source, {file.stem: npy_shape(file) for file in files}, keys)
     meta = _read_meta(path)

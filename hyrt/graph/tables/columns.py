@@ -81,7 +81,9 @@ class FeatureColumns:
     def rows(self, piece: TablePiece, bad: BadRows) -> NDArray[np.float32]:
         """[n, width] of a piece; the first one says how long lists are."""
         parts = [self._of(piece, column, bad) for column in self._columns]
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        # What is too large is told as a wrong value.
+        with np.errstate(over="ignore"):
+            return np.concatenate(parts, axis=1).astype(np.float32)
 
     def _of(self, piece: TablePiece, column: str, bad: BadRows) -> NDArray[Any]:
         lists = matrix(piece.columns[column])

@@ -54,6 +54,17 @@ class EdgeTable(Section):
     text: TextForm = TextForm()
     """How CSV files are written."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> EdgeTable:
+        check_ends(self.source, self.target)
+        return self
+
+
+def check_ends(source: str, target: str) -> None:
+    """Refuse one column for both ends of edges, which would all be self loops."""
+    if source == target:
+        raise ValueError(f"source and target are both column {source!r}: give the columns of both ends")
+
 
 class VertexRows(Section):
     """The table of vertices."""

@@ -196,7 +196,8 @@ class _Reader:
                 real, _, wrong = real_numbers(piece.columns[column], decimal)
                 wrong = wrong | (np.abs(real) > LARGEST)
                 bad.add(piece, column, wrong, "is no number that float32 holds", "Give numbers, or nothing")
-                columns.append(real.astype(np.float32))
+                with np.errstate(over="ignore"):
+                    columns.append(real.astype(np.float32))
             return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         columns = []
         for column in self._label:

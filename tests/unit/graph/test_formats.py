@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tempfile
 import warnings
@@ -236,6 +237,15 @@ def test_changed_folder_differs_from_its_meta(tmp_path):
     (tmp_path / "a" / "meta.json").write_text(json.dumps({"format": 99, "keys": {}}))
     with pytest.raises(DataError, match="format 99"):
         open_graph(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["labels.npy", "meta.json"])
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path, name):
+    convert(Conversion(str(save(make_arrays(3), tmp_path / "a.npz")), tmp_path / "b"))
+    (tmp_path / "b" / name).unlink()
+    os.mkfifo(tmp_path / "b" / name)
+    with pytest.raises(DataError, match=f"{name}: a pipe or a device: put the dataset's file in its place"):
+        open_graph(tmp_path / "b")
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

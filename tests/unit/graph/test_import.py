@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_process import refused, run_here
 
-from hyrt.errors import DataError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats import folder
 from hyrt.graph.graph import Graph
@@ -212,6 +213,63 @@ def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     assert graph.features.values[:, 0] == pytest.approx(np.log1p([2, 1, 0, 1]))
     assert not graph.masks["train"].any()
     assert said[1] == "4 rows of edges: 4 edges (1 self loop kept)"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("src,dst\n", "e.csv: has no rows: fill it, or leave it out"),
+        ("src,dst\r0,1\r1,0\r", "e.csv, line 1: its values cannot be told apart .* not by \\\\r alone"),
+        ('src,dst\n0,"1\n1,0\n', r'e.csv, line 2: a quote \("\) in this record is not closed: close it, or'),
+        ('src,dst\n0,1\n1,"a', "e.csv, line 3: a quote .* is not closed"),
+    ],
+)
+def test_files_without_rows_or_whose_rows_do_not_end(tmp_path: Path, text: str, says: str) -> None:
+    """An open quote would make one vertex's name of all that follows."""
+    [line] = wrong(write(tmp_path / "e.csv", text))
+    assert re.match(says, line)
+
+
+def test_a_table_of_vertices_without_rows_and_a_folder_that_begins_with_an_empty_file(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", "src,dst\n0,1\n1,0\n")
+    assert wrong(edges, write(tmp_path / "v.csv", "id,label\n")) == [
+        "v.csv: has no rows: fill it, or leave it out"
+    ]
+    (tmp_path / "parts").mkdir()
+    write(tmp_path / "parts" / "0.csv", "src,dst\n")
+    write(tmp_path / "parts" / "1.csv", "src,dst\n0,1\n1,0\n")
+    graph, _ = imported(tmp_path / "parts", into=tmp_path / "out")
+    assert graph.num_edges == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_too_large_are_told_without_a_warning_of_numpy(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", "src,dst\n0,1\n1,0\n")
+    vertices = write(tmp_path / "v.csv", "id,y,f\n0,0.5,1\n1,1e39,1e39\n")
+    lines = wrong(edges, vertices)
+    assert len([line for line in lines if "1e+39 is no number that float32 holds" in line]) == 2
+
+
+def test_a_pipe_is_refused_since_it_is_read_twice(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "e.csv")
+    with pytest.raises(DataError, match=r"e\.csv: a pipe, which can be read once only: write it to a file"):
+        guess_schema([tmp_path / "e.csv"])
+
+
+@pytest.mark.parametrize(
+    "words", [{"delimiter": "\n"}, {"delimiter": "ab"}, {"delimiter": ""}, {"quote": ","}, {"quote": "''"}]
+)
+def test_letters_that_no_text_can_be_written_with(words: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"give (one letter of ASCII that ends no line|a delimiter, and)"):
+        TextForm(**words)
+
+
+def test_one_column_for_both_ends_of_edges_is_refused(tmp_path: Path) -> None:
+    schema = write(tmp_path / "s.yaml", "edges: {files: [e.csv], source: src, target: src}")
+    with pytest.raises(
+        ConfigError, match="source and target are both column 'src': give the columns of both"
+    ):
+        read_schema(schema)
 
 
 def test_a_folder_of_more_folders_than_datasets_have_is_not_searched(

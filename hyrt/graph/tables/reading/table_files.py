@@ -40,12 +40,14 @@ def files_of(given: Path) -> list[Path]:
     """
     name = readable(str(given))
     if given.is_dir():
-        found = sorted(path for path in _paths_below(given) if path.is_file() and _is_table(path))
+        found = sorted(path for path in _paths_below(given) if os.path.isfile(path) and _is_table(path))
         if not found:
             raise DataError(f"{name}: no CSV or Parquet files in this folder")
         return found
     if not given.exists():
         raise DataError(f"{name}: no such file or folder")
+    if given.is_fifo():
+        raise DataError(f"{name}: a pipe, which can be read once only: write it to a file first")
     return [given]
 
 

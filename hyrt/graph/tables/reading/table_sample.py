@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt.errors import readable
+from hyrt.errors import DataError, readable
 from hyrt.graph.tables.reading.csv_pieces import csv_pieces
 from hyrt.graph.tables.reading.guess_form import guess_form
 from hyrt.graph.tables.reading.parquet_pieces import parquet_columns, parquet_pieces
@@ -56,14 +56,21 @@ class TableSample:
 
 
 def sample_of(given: Path) -> TableSample:
-    """Read the first rows of a file, or of the first one in a folder.
+    """Read the first rows of a file, or of the first one in a folder that has any.
 
     Raises
     ------
     DataError
         If it is missing, empty, damaged, or has columns of one name.
     """
-    path = files_of(given)[0]
+    for path in files_of(given):
+        if (found := _sample_of(path, given)) is not None:
+            return found
+    raise DataError(f"{readable(str(given))}: has no rows: fill it, or leave it out")
+
+
+def _sample_of(path: Path, given: Path) -> TableSample | None:
+    """The first rows of a file, where it has any."""
     name = readable(str(path))
     if is_parquet(path):
         columns = parquet_columns(path, name)
@@ -76,9 +83,11 @@ def sample_of(given: Path) -> TableSample:
     return _sample(given, file.form, columns, next(pieces, None))
 
 
-def _sample(given: Path, form: TextForm | None, columns: list[str], piece: TablePiece | None) -> TableSample:
-    if piece is None:
-        return TableSample(given, form, dict.fromkeys(columns, "none"), {})
+def _sample(
+    given: Path, form: TextForm | None, columns: list[str], piece: TablePiece | None
+) -> TableSample | None:
+    if piece is None or not (piece.num_rows or piece.bad):
+        return None
     decimal = "." if form is None else form.decimal
     kinds = {column: _kind(piece.columns[column], decimal) for column in columns}
     return TableSample(given, form, kinds, dict(piece.columns))

@@ -94,7 +94,13 @@ class TextFile:
         with self._opened() as stream:
             head = _Head(self, stream)
             line = head.line if self.form.header else head.first_record()
-        values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
+        try:
+            values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
+        except csv.Error as error:
+            raise DataError(
+                f"{self.name}, line {head.next_line - self.form.header}: its values cannot be told apart "
+                f"({error}): end lines by \\n, not by \\r alone, and close every quote"
+            ) from None
         if not self.form.header:
             return [str(number) for number in range(1, len(values) + 1)]
         return [value.strip() for value in values]
@@ -128,11 +134,22 @@ class TextFile:
                         f"{self.name}, line {line}: a record of more than {MOST_RECORD_BYTES >> 20} MiB "
                         f"begins here: close its quote ({self.form.quote}), or give another letter as quote"
                     )
+                if ended:
+                    self._check_end(data, line)
                 rest = data[cut:]
                 if cut:
                     block = data[:cut]
                     yield TextBlock(self._as_utf8(block), line, self.form)
                     line += block.count(b"\n")
+
+    def _check_end(self, data: bytes, line: int) -> None:
+        """See that the last record, at whose end the file may end without a new line, has no open quote."""
+        if self.form.quote and _last_end(data + b"\n", self.form) <= len(data):
+            first = _records(data, self.form, line)[0][-1]
+            raise DataError(
+                f"{self.name}, line {first}: a quote ({self.form.quote}) in this record is not closed: close "
+                "it, or give another letter as text.quote in the schema, '' for none"
+            )
 
     def _as_utf8(self, data: bytes) -> bytes:
         if self.form.encoding == "utf-8":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hyrt.section import Section
 
@@ -14,22 +14,20 @@ def _as_tab(value: object) -> object:
 
 
 def _plain(letter: str) -> str:
-    if not letter.isascii():
-        raise ValueError("give a letter of ASCII")
+    if len(letter) > 1 or not letter.isascii() or letter in ("\n", "\r", "\0"):
+        raise ValueError("give one letter of ASCII that ends no line")
     return letter
 
 
 class TextForm(Section):
     """How a CSV file is written; Parquet files need none of it."""
 
-    delimiter: Annotated[
-        str, Field(min_length=1, max_length=1), BeforeValidator(_as_tab), AfterValidator(_plain)
-    ] = ","
+    delimiter: Annotated[str, BeforeValidator(_as_tab), AfterValidator(_plain)] = ","
     """The letter between two values, such as `;`; `tab` for a tab."""
     header: bool = True
     """Whether the first line has the names of the columns. Without names, columns are called by their
     numbers: 1, 2 and so on."""
-    quote: Annotated[str, Field(max_length=1), AfterValidator(_plain)] = '"'
+    quote: Annotated[str, AfterValidator(_plain)] = '"'
     """The letter around values that have the delimiter in them; empty where there is none."""
     decimal: Literal[".", ","] = "."
     """What stands between a number and its decimal places."""
@@ -37,3 +35,9 @@ class TextForm(Section):
     """What stands for a missing value."""
     encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"
     """The encoding of the letters: `cp1252` is what programs for Windows write that do not write UTF-8."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TextForm:
+        if self.delimiter in ("", self.quote):
+            raise ValueError("give a delimiter, and another letter as quote (quote: '' for none)")
+        return self

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hyrt.errors import listed
-from hyrt.graph.tables.import_schema import Column, Columns, RandomSplit, VertexRows
+from hyrt.graph.tables.import_schema import Column, Columns, RandomSplit, VertexRows, check_ends
 from hyrt.graph.tables.reading.text_form import TextForm
 from hyrt.graph.typed.check_types import why_no_name
 from hyrt.section import NoTruth, Section
@@ -44,6 +44,11 @@ class RelationTable(Section):
     """What is done with edges of vertices that the table of their type does not have."""
     text: TextForm = TextForm()
     """How CSV files are written."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RelationTable:
+        check_ends(self.source, self.target)
+        return self
 
 
 class TypedImportSchema(Section):
