@@ -98,6 +98,14 @@ class FellowRanks:
             return
 
     @property
+    def is_left_behind(self) -> bool:
+        """Whether a thread is still in a call to the store, after `close`.
+
+        Python ends such threads when it ends, inside torch's code, which aborts the process for that.
+        """
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
     def known_loss(self) -> RankLost | None:
         """The error to end with, once another rank is lost."""
         return self._loss

@@ -92,8 +92,12 @@ class JoinedRanks:
 
     @property
     def leaves_work_behind(self) -> bool:
-        """Whether the process has to end without torch's own end, which would wait for other ranks."""
-        return self._is_joining_left or any(group.is_left_behind for group in self._groups)
+        """Whether the process has to end without torch's own end, and without Python's.
+
+        Torch would wait for other ranks, and a thread that is in a call to the store would abort the process.
+        """
+        left = self._is_joining_left or self._fellows.is_left_behind
+        return left or any(group.is_left_behind for group in self._groups)
 
     def tell_failure(self, error: BaseException) -> None:
         """Let all ranks end because this one fails; what it waits for is given up."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from hyrt.distributed import fellow_ranks
+from hyrt.distributed.fellow_ranks import FellowRanks
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, launched
 from hyrt.distributed.meeting import Met, meet
@@ -56,6 +59,40 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
             pass
         assert 0.9 < time.monotonic() - began < 10
         assert "nothing answers" in str(told.value)
+
+
+class LateStore:
+    """A store that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., bytes]:
+        def call(*_: object) -> bytes:
+            self.asked.set()
+            self.answers.wait()
+            return b""
+
+        return call
+
+
+def test_a_thread_that_is_in_a_call_to_the_store_is_known_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends without Python's own end then, which would abort it (exit code -6)."""
+    monkeypatch.setattr(fellow_ranks, "_LAST_WORDS_S", 0.05)
+    store = LateStore()
+    fellows = FellowRanks(store, 0, 2, lambda loss: None, "rank 1")
+    assert not fellows.is_left_behind
+    fellows.start()
+    assert store.asked.wait(30)
+    fellows.close()
+    assert fellows.is_left_behind
+    store.answers.set()
+    monkeypatch.undo()
+    fellows.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("hyrt.ranks"):
+            thread.join(30)
+    assert not fellows.is_left_behind
 
 
 def attempt(store: dist.Store, restarts: list[int], *, without: int = -1) -> list[Met | BaseException]:
