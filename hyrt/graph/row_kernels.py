@@ -35,32 +35,6 @@ def gather_rows(x, rows, out, start, stop):
 
 
 @_compile
-def place_rows(x, rows, places, out, start, stop):
-    """out[places[i]] = x[rows[i]]."""
-    width = x.shape[1]
-    flat = x.reshape(x.size)
-    for i in range(start, min(start + _AHEAD, stop)):
-        prefetch_row(flat, width, np.int64(rows[i]))
-    for i in range(start, stop):
-        if i + _AHEAD < stop:
-            prefetch_row(flat, width, np.int64(rows[i + _AHEAD]))
-        a = x[rows[i]]
-        o = out[places[i]]
-        for k in range(width):
-            o[k] = value(a[k])
-
-
-@_compile
-def place_rows_of_bfloat16(x, rows, places, out, start, stop):
-    """out[places[i]] = x[rows[i]], for bits of bfloat16 (uint16) and of float32 (uint32)."""
-    for i in range(start, stop):
-        a = x[rows[i]]
-        o = out[places[i]]
-        for k in range(x.shape[1]):
-            o[k] = np.uint32(a[k]) << np.uint32(16)
-
-
-@_compile
 def gather_sparse_rows(indptr, columns, values, rows, out_indptr, out_columns, out_values, start, stop):
     """Copy CSR rows `rows[start:stop]` to where out_indptr says."""
     for i in range(start, stop):

@@ -114,8 +114,9 @@ class FetchedRows(RowSource, Protocol):
         step
             The step of the run; below zero where it is none that is trained.
         ids
-            One array [n] of distinct vertices for each mini-batch of the step. Where the step has been
-            fetched and not been released, they do not count: what was fetched is used again.
+            Arrays [n] of the vertices that the mini-batches of the step read, at least one for each of them;
+            a vertex may be there several times. Where the step has been fetched and not been released, they
+            do not count: what was fetched is used again.
         workers
             The threads that share the work.
         """

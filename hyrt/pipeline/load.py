@@ -28,7 +28,7 @@ from hyrt.nn.typed.type_order import order_by_type
 from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, with_sources
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import ALL, Share, StepPart
-from hyrt.pipeline.trainer import InputPlan, Trainer
+from hyrt.pipeline.trainer import AggregatedRows, InputPlan, Trainer
 from hyrt.sampling.block import Block
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
@@ -62,6 +62,7 @@ class Loader:
         # Looked up once: asking whether an object follows a protocol takes longer than loading a few rows.
         self._input_source = source if isinstance(source, InputSource) else None
         self._narrow_source = source if isinstance(source, NarrowSource) else None
+        self._aggregated_source = source if isinstance(source, AggregatedRows) else None
         self._pool = BufferPool()
         # The inputs of the whole graph, which stay the same from step to step.
         self._whole: tuple[WholeGraph, InputPlan, Any] | None = None
@@ -217,6 +218,9 @@ class Loader:
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
         source, narrow = self._source, self._narrow_source
+        if self._aggregated_source is not None:
+            self._aggregated_source.aggregate(aggregation, block, out, workers)
+            return
         if narrow is not None and narrow.all_rows is not None:
             aggregate_narrow_into(aggregation, block, narrow.all_rows, out, workers)
             return
@@ -263,7 +267,7 @@ class LoadStage:
         batches = [share.batch for share in shares if share.batch is not None]
         number = step * self.part.most_times + shares[0].time if self.part.fetches_each_time else step
         started = time.perf_counter()
-        source.fetch(number, [_sources(batch) for batch in batches], self.workers)
+        source.fetch(number, [ids for batch in batches for ids in _read(batch)], self.workers)
         for share in shares:
             # They waited for it together.
             share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
@@ -285,7 +289,7 @@ class LoadStage:
             trainer.work("load", share, lambda: self.loader.load(batch, trainer.plan, self.workers))
 
 
-def _sources(batch: MiniBatch) -> NDArray[Any]:
-    sources = batch.blocks[0].sources
-    assert sources is not None, "rows that are fetched have no matrix to be read in place"
-    return sources
+def _read(batch: MiniBatch) -> list[NDArray[Any]]:
+    """The vertices whose rows a mini-batch reads, some of them several times."""
+    block = batch.blocks[0]
+    return [block.columns, block.destinations] if block.sources is None else [block.sources]

@@ -7,22 +7,54 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hyrt.device import Device, InputForm
 from hyrt.graph.cached.row_places import RowPlaces
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import NarrowSource, SparseSource
+from hyrt.graph.row_source import FetchedRows, NarrowSource, SparseSource
 from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
 from hyrt.observe.hook import Hook, Site, call_in
 from hyrt.pipeline.shares import Share
+from hyrt.sampling.block import Block
 from hyrt.sampling.sampler import HopSampler
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class AggregatedRows(FetchedRows, Protocol):
+    """Fetched rows that a first layer's aggregation can read where they have come to."""
+
+    def aggregate(
+        self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
+    ) -> None:
+        """Aggregate the rows of a block of the step that was fetched last.
+
+        Parameters
+        ----------
+        aggregation
+            What to compute.
+        block
+            A block read in place: its columns are vertices of the graph.
+        out
+            [num_dst, aggregation.width(width)] float32, overwritten.
+        workers
+            The threads that share the work.
+
+        Raises
+        ------
+        UnsupportedModel
+            If edges have weights, and a maximum would leave them out.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +118,8 @@ def plan_input(
     if whole and may_read:
         return InputPlan("in_place" if in_place else "rows")
     is_here = features.matrix is not None or (
-        isinstance(features, NarrowSource) and features.all_rows is not None
+        isinstance(features, AggregatedRows)
+        or (isinstance(features, NarrowSource) and features.all_rows is not None)
     )
     if fuse and is_here and takes.aggregation is not None and "aggregated" in forms:
         return InputPlan("aggregated", takes.aggregation)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.rows.remote_rows import CacheCounts, RemoteRows
 from hyrt.distributed.rows.remote_vertices import RemoteVertices, WantedRows
+from hyrt.distributed.rows.row_addresses import sorted_out
 from hyrt.graph.row_kernels import densify, gather_sparse_rows
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
@@ -46,8 +47,7 @@ class DistributedSparseRows:
         purpose: str = "rows",
     ) -> None:
         self._local = local
-        self._places = places
-        self._vertices = RemoteVertices(homes, group, purpose)
+        self._vertices = RemoteVertices(homes, places, group, purpose)
         self._remote = RemoteRows(self._vertices, self._brought)
 
     @property
@@ -82,7 +82,7 @@ class DistributedSparseRows:
         asked = self._vertices.ask_to_cache(vertices[: num_bytes // _OFFSET_BYTES])
         lengths = np.empty(len(asked.wanted), np.int64)
         self._vertices.exchange(asked, self._lengths(asked.given), lengths)
-        of_vertices = np.zeros(len(self._places), np.int64)
+        of_vertices = np.zeros(len(self._vertices.addresses.table), np.int64)
         of_vertices[asked.wanted] = _OFFSET_BYTES + _ENTRY_BYTES * lengths
         sums = np.cumsum(of_vertices[vertices[: len(asked.wanted)]])
         return vertices[: np.searchsorted(sums, num_bytes - _OFFSET_BYTES, side="right")]
@@ -96,8 +96,7 @@ class DistributedSparseRows:
         return self._remote.cache_counts()
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        own, remote = self._remote.find(ids)
-        sources = [(self._local, self._places[ids[own]], own), *remote]
+        sources = self._sources(ids, workers)
         lengths = np.empty(len(ids), np.int64)
         for rows, slots, at in sources:
             lengths[at] = rows.indptr[slots + 1] - rows.indptr[slots]
@@ -117,15 +116,26 @@ class DistributedSparseRows:
             _GRAIN,
         )
 
+    def _sources(
+        self, ids: NDArray[Any], workers: Workers
+    ) -> list[tuple[SparseFeatures, NDArray[Any], NDArray[np.intp]]]:
+        """The rows that hold those of some vertices, which of them, and the places of the vertices."""
+        addresses = self._vertices.addresses
+        at = np.empty(len(ids), addresses.table.dtype)
+        addresses.of(ids, at, workers)
+        sides = (self._local, self._remote.fetched, self._remote.cached)
+        found = zip(sides, sorted_out(at), strict=True)
+        return [(rows, slots, places) for rows, (slots, places) in found if rows is not None and len(places)]
+
     def _lengths(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
         """[n] how many entries the rows of own vertices have."""
-        at = self._places[vertices]
+        at = self._vertices.addresses.table[vertices]
         lengths: NDArray[np.int64] = self._local.indptr[at + 1] - self._local.indptr[at]
         return lengths
 
     def _brought(self, asked: WantedRows, workers: Workers) -> SparseFeatures:
         """The rows that were wanted here."""
-        given = self._local.take(self._places[asked.given], workers)
+        given = self._local.take(self._vertices.addresses.table[asked.given], workers)
         given_lengths = np.diff(given.indptr)
         lengths = np.empty(len(asked.wanted), np.int64)
         self._vertices.exchange(asked, given_lengths, lengths)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.rows.remote_vertices import RemoteVertices, WantedRows
@@ -37,8 +36,8 @@ class CacheCounts(NamedTuple):
 class RemoteRows(Generic[Rows]):
     """Brings the rows that a step needs of other ranks, and keeps them until the step releases them.
 
-    `fetch` and `find` are called by one thread. Every rank fetches the same steps in the same order, also
-    those for which it needs nothing, because others may need its rows.
+    `fetch` is called by the thread that reads the rows. Every rank fetches the same steps in the same order,
+    also those for which it needs nothing, because others may need its rows.
 
     Parameters
     ----------
@@ -60,8 +59,10 @@ class RemoteRows(Generic[Rows]):
         self._bring = bring
         self._let_go = let_go
         self._kept: dict[int, tuple[NDArray[Any], Rows]] = {}
-        self._fetched: Rows | None = None
-        self._cached: Rows | None = None
+        self.fetched: Rows | None = None
+        """Those of the step that was fetched last, in the order of its addresses."""
+        self.cached: Rows | None = None
+        """Those that are cached."""
         self._cached_rows = self._cached_bytes = 0
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
@@ -70,8 +71,8 @@ class RemoteRows(Generic[Rows]):
         if kept is None:
             asked = self._vertices.ask(ids)
             kept = self._kept[step] = (asked.wanted, self._bring(asked, workers))
-        wanted, self._fetched = kept
-        self._vertices.point_at(wanted)
+        wanted, self.fetched = kept
+        self._vertices.addresses.point_at(wanted)
 
     def release(self, step: int) -> None:
         """As `hyrt.graph.row_source.FetchedRows.release`."""
@@ -88,21 +89,11 @@ class RemoteRows(Generic[Rows]):
         before the first step.
         """
         asked = self._vertices.ask_to_cache(vertices)
-        self._cached = self._bring(asked, workers)
-        self._vertices.keep(asked.wanted)
-        self._cached_rows, self._cached_bytes = len(asked.wanted), self._cached.nbytes
+        self.cached = self._bring(asked, workers)
+        self._vertices.addresses.keep(asked.wanted)
+        self._cached_rows, self._cached_bytes = len(asked.wanted), self.cached.nbytes
 
     def cache_counts(self) -> CacheCounts:
         """What the cache holds, and what it was good for so far."""
         vertices = self._vertices
         return CacheCounts(self._cached_rows, self._cached_bytes, vertices.hits, vertices.lookups)
-
-    def find(
-        self, ids: NDArray[Any]
-    ) -> tuple[NDArray[np.intp], list[tuple[Rows, NDArray[np.int32], NDArray[np.intp]]]]:
-        """Positions of own vertices; and for the others, the rows that hold theirs, where these are in them,
-        and the positions of the vertices.
-        """
-        found = self._vertices.find(ids)
-        here = ((self._fetched, *found.fetched), (self._cached, *found.cached))
-        return found.own, [(rows, slots, at) for rows, slots, at in here if rows is not None and len(at)]

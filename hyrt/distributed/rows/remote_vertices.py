@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.distributed.rank_group import RankGroup
+from hyrt.distributed.rows.row_addresses import RowAddresses
 from hyrt.quantities import one_line
 
-# Where the row of a vertex is.
-_FETCHED, _OWN, _CACHED = np.uint8(0), np.uint8(1), np.uint8(2)
 CACHE = "cache"
 """The purpose of rows that are cached, in the counts of bytes."""
 
@@ -37,20 +36,6 @@ class WantedRows:
     __repr__ = one_line
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Where the rows of some vertices are."""
-
-    own: NDArray[np.intp]
-    """Positions of own vertices."""
-    fetched: tuple[NDArray[np.int32], NDArray[np.intp]]
-    """Where rows are among those fetched for the step, and positions of their vertices."""
-    cached: tuple[NDArray[np.int32], NDArray[np.intp]]
-    """The same, among the cached rows."""
-
-    __repr__ = one_line
-
-
 class RemoteVertices:
     """Finds out, together with all other ranks, who needs the rows of whom.
 
@@ -58,25 +43,24 @@ class RemoteVertices:
     ----------
     homes
         [V] the rank that has each vertex's rows.
+    places
+        [V] integers, the row of each vertex among those of its rank.
     group
         The ranks.
     purpose
         The purpose of the rows, in the counts of bytes; that of the numbers of vertices is `indices`.
     """
 
-    def __init__(self, homes: NDArray[Any], group: RankGroup, purpose: str) -> None:
+    def __init__(self, homes: NDArray[Any], places: NDArray[Any], group: RankGroup, purpose: str) -> None:
         self.hits = 0
         """How many of the remote rows that steps needed were cached."""
         self.lookups = 0
         """How many remote rows steps needed, each vertex once a step."""
         self.group = group
         """The ranks."""
-        self._homes = homes
+        self.addresses = RowAddresses(homes, places, group.rank, group.size)
+        """Where the row of each vertex is; the fetched ones are those that were asked for last."""
         self._purpose = purpose
-        self._ids = np.int32 if len(homes) < 2**31 else np.int64
-        self._none = np.empty(0, self._ids)
-        self._slots = np.zeros(len(homes), np.int32)
-        self._places = np.where(homes == group.rank, _OWN, _FETCHED)
 
     def ask(self, ids: Sequence[NDArray[Any]]) -> WantedRows:
         """Ask the other ranks for those of their rows among some vertices that are not cached here; every
@@ -85,14 +69,12 @@ class RemoteVertices:
         Parameters
         ----------
         ids
-            Arrays of distinct vertices; one that is in several arrays is asked for once.
+            Arrays of vertices; one that is there several times is asked for once.
         """
-        remote = [each[self._places[each] != _OWN] for each in ids]
-        wanted = remote[0] if len(remote) == 1 else np.unique(np.concatenate([self._none, *remote]))
-        missed = wanted[self._places[wanted] != _CACHED]
-        self.lookups += len(wanted)
-        self.hits += len(wanted) - len(missed)
-        return self._asked(missed, self._purpose)
+        met = self.addresses.meet(ids)
+        self.lookups += len(met.wanted) + met.num_cached
+        self.hits += met.num_cached
+        return self._asked(met.wanted, met.counts, self._purpose)
 
     def ask_to_cache(self, vertices: NDArray[Any]) -> WantedRows:
         """Ask for rows that are kept for the whole run; every rank does so at once, before any step.
@@ -102,16 +84,12 @@ class RemoteVertices:
         vertices
             [n] distinct vertices of other ranks.
         """
-        return self._asked(vertices, CACHE)
+        return self._asked(*self.addresses.by_home(vertices), CACHE)
 
-    def _asked(self, vertices: NDArray[Any], purpose: str) -> WantedRows:
+    def _asked(self, wanted: NDArray[Any], wanted_counts: list[int], purpose: str) -> WantedRows:
         group = self.group
-        wanted = vertices.astype(self._ids)
-        owners = self._homes[wanted]
-        wanted = wanted[np.argsort(owners, kind="stable")]
-        wanted_counts = np.bincount(owners, minlength=group.size).tolist()
         given_counts = group.exchange_counts(wanted_counts, "indices")
-        given = np.empty(sum(given_counts), self._ids)
+        given = np.empty(sum(given_counts), wanted.dtype)
         group.exchange(
             torch.from_numpy(wanted), wanted_counts, torch.from_numpy(given), given_counts, "indices"
         )
@@ -142,23 +120,4 @@ class RemoteVertices:
         """As `exchange`, of so many entries for and from each rank."""
         self.group.exchange(
             torch.from_numpy(given), given_counts, torch.from_numpy(taken), taken_counts, purpose
-        )
-
-    def keep(self, cached: NDArray[Any]) -> None:
-        """From now on, the rows of these vertices are cached, in this order."""
-        self._slots[cached] = np.arange(len(cached), dtype=np.int32)
-        self._places[cached] = _CACHED
-
-    def point_at(self, wanted: NDArray[Any]) -> None:
-        """From now on, `find` gives positions in these vertices, of which none is cached."""
-        self._slots[wanted] = np.arange(len(wanted), dtype=np.int32)
-
-    def find(self, ids: NDArray[Any]) -> Found:
-        """Where the rows of some vertices are."""
-        places = self._places[ids]
-        fetched, cached = (np.flatnonzero(places == place) for place in (_FETCHED, _CACHED))
-        return Found(
-            own=np.flatnonzero(places == _OWN),
-            fetched=(self._slots[ids[fetched]], fetched),
-            cached=(self._slots[ids[cached]], cached),
         )

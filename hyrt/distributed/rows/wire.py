@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 
 from hyrt.device import Device
 from hyrt.errors import DataError
-from hyrt.graph.row_kernels import place_rows, place_rows_of_bfloat16
-from hyrt.machine.workers import Workers
 from hyrt.observe.events import Notice
 from hyrt.observe.hook import Hook
 
-_GRAIN = 512
 _MOST_FLOAT16 = 65_504
 
 
@@ -53,41 +50,11 @@ class Wire:
         packed: NDArray[Any] = rounded.view(torch.float16).numpy()
         return packed
 
-    def place(
-        self,
-        packed: NDArray[Any],
-        slots: NDArray[np.int32],
-        places: NDArray[np.intp],
-        out: NDArray[np.float32],
-        workers: Workers,
-    ) -> None:
-        """Write some of the rows that travelled to their places.
-
-        Parameters
-        ----------
-        packed
-            [m, F] of `dtype`, the rows.
-        slots
-            [n] which of them.
-        places
-            [n] the row of `out` for each.
-        out
-            [k, F] of which n rows are overwritten.
-        workers
-            The threads that share the work.
-        """
+    def bits(self, packed: NDArray[Any]) -> NDArray[Any]:
+        """Rows of `dtype` as compiled loops read them (`hyrt.machine.intrinsics.value`)."""
         if self.values == torch.bfloat16:
-            bits, whole = packed.view(np.uint16), out.view(np.uint32)
-            workers.run(
-                lambda start, stop: place_rows_of_bfloat16(bits, slots, places, whole, start, stop),
-                len(slots),
-                _GRAIN,
-            )
-            return
-        values = packed.view(np.uint16) if packed.dtype == np.float16 else packed
-        workers.run(
-            lambda start, stop: place_rows(values, slots, places, out, start, stop), len(slots), _GRAIN
-        )
+            return packed.view(np.int16)
+        return packed.view(np.uint16) if packed.dtype == np.float16 else packed
 
 
 class RoundedRows(Hook):

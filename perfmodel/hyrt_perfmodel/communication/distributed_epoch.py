@@ -16,6 +16,9 @@ from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
+# Of these, a rank's load stage gets what all ranks have made of rows.
+_FIRST_LAYER_TOGETHER = ("p3", "naive-migration")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksPrediction:
@@ -111,8 +114,10 @@ def predict_ranks(
     terms = Terms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
     most = traffic.largest_share * training.batch_size / parts
-    # Rows that have to be fetched are not there to be aggregated, or read in place.
-    form = training.best_form if training.best_form == "sparse" else "rows"
+    # Fetched rows are aggregated where they are, but no device reads them in place.
+    form = training.best_form
+    if form == "in_place" or (form == "aggregated" and strategy in _FIRST_LAYER_TOGETHER):
+        form = "rows"
     of_part = replace(training, batch_size=max(1, round(most)), best_form=form)
     assignment = initial_assignment(platform, of_part, terms=terms) if assign is None else assign(of_part)
     alone = _repeated(stage_times(platform, of_part, assignment, terms), traffic.time_steps)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.distributed_rows import DistributedRows
 from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
-from hyrt.errors import DataError
+from hyrt.distributed.rows.row_addresses import RowAddresses, sorted_out
+from hyrt.errors import DataError, UnsupportedModel
 from hyrt.graph.row_source import DenseFeatures, FetchedRows, SparseFeatures, SparseSource
 from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
+from hyrt.pipeline.trainer import AggregatedRows
+from hyrt.sampling.block import Block
 
 VERTICES, WIDTH, RANKS, STEPS = 97, 5, 3, 4
 
@@ -85,6 +91,149 @@ def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None) -> None:
     for purpose in ("rows", "indices"):
         sent, received = (sum(each[name] for each in found) for name in (purpose, f"received {purpose}"))
         assert sent == received > 0
+
+
+def drawn_block(seed: int, *, weighted: bool = False) -> Block:
+    """A block that is read in place; some destinations have no edge, and sources come several times."""
+    rng = np.random.default_rng(seed)
+    destinations = rng.permutation(VERTICES)[:20].astype(np.int32)
+    counts = rng.integers(0, 9, len(destinations))
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    columns = rng.integers(0, VERTICES, indptr[-1]).astype(np.int32)
+    all_degrees = np.random.default_rng(4).integers(9, 30, VERTICES).astype(np.int32)
+    return Block(
+        indptr=indptr,
+        columns=columns,
+        destinations=destinations,
+        sources=None,
+        num_src=VERTICES,
+        degrees=all_degrees[destinations],
+        source_degrees=all_degrees,
+        layer=1,
+        weights=rng.uniform(0.5, 2, len(columns)).astype(np.float32) if weighted else None,
+    )
+
+
+def aggregated(aggregation: Aggregation, block: Block, x: np.ndarray) -> np.ndarray:
+    """What the aggregation is by its formula, destination by destination."""
+    found = []
+    for i, v in enumerate(block.destinations):
+        edges = range(block.indptr[i], block.indptr[i + 1])
+        rows, degree = x[block.columns[edges]], int(block.degrees[i])
+        factors = np.ones(len(rows)) if block.weights is None else block.weights[edges].astype(float)
+        scaled_up = degree / max(len(rows), 1) if block.weights is None else 1.0
+        own = x[v] * (1 + aggregation.epsilon)
+        if aggregation.reduce == "mean":
+            total = factors @ rows / (max(len(rows), 1) if block.weights is None else degree)
+        elif aggregation.reduce == "sum":
+            total = scaled_up * (factors @ rows)
+        elif aggregation.reduce == "gcn":
+            of_sources = 1 / np.sqrt(block.source_degrees[block.columns[edges]] + 1.0)
+            total = scaled_up / np.sqrt(degree + 1) * ((factors * of_sources) @ rows)
+            own = x[v] / (degree + 1)
+        else:
+            total = rows.max(axis=0) if len(rows) else np.zeros(x.shape[1])
+        if aggregation.self_path == "add":
+            total = total + own
+        found.append(np.concatenate([x[v], total]) if aggregation.self_path == "concat" else total)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("stored", "wire", "aggregation", "weighted"),
+    [
+        ("float32", "float32", Aggregation("mean", "concat"), False),
+        ("float32", "float32", Aggregation("mean", "none"), True),
+        ("float32", "float16", Aggregation("gcn", "add"), False),
+        ("float32", "bfloat16", Aggregation("sum", "add", epsilon=0.3), True),
+        ("float16", "float32", Aggregation("max", "concat"), False),
+    ],
+)
+def test_rows_are_aggregated_where_they_have_come_to(
+    stored: str, wire: str, aggregation: Aggregation, weighted: bool
+) -> None:
+    rows, homes, places = parted(stored)
+    as_sent = torch.from_numpy(rows).to(getattr(torch, wire)).double().numpy()
+
+    def work(ranks: JoinedRanks) -> None:
+        local = DenseFeatures(rows[homes == ranks.rank].astype(stored))
+        source = DistributedRows(local, places, homes, ranks.rows, wire)
+        assert isinstance(source, AggregatedRows)
+        workers = Workers(2, "test")
+        is_own = (homes == ranks.rank)[:, None]
+        seen = np.where(is_own, rows.astype(np.float64), as_sent)
+        others = np.flatnonzero(~is_own[:, 0]).astype(np.int32)
+        for cached in (others[:0], others[::3]):
+            if len(cached):
+                source.cache(cached, workers)
+            # Shares of a step, one of which reads gathered rows.
+            blocks = [drawn_block(10 * ranks.rank + number, weighted=weighted) for number in range(2)]
+            gathered = np.random.default_rng(ranks.rank).permutation(VERTICES)[:30].astype(np.int32)
+            read = [each for block in blocks for each in (block.columns, block.destinations)]
+            before = source.cache_counts().lookups
+            source.fetch(len(cached), [*read, gathered], workers)
+            needed = {int(v) for each in [*read, gathered] for v in each if homes[v] != ranks.rank}
+            assert source.cache_counts().lookups - before == len(needed)
+            for block in blocks:
+                out = np.full((block.num_dst, aggregation.width(WIDTH)), np.nan, np.float32)
+                source.aggregate(aggregation, block, out, workers)
+                np.testing.assert_allclose(out, aggregated(aggregation, block, seen), rtol=1e-5, atol=1e-6)
+            out = np.full((len(gathered), WIDTH), np.nan, np.float32)
+            source.rows(gathered, out, workers)
+            np.testing.assert_array_equal(out, seen[gathered].astype(np.float32))
+            source.release(len(cached))
+
+    results_of(RANKS, work)
+
+
+def test_a_maximum_does_not_leave_weights_of_edges_out() -> None:
+    rows, homes, places = parted("float32")
+    block = drawn_block(1)
+    block.edge_weights = np.ones(len(block.columns), np.float32)
+
+    def work(ranks: JoinedRanks) -> None:
+        source = DistributedRows(DenseFeatures(rows), places, homes, ranks.rows)
+        out = np.empty((block.num_dst, WIDTH), np.float32)
+        source.aggregate(Aggregation("max", "none"), block, out, Workers(1, "test"))
+
+    with pytest.raises(UnsupportedModel, match="a maximum does not look at weights"):
+        results_of(1, work)
+
+
+@given(
+    homes=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    reads=st.lists(st.lists(st.integers(0, 10**6), max_size=30), max_size=4),
+    kept=st.sets(st.integers(0, 10**6), max_size=10),
+)
+def test_addresses_say_where_each_row_is(homes: list[int], reads: list[list[int]], kept: set[int]) -> None:
+    size, rank, num = 4, 1, len(homes)
+    at_home = np.array(homes, np.uint8)
+    places = np.array([homes[:v].count(home) for v, home in enumerate(homes)], np.int32)
+    addresses = RowAddresses(at_home, places, rank, size)
+    cached = [v for v in sorted({k % num for k in kept}) if homes[v] != rank]
+    addresses.keep(np.array(cached, np.int32))
+    fetched: list[np.ndarray] = []
+    for read in reads:
+        ids = np.array([v % num for v in read], np.int32)
+        met = addresses.meet([ids, ids[::2]])
+        wanted = {int(v) for v in ids if homes[v] != rank and v not in cached}
+        assert sorted(met.wanted) == sorted(wanted)
+        assert [homes[v] for v in met.wanted] == sorted(homes[v] for v in wanted)
+        assert met.counts == [sum(homes[v] == each for v in wanted) for each in range(size)]
+        assert met.num_cached == len({int(v) for v in ids if v in cached})
+        fetched.append(met.wanted)
+    for step in [*range(len(fetched)), 0][: len(fetched) + 1 if fetched else 0]:
+        addresses.point_at(fetched[step])
+        known = np.array([v for v in range(num) if homes[v] == rank or v in cached], np.int32)
+        ids = np.concatenate([known, fetched[step]]).astype(np.int32)
+        out = np.empty(len(ids), addresses.table.dtype)
+        addresses.of(ids, out, Workers(1, "test"))
+        (own, own_at), (there, there_at), (kept_rows, kept_at) = sorted_out(out)
+        np.testing.assert_array_equal(own, places[ids[own_at]])
+        assert (at_home[ids[own_at]] == rank).all()
+        np.testing.assert_array_equal(fetched[step][there], ids[there_at])
+        np.testing.assert_array_equal(np.array(cached, np.int32)[kept_rows], ids[kept_at])
+        assert len(own) + len(there) + len(kept_rows) == len(ids)
 
 
 def test_rows_that_nobody_needs_any_more_free_who_waits_for_them() -> None:

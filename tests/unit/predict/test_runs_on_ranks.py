@@ -39,7 +39,10 @@ HOST = Host(
         LoadCost(form=form, matrix_bytes=1e6, threads=1, row_s=1e-8, gb_s=2.0)
         for form in ("rows", "sparse", "aggregated")
     ),
-    sampling=(SampleCost(renumbers=True, graph_bytes=1e6, edges=1e4, threads=1, edges_per_s=2e7),),
+    sampling=tuple(
+        SampleCost(renumbers=renumbers, graph_bytes=1e6, edges=1e4, threads=1, edges_per_s=edges_per_s)
+        for renumbers, edges_per_s in ((True, 2e7), (False, 4e7))
+    ),
 )
 SLOW = "1mbit"
 
