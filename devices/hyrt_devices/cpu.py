@@ -26,7 +26,7 @@ from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import can_take_apart
 from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.cores import available_cores, vector_instructions
+from hyrt.machine.cores import shared_cores, vector_instructions
 from hyrt.machine.workers import Watch, Workers
 from hyrt.nn.description import describe
 from hyrt.nn.split_safety import refuse_batch_statistics
@@ -85,7 +85,7 @@ class CpuDevice(
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        cores = available_cores()
+        cores = shared_cores()
         memory = psutil.virtual_memory().total
         # One process may run several trainers on its cores; as many as there are cores make sense.
         return [

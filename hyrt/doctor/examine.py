@@ -31,9 +31,9 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
 
     The parameters are those of `hyrt.doctor.diagnose.diagnose`; findings are given as they are made.
     """
-    from hyrt.machine.cores import available_cores
+    from hyrt.machine.cores import shared_cores
 
-    cores = available_cores()
+    cores = shared_cores()
     with Children() as children:
         yield from _guarded("python", check_python)
         installed = _guarded("packages", lambda: check_packages(children, limit_s))

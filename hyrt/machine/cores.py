@@ -5,16 +5,38 @@ from __future__ import annotations
 import math
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 def available_cores() -> int:
-    """CPUs whose time this process may use, at least 1."""
+    """CPUs whose time this process may use, at least 1; of those that ranks of a run share, its part."""
+    return max(1, shared_cores() // ranks_that_share_cores())
+
+
+def shared_cores() -> int:
+    """CPUs whose time this process may use, at least 1, together with other ranks of its run."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["cpus"]
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def ranks_that_share_cores() -> int:
+    """How many ranks a launcher has started on the CPUs of this process; 1 outside of a run on ranks.
+
+    torchrun lets each of them use all CPUs that it may use itself; a launcher that binds them, such as
+    numactl, gives each its own.
+    """
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if "RANK" not in os.environ or not count.isdecimal():
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        with suppress(OSError):
+            if os.sched_getaffinity(os.getppid()) != os.sched_getaffinity(0):
+                return 1
+    return max(1, int(count))
 
 
 def processor_name() -> str | None:

@@ -34,7 +34,7 @@ from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError, DeviceUnavailable, UnsupportedModel, describe
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
-from hyrt.machine.cores import available_cores
+from hyrt.machine.cores import shared_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import product
@@ -105,7 +105,7 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
         If not even the CPU can be measured. A device that fails is left out, with its reason in `measured`.
     """
     started, date = time.perf_counter(), datetime.date.today().isoformat()
-    cores = available_cores()
+    cores = shared_cores()
     say("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
@@ -185,7 +185,7 @@ def measure_devices(
     HyrtError
         If the CPU cannot be measured.
     """
-    cores = available_cores()
+    cores = shared_cores()
     known = known or read_measured()
     if known is not None and why_other_machine(known, this_machine({})):
         known = None

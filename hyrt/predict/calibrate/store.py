@@ -35,7 +35,7 @@ from hyrt.device import DeviceInfo, Rates
 from hyrt.device.discovery import Survey, survey_devices
 from hyrt.errors import DataNotWritten
 from hyrt.machine.atomic_write import write_atomically
-from hyrt.machine.cores import available_cores, processor_name
+from hyrt.machine.cores import processor_name, shared_cores
 
 _PACKAGES = ("hyrt", "torch", "numba", "numpy")
 
@@ -51,7 +51,7 @@ def this_machine(devices: Mapping[str, str]) -> Machine:
     return Machine(
         node=platform.node(),
         processor=processor_name() or "unknown",
-        cores=available_cores(),
+        cores=shared_cores(),
         versions={name: metadata.version(name) for name in _PACKAGES},
         devices=dict(devices),
     )

@@ -22,7 +22,7 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
-from hyrt.machine.cores import available_cores
+from hyrt.machine.cores import shared_cores
 from hyrt.predict.calibrate.store import usable
 from hyrt.predict.ranks.counted_traffic import configured_steps, placing_of
 from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
@@ -156,7 +156,7 @@ class RankRun:
         """What a rank starts with, which does not follow from the prediction; several share the cores."""
         balance = self.config.balance.model_copy(update={"predict": False})
         found = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
-        cores = max(1, (platform.host.cores or available_cores()) // _ranks_here())
+        cores = max(1, (platform.host.cores or shared_cores()) // _ranks_here())
         threads = {name: min(count, cores) for name, count in found.threads.by_name().items()}
         return replace(found, threads=Threads(**threads))
 

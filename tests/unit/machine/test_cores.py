@@ -26,3 +26,32 @@ def test_the_maker_of_the_first_processor_is_read(tmp_path: Path) -> None:
     assert cores.processor_vendor(tmp_path / "x86") == "AuthenticAMD"
     assert cores.processor_vendor(tmp_path / "arm") is None
     assert cores.processor_vendor(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "of_launcher", "cpus", "expected"),
+    [
+        ({}, 8, 8, 8),
+        ({"RANK": "1", "LOCAL_WORLD_SIZE": "2"}, 8, 8, 4),
+        ({"RANK": "1", "LOCAL_WORLD_SIZE": "3"}, 8, 8, 2),
+        ({"RANK": "1", "LOCAL_WORLD_SIZE": "9"}, 8, 8, 1),
+        # Another program's variable, of which this is no rank.
+        ({"LOCAL_WORLD_SIZE": "2"}, 8, 8, 8),
+        ({"RANK": "1", "LOCAL_WORLD_SIZE": "two"}, 8, 8, 8),
+        # Bound to some of the CPUs that the launcher has.
+        ({"RANK": "1", "LOCAL_WORLD_SIZE": "2"}, 8, 3, 3),
+    ],
+)
+def test_ranks_on_one_machine_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], of_launcher: int, cpus: int, expected: int
+) -> None:
+    for name in ("RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda process: set(range(cpus if process == 0 else of_launcher))
+    )
+    assert cores.available_cores() == expected
+    assert cores.shared_cores() == cpus
