@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hyrt.api import load, load_run, save, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
+    from hyrt.nn.own_modules.dgl_stack import from_dgl
     from hyrt.nn.own_modules.pyg_stack import from_pyg
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
@@ -29,6 +30,7 @@ __all__ = [
     "TrainResult",
     "TrainedRun",
     "__version__",
+    "from_dgl",
     "from_pyg",
     "load",
     "load_run",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "from_dgl": "hyrt.nn.own_modules.dgl_stack",
     "from_pyg": "hyrt.nn.own_modules.pyg_stack",
     "load": "hyrt.api",
     "load_run": "hyrt.api",

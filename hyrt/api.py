@@ -200,7 +200,7 @@ def train(
     settings = config or build_config(sections, own_model=module is not None)
     if settings.loggers:
         if folder is None:
-            raise ConfigError("loggers put what they need to know of a run into its folder: give folder=...")
+            raise ConfigError("loggers keep the name of the run in its folder: give folder=...")
         check_loggers(settings.loggers)
     if folder is not None:
         # Else the first checkpoint, after an epoch, would be what refuses them.
@@ -282,12 +282,12 @@ def _check_torch(*, own_model: bool) -> None:
     device, dtype = torch.get_default_device(), torch.get_default_dtype()
     if device.type != "cpu":
         raise ConfigError(
-            f"torch.set_default_device({str(device)!r}) moves all that hyrt makes there: call "
+            f"torch.set_default_device({str(device)!r}) would move hyrt's own tensors there: call "
             "torch.set_default_device(None) first, and give devices=[...] to hyrt.train"
         )
     if dtype != torch.float32 and not own_model:
         raise ConfigError(
-            f"torch.set_default_dtype({dtype}) is not what models of hyrt are made of: call "
+            f"torch.set_default_dtype({dtype}) is set, but hyrt's models are float32: call "
             "torch.set_default_dtype(torch.float32) first"
         )
 

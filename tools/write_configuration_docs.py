@@ -42,10 +42,10 @@ For example:
 error that names the nearest known one. In Python, sections are keyword arguments:
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
-A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*`,
-`evaluate.*`, what of `distributed` moves work and not what is trained (`cache`, `network`, `pre_gather`,
-`shares`, `time_steps`, `timeout_s`), and where the same graph lies (`--data`): in parts for another number of
-ranks, for example.
+A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*` and
+`evaluate.*`; those settings of `distributed` that move work without changing what is trained (`cache`,
+`network`, `pre_gather`, `shares`, `time_steps`, `timeout_s`); and the place of the graph (`--data`), for
+example to parts for another number of ranks.
 """
 
 MODELS_HEAD = """Each kind of model has defaults with which it trains well; settings of your own take

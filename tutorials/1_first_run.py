@@ -24,8 +24,8 @@ print(graph)
 # and nothing is sampled. All settings have defaults for the kind of model; for a GCN they are those of the
 # paper.
 #
-# `emit` is a function that hears of everything that happens while the model is trained. Here it keeps the
-# events in a list, to look at later.
+# `emit` is a function that is called with every event of the training. Here it keeps the events in a list,
+# to look at later.
 
 events = []
 result = hyrt.train(graph, "gcn", full_graph=True, train={"epochs": 200}, emit=events.append)
@@ -67,7 +67,7 @@ right.legend()
 #
 #     hyrt run --data cora --model gcn --full-graph --epochs 200
 #
-# This page keeps its promise, or it would not be here: a single run lies within two points of the published
-# mean.
+# The last lines check that this page keeps its promise: a single run must lie within two points of the
+# published mean.
 
 assert abs(accuracy - 0.815) < 0.02, accuracy

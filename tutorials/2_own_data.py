@@ -9,8 +9,8 @@ graph, a model learns from it, and its guesses go back into a CSV file.
 # %%
 # ## Two files
 #
-# Yours exist already. For this page they are made up: customers who recommend the shop to each other have
-# similar taste.
+# You already have your own files. For this page they are made up: customers who recommend the shop to each
+# other have similar taste.
 
 import csv
 from pathlib import Path
@@ -43,9 +43,9 @@ for name in ("customers.csv", "recommended.csv"):
 # %%
 # ## Read them
 #
-# A vertex is a number from 0 on, so the first thing to make is a number for each name. Columns of a table
-# have different units; each is brought to mean 0 and deviation 1, or the largest would drown the others. A
-# customer without a plan has the label -1: not known. ("The same in one command",
+# Vertices are numbers that count from 0, so first give each name a number. The columns of a table have
+# different units; each is scaled to mean 0 and deviation 1, because otherwise the largest would drown out
+# the others. A customer without a plan has the label -1, which means unknown. ("The same in one command",
 # below, does without this.)
 
 with open(here / "customers.csv", newline="") as file:
@@ -64,7 +64,7 @@ print(f"{len(customers)} customers, {(labels >= 0).sum()} of them with a plan, {
 # %%
 # ## Choose what to learn from
 #
-# Of the customers with a plan, 60 % are trained on, 20 % choose the best epoch, and 20 % tell how good the
+# Of the customers with a plan, 60 % train the model, 20 % choose the best epoch, and 20 % test how good the
 # model is.
 
 known = draw.permutation(np.flatnonzero(labels >= 0))
@@ -77,9 +77,9 @@ masks = {
 # %%
 # ## Write the graph
 #
-# hyrt keeps edges by their destination: `indices[indptr[v]:indptr[v + 1]]` are the vertices with an edge into
-# `v`, in ascending order. A recommendation says something about both customers, so each pair becomes two
-# edges. `np.unique` sorts the edges and drops those that are there twice.
+# hyrt keeps edges by their destination: `indices[indptr[v]:indptr[v + 1]]` are the vertices with an edge
+# into `v`, in ascending order. A recommendation says something about both customers, so each pair becomes
+# two edges. `np.unique` sorts the edges and drops duplicates.
 
 both = np.concatenate([edges, edges[:, ::-1]])
 destinations, sources = np.unique(both[:, ::-1], axis=0).T
@@ -106,10 +106,10 @@ print(graph)
 # ## The same in one command
 #
 # `hyrt data import` makes a graph of such tables by itself (it needs `pip install "hyrt[import]"`). It
-# guesses what each column is, and a schema tells it what it cannot guess: that the labels are the names in
-# the column `plan`, and that a recommendation goes both ways. `hyrt data import --print-schema FILES`
-# prints the whole schema, explained, to start from. The import leaves numbers as they are in the table, so
-# the rest of this page goes on with the graph above, whose features are scaled.
+# guesses what each column is. A schema tells it the two things that it cannot guess: the labels are the
+# names in the column `plan`, and a recommendation goes both ways. To begin such a schema, `hyrt data import
+# --print-schema FILES` prints the guess as a schema in which everything is explained. The import does not
+# scale features, so the rest of this page uses the graph above, whose features are scaled.
 
 import subprocess
 import sys
@@ -144,8 +144,9 @@ assert np.array_equal(imported.topology.indices, graph.topology.indices)
 #
 # ## Train
 #
-# GraphSAGE sees a customer beside the mean of its neighbours. `hyrt run` trains it, and keeps settings,
-# metrics, weights and a report in a folder. In a shell, leave out the Python around the words.
+# GraphSAGE combines each customer with the mean of its neighbours. `hyrt run` trains it, and keeps
+# settings, metrics, weights and a report in a folder. In a shell, type only the words of the command,
+# without the Python around them.
 
 hyrt_command(
     *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "150"),
@@ -155,7 +156,8 @@ hyrt_command(
 # %%
 # ## Did the graph help?
 #
-# The same model on the same customers without the recommendations sees the table alone.
+# To find out, train the same model on the same customers without the recommendations, so that it knows only
+# the table.
 
 settings = {"full_graph": True, "train": {"epochs": 150}}
 table = dict(np.load(here / "shop.npz"))
@@ -178,7 +180,7 @@ with open(here / "guesses.csv", "w", newline="") as file:
 print(*(here / "guesses.csv").read_text().splitlines()[:4], sep="\n")
 
 # %%
-# The files are made up, so for once the truth is known of these customers, too.
+# The files are made up, so the true plans of these customers are known, too.
 
 right = (guesses[unknown] == taste[unknown]).mean()
 print(f"{right:.0%} of the {len(unknown)} guesses are right")
@@ -204,8 +206,7 @@ else:
     assert np.array_equal(from_pyg.topology.indices, graph.topology.indices)
 
 # %%
-# What this page has shown holds, or it would not be here: the recommendations help, and most guesses are
-# right.
+# The last lines check what this page has shown: the recommendations help, and most guesses are right.
 
 folder.cleanup()
 assert helped > alone + 0.1, (helped, alone)

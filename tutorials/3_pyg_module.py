@@ -3,7 +3,7 @@
 
 You have a model made of PyG's convolutions, and a loop that trains it. Here hyrt trains the same module on
 the same graph, first on the CPU, then on two devices that share each step. The losses are those of PyG's
-own loop each time: who computes what changes how long a step takes, not what is learned.
+own loop each time: which device computes which part changes how long a step takes, not what is learned.
 """
 
 # %%
@@ -12,8 +12,9 @@ own loop each time: who computes what changes how long a step takes, not what is
 #
 # ## A graph and a model of PyG
 #
-# The graph has four groups of 300 vertices. Vertices of one group are joined ten times as often as others,
-# and what a vertex tells of its group is mostly noise, so a model has to look at the neighbours.
+# The graph has four groups of 300 vertices. Two vertices of one group are joined ten times as often as two
+# of different groups. The features of a single vertex are mostly noise, so a model has to look at its
+# neighbours, too.
 
 import torch
 from torch_geometric.data import Data
@@ -76,8 +77,8 @@ print(f"test accuracy {result.metrics['test']['accuracy']:.3f}")
 # %%
 # ## CPU and OpenCL together
 #
-# Devices such as OpenCL compile kernels of their own, so they have to know what happens on an edge. A
-# `SagaLayer` says it in two methods. The convolution inside is still PyG's, with PyG's weights.
+# OpenCL devices compile kernels of their own, so they have to know what happens on an edge. A `SagaLayer`
+# says this in two methods. The convolution inside is still PyG's, with PyG's weights.
 
 
 class Sage(hyrt.nn.SagaLayer):
@@ -108,8 +109,8 @@ print(f"trained on {' and '.join(devices)}: test accuracy {accuracy:.3f}")
 # %%
 # ## The losses
 #
-# The curves lie on each other. They differ by rounding alone: sums are added in another order on each
-# device.
+# The three curves coincide. They differ only by rounding, because each device adds its sums in another
+# order.
 
 import matplotlib.pyplot as plt
 
@@ -126,5 +127,5 @@ for name, values in losses.items():
     assert difference < 1e-4
 
 # %%
-# [Coming from PyG](../docs/from-pyg.md) has more of PyG's idioms beside hyrt's, and [A layer of your
-# own](../docs/layers.md) what else `SagaLayer` can say.
+# [Coming from PyG](../docs/from-pyg.md) shows more of PyG's idioms beside hyrt's. [A layer of your
+# own](../docs/layers.md) explains what else a `SagaLayer` can do.

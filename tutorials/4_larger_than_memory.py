@@ -3,16 +3,16 @@
 
 The features of a graph are its largest part, and they need not fit into memory: hyrt reads them from files
 that are mapped to memory, a few rows at a time. A device such as a GPU need not hold the graph either. This
-page gives itself limits that are far too small for its graph, and trains with all features, all edges and
-the same losses.
+page sets memory limits that are far too small for its graph, and still trains with all features and all
+edges, to the same losses.
 """
 
 # %%
 # ## A graph in a folder
 #
 # `hyrt data generate` writes a graph as a folder with a file for each array; `hyrt data convert mine.npz
-# mine` makes one of yours. The graph here is small, so that the page does not keep you waiting. Nothing on
-# it depends on the size.
+# mine` makes one of yours. The graph here is small, so that the page runs quickly. Everything on it works
+# the same way for a large graph.
 
 import subprocess
 import sys
@@ -29,8 +29,8 @@ for file in sorted((here / "big").iterdir()):
 # %%
 # ## Features that stay on disk
 #
-# `hyrt.load` maps the features of a folder to memory. The system reads the pages that are used, and lets go
-# of them where memory is wanted for something else.
+# `hyrt.load` maps the features of a folder to memory. The system reads the pages that are used, and frees
+# them again if the memory is needed for something else.
 
 import psutil
 
@@ -96,14 +96,14 @@ else:
     print("there is no OpenCL driver here: see `hyrt devices`")
 
 # %%
-# The sums are added in another order on another device, so the last digits differ, and nothing else does.
+# Another device adds the sums in another order, so the last digits differ, but nothing else does.
 #
 # To know before you start what a graph needs and whether it fits:
 #
 #     hyrt predict --data big --model graphsage --full-graph
 #     hyrt data info big --memory graphsage
 #
-# [Full graph or mini-batch](../docs/full-graph.md) tells which to take.
+# [Full graph or mini-batch](../docs/full-graph.md) helps you to choose between the two.
 
 assert "features.npy" in mapped
 assert batches.metrics["test"]["accuracy"] > 0.6

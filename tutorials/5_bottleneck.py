@@ -2,15 +2,15 @@
 # Find the bottleneck, and mend it
 
 A step of training goes through stages: sample, load, transfer, propagate, synchronize. They overlap, so the
-slowest one sets the pace, and to make any other faster gains nothing. Here a run tells which stage that is,
-and one setting mends it.
+slowest one sets the pace, and making any other stage faster gains nothing. Here a run shows which stage is
+the slowest, and one setting makes it faster.
 """
 
 # %%
 # ## A run
 #
 # GraphSAGE on a generated graph, with 25 sampled neighbours of each target and 10 of each of those. The
-# resource manager is off (`balance.policy=static`), so that nothing but our own change changes anything.
+# resource manager is off (`balance.policy=static`), so that only our own change has an effect.
 
 import json
 import subprocess
@@ -36,9 +36,9 @@ wide = hyrt_run("wide", "--epochs", "4", "sampler.fanout=25,10")
 # %%
 # ## What bounds it
 #
-# `report.html` in the run folder has a section of that name: what each stage works in a step, how long it
-# waits, and what queues up behind it. Open it in a browser. The stage marked with ◀ is the slowest. The
-# same figures are in `summary.json`:
+# `report.html` in the run folder has a section with this name. It shows how long each stage works and waits
+# in a step, and how many mini-batches queue up behind it. Open it in a browser. The stage marked with ◀ is
+# the slowest. The same figures are in `summary.json`:
 
 
 def stages_ms(summary):
@@ -62,13 +62,13 @@ for stage, time_ms in stages_ms(wide).items():
 # | synchronize | larger batches |
 #
 # Unless you turn it off, the resource manager moves threads and targets to the slowest stage by itself; the
-# report lists each decision with its reason. `hyrt predict` names what would make a run faster without
+# report lists each decision with its reason. `hyrt predict` tells what would make a run faster, without
 # running it.
 #
 # ## Mend it
 #
-# All stages work for each sampled neighbour, so fewer neighbours make all of them faster. Gradients become
-# noisier; half of the time that is saved goes into more epochs.
+# Every stage has work for each sampled neighbour, so fewer neighbours make all stages faster. Gradients
+# become noisier, so half of the saved time is spent on more epochs.
 
 narrow = hyrt_run("narrow", "--epochs", "8", "sampler.fanout=5,5")
 accuracies = [each["metrics"]["test"]["accuracy"] for each in (wide, narrow)]
@@ -79,7 +79,7 @@ for name, summary, accuracy in zip(("25,10", "5,5"), (wide, narrow), accuracies,
     )
 
 # %%
-# A figure of speed is worth something only beside the accuracy that was reached. Here it is no lower.
+# Speed means something only beside the accuracy that was reached. Here the accuracy is no lower.
 
 import matplotlib.pyplot as plt
 

@@ -1,15 +1,16 @@
 """
 # Predict a machine that you do not own
 
-How long would an epoch take on another machine? Would more GPUs help? `hyrt predict` answers from the sizes
-of the graph and the rates of the machine, and needs neither of them here.
+How long would an epoch take on another machine? Would more GPUs help? `hyrt predict` answers these
+questions from the sizes of the graph and the rates of the machine. Neither the graph nor the machine has to
+be here.
 """
 
 # %%
 # ## One command
 #
-# ogbn-papers100M has 111 million papers. The machine has two processors of 64 cores each, and four GPUs;
-# with a range of `--accelerators` the same is asked for other numbers of GPUs.
+# ogbn-papers100M has 111 million papers. The machine has two processors of 64 cores each, and four GPUs; a
+# range of `--accelerators` asks the same question for other numbers of GPUs.
 
 import subprocess
 import sys
@@ -26,15 +27,15 @@ print(predicted)
 # the split of a step among the devices, and the memory that is needed. The next lines say what would make
 # an epoch shorter, how far off the prediction may be, and what was assumed.
 #
-# The table tells how many GPUs are worth their money. Where the time stops falling, the host has become the
-# bottleneck: it loads rows for all GPUs, and more of them would wait for it.
+# The table shows how many GPUs are worth their money. When the time stops falling, the host has become the
+# bottleneck: it loads rows for all GPUs, and further GPUs would only wait for it.
 #
 # ## A machine of your own making
 #
-# A platform is a short YAML file: the rates of data sheets, times the part that is reached in practice
-# ([Predict before buying](../docs/performance-model.md) has its form). In Python it is a value that can be
-# changed. Here the host gets memory that is twice as fast. The workload of a step is told by its vertices
-# and edges in each layer.
+# A platform is a short YAML file. It has the rates of the data sheets, each times the fraction that is
+# reached in practice ([Predict before buying](../docs/performance-model.md) describes the file). In Python,
+# a platform is a value that can be changed. Here the host gets memory that is twice as fast. The workload
+# of a step is the number of its vertices and edges in each layer.
 
 from dataclasses import replace
 
@@ -57,7 +58,7 @@ for name, found in epochs.items():
     print(f"8 GPUs, {name}: {found[-1].epoch_s:.2f} s per epoch, bound by {found[-1].bottleneck}")
 
 # %%
-# With faster memory the curve goes on falling for longer.
+# With faster memory, the time keeps falling for more GPUs.
 
 import matplotlib.pyplot as plt
 
@@ -68,9 +69,8 @@ axes.set(title="Predicted time of an epoch", xlabel="GPUs", ylabel="seconds", yl
 axes.legend()
 
 # %%
-# How good are such predictions? [Figures](../benchmarks) has the pages that compare them with measured runs
-# and with published ones. For the machine that you have, `hyrt calibrate` measures the rates in about a
-# minute.
+# How good are such predictions? The pages under [Figures](../benchmarks) compare them with measured and
+# with published runs. For the machine that you have, `hyrt calibrate` measures the rates in about a minute.
 
 assert "bottleneck" in predicted
 assert epochs["as it is"][-1].bottleneck == "load"

@@ -1,8 +1,8 @@
 """
 # A backend in 100 lines
 
-A device that hyrt does not know becomes one that it trains with by one class. This page writes such a class
-for an imaginary processor, and lets the conformance suite compare it with dense float64 matrices.
+One class is enough to let hyrt train with a new kind of device. This page writes such a class for an
+imaginary processor, and lets the conformance suite compare it with dense float64 matrices.
 """
 
 # %%
@@ -10,8 +10,8 @@ for an imaginary processor, and lets the conformance suite compare it with dense
 #
 # hyrt samples mini-batches and gathers their rows. A backend takes one to its device (`transfer`), computes
 # the loss and the gradients there (`propagate`), and gets new weights (`update`). Two rules make a step
-# exact whoever computes it: losses and gradients are *sums* over the targets, never means, for hyrt divides
-# once by all targets of a step; and equal steps give equal bits.
+# exact, whichever device computes it. Losses and gradients are *sums* over the targets, never means,
+# because hyrt divides once by the number of all targets of a step. And equal steps give equal bits.
 #
 # The imaginary processor runs torch, so that the page works everywhere. A real one would copy in `transfer`
 # and call its own kernels in `propagate`.
@@ -107,9 +107,9 @@ class DemoDevice:
 # ## Is it right?
 #
 # The suite builds small graphs, computes each step with dense matrices in float64, and compares loss and
-# gradients. It also tries what goes wrong in practice: two threads at once, steps without targets, calls
-# after a fault and after `close`, memory that is not given back. It takes about half a minute; this page
-# runs the checks whose names contain certain words, and you run all of them without `only`.
+# gradients. It also tests what often goes wrong in practice: two threads at once, steps without targets,
+# calls after a fault and after `close`, and leaks of memory. All checks take about half a minute. This page
+# runs only those whose names contain certain words; leave out `only` to run all.
 
 from hyrt.testing import check_device
 
@@ -167,7 +167,7 @@ except ConformanceError as error:
 #     demo = "my_package:DemoDevice"
 #
 # After `pip install`, `hyrt devices` lists `demo:0`, and `hyrt run --devices cpu,demo:0` trains with both.
-# [Writing a device backend](../docs/backends.md) has what else a device may do: sample, keep rows, train
-# whole graphs in chunks.
+# [Writing a device backend](../docs/backends.md) explains what else a device may do: sample, keep rows,
+# train whole graphs in chunks.
 
 assert "gradient" in noticed

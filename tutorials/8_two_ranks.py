@@ -1,17 +1,16 @@
 """
 # Two ranks on a laptop
 
-Several machines train one model together: each has a part of the graph, and a process there, called a rank.
-Two ranks on one computer do the same, so everything can be tried before there are two machines. The losses
-are those of a single process.
+Several machines train one model together: each machine has a part of the graph and runs one process, called
+a rank. Two ranks on one computer work the same way, so you can try everything before you have two machines.
+The losses are those of a single process.
 """
 
 # %%
 # ## Cut the graph into parts
 #
-# Each rank reads the features of its own part alone, and asks the other one for rows that it lacks. So
-# parts with few edges between them are good parts; METIS finds such parts (`pip install
-# "hyrt[partition]"`).
+# Each rank reads only the features of its own part, and asks the other rank for the rows that it lacks. So
+# good parts have few edges between them; METIS finds such parts (`pip install "hyrt[partition]"`).
 
 import json
 import os
@@ -39,8 +38,8 @@ command("hyrt", "partition", "--data", "cora", "--parts", "2", "--output", "part
 # %%
 # ## Train on both
 #
-# torchrun, which comes with torch, starts the ranks and lets them find each other. On several machines, the
-# same command is given on each with `--nnodes` and `--rdzv-endpoint` ([Several
+# torchrun, which comes with torch, starts the ranks and lets them find each other. On several machines,
+# give the same command on each of them, with `--nnodes` and `--rdzv-endpoint` ([Several
 # machines](../docs/distributed.md)).
 
 command(
@@ -51,7 +50,7 @@ command(
 
 # %%
 # In every step the ranks add up their gradients, divide them once by all targets, and make the same update.
-# So nothing that is learned depends on how many ranks there are.
+# So the number of ranks does not change what is learned.
 #
 # ## The same in one process
 #
@@ -84,9 +83,9 @@ for purpose, size_bytes in sorted(sent.items(), key=lambda each: -each[1]):
         print(f"{purpose:12} {size_bytes / 2**20:8.2f} MiB")
 
 # %%
-# On a graph as small as Cora the gradients are the largest part. On large graphs it is the rows;
-# `distributed.strategy` chooses what travels instead, and `hyrt predict --ranks 4 --network 10gbit` says
-# how long that would take.
+# On a graph as small as Cora, gradients are the largest part of what is sent. On large graphs, feature rows
+# are. `distributed.strategy` can choose to send other things instead, and `hyrt predict --ranks 4 --network
+# 10gbit` says how long each strategy would take.
 
 assert difference < 1e-4, difference
 assert sent["gradients"] > sent["rows"] > 0

@@ -1,16 +1,18 @@
 """
 # Which papers will cite each other?
 
-A link predictor learns from the links that are there which ones are missing: friends, purchases, citations.
-This page hides a tenth of Cora's citations and finds them among pairs of papers that do not cite each other.
+A link predictor learns from known links, such as friendships, purchases or citations, which links are
+missing. This page hides a tenth of Cora's citations and finds them among pairs of papers that do not cite
+each other.
 """
 
 # %%
 # ## Train
 #
-# `train.objective` says what is learned. hyrt holds citations out by itself, and draws pairs without a
-# citation to compare with. A model gives each paper a row of numbers, an *embedding*, and the score of a pair
-# is the product of both. The labels of the papers are not looked at.
+# `train.objective=links` trains a link predictor. hyrt hides some citations for the tests by itself, and
+# draws pairs without a citation to compare with. The model gives each paper a row of numbers, its
+# *embedding*, and the score of a pair is the dot product of the two embeddings. The labels of the papers
+# are not used.
 
 import hyrt
 from hyrt.observe.events import Evaluated
@@ -28,8 +30,8 @@ metrics = result.metrics["test"]
 # ## How good is it?
 #
 # The ROC AUC is the chance that a hidden citation scores above a pair without one: 0.5 is a guess, 1 is
-# perfect. Ranks are harder: one end of each hidden citation is replaced by a hundred other papers, and
-# `hits@10` tells how often the true one is among the best ten.
+# perfect. Ranking is harder: one end of each hidden citation is replaced by a hundred other papers, and
+# `hits@10` tells how often the true paper is among the ten best.
 
 print(f"ROC AUC {metrics['roc_auc']:.3f}")
 for name in ("hits@1", "hits@10", "hits@50"):

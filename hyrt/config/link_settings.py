@@ -17,24 +17,24 @@ def _number_or_all(value: object) -> object:
 
 class LinksConfig(Section):
     relation: str | None = None
-    """Of typed graphs, the relation whose edges are predicted: its name, or `author/writes/paper` where
-    several have one name. Need not be given where there is only one."""
+    """For typed graphs, the relation whose edges are predicted: its name, or `author/writes/paper` if several
+    have that name. Not needed if there is only one relation."""
     split: str = "random"
     """Which edges are held out for evaluations: `random`; `time`, the latest ones by `times`; or a `.npz`
     file of pairs of vertices: `val` and `test`, and optionally `train`, `train_neg`, `val_neg` and
     `test_neg`."""
     times: str | None = None
-    """With `split=time`, a `.npy` file of a number for each edge, in the order of the dataset's edges."""
+    """With `split=time`, a `.npy` file with a number for each edge, in the order of the dataset's edges."""
     val: Fraction = 0.05
     """The part of the links that are validation links."""
     test: Fraction = 0.1
     """The part of the links that are test links."""
     supervision: Fraction = 0.0
-    """The part of the other links that are trained on and then carry no messages; the rest only carry
-    messages. With 0, every link does both."""
+    """The part of the training links that are predicted and carry no messages; the rest only carry messages.
+    With 0, every training link does both."""
     exclude: Literal["both", "edges", "none"] | None = None
-    """Which edges carry no messages in a step: `edges` leaves out those of its links, `both` their reverse
-    edges, too, and `none` leaves out none. By default `both`; with `--full-graph`, whose steps train all
+    """Which edges carry no messages in a step. `edges` leaves out the edges of its links, `both` also their
+    reverse edges, and `none` leaves out none. By default `both`; with `--full-graph`, whose steps train all
     links, `none`."""
     negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
     """How pairs that are no links are drawn in training. Each replaces one end of a link: `uniform` by any
@@ -57,8 +57,8 @@ class LinksConfig(Section):
         WithJsonSchema({"type": "integer ≥ 1 or `all`"}),
         BeforeValidator(_number_or_all),
     ] = 100
-    """How many vertices each end of a link is ranked among for the metrics `mrr` and `hits@k`: so many that
-    are drawn, or `all`. Vertices that would make a known edge do not count."""
+    """The number of drawn vertices among which each end of a link is ranked, for the metrics `mrr` and
+    `hits@k`; or `all` vertices. Vertices that would make a known edge do not count."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> LinksConfig:

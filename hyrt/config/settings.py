@@ -112,18 +112,18 @@ class DataConfig(Section):
     gives each column mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
     values are all 1) and `none` for all others."""
     rows: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
-    """The format of dense feature rows, to which they are rounded before they are used: narrow rows take less
-    memory, and fewer bytes travel to devices. `int8` has a scale for each row, `int8-columns` one for each
-    column. `stored` leaves them as the dataset has them. `auto` takes float16 or int8 where the prediction
-    for a calibrated machine is at least 3 % faster with it, and says so; the run's settings name it."""
+    """The format to which dense feature rows are rounded before they are used. Narrow rows take less memory,
+    and fewer bytes are sent to devices. `int8` has a scale for each row, `int8-columns` one for each column.
+    `stored` leaves rows as the dataset has them. `auto` takes float16 or int8 if that is predicted to be at
+    least 3 % faster on a calibrated machine; the run prints its choice and keeps it in its settings."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """How values are rounded to `int8` and `int8-columns`: to the nearest code, or to the one below or above
-    at random, from `seed`, so that the value is right in the mean."""
+    """How values are rounded to `int8` and `int8-columns`. `nearest` takes the nearest code. `stochastic`
+    takes the code below or above at random, from `seed`, so that the value is right in the mean."""
     cache: RowCacheSize | None = None
-    """The most memory of each device for rows that it keeps for the whole run, so that they are not sent to
-    it in each step: those that it is expected to need in most steps. A size, as `2GiB`, or a part of the
-    graph's rows, as `20%`; `auto` takes half of what is free, on devices with memory of their own. The
-    weights are the same. `null` keeps none."""
+    """The most memory of each device for feature rows that it keeps for the whole run, so that these are not
+    sent to it in each step. It keeps the rows that it is expected to need in most steps. Give a size such as
+    `2GiB`, or a part of the graph's rows such as `20%`; `auto` takes half of the free memory of devices with
+    memory of their own. The weights are the same. `null` keeps none."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
 
@@ -166,9 +166,9 @@ class ModelConfig(Section):
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
     `deepgcn` and `gnn-film` add it after norm and ReLU, and from the second layer on."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the model: of an installed package; `{edge_types: n}` for `ggnn` and `gnn-film`,
-    which then have a matrix for each of n types of edges; or `{out_heads: n}` for the heads of the last layer
-    of `gat`, by default as many as those of the others."""
+    """Keyword arguments for the model, such as those that a model of an installed package takes.
+    `{edge_types: n}` gives `ggnn` and `gnn-film` a matrix for each of n types of edges. `{out_heads: n}` is
+    the number of heads in the last layer of `gat`, by default as many as in the others."""
 
 
 class TrainConfig(Section):
@@ -199,18 +199,18 @@ class TrainConfig(Section):
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
     objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = BY_LABELS
-    """The objective to train for. `auto` takes what the labels call for: `classification` for a class of each
+    """The objective to train for. `auto` chooses it by the labels: `classification` for a class of each
     vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. `links` predicts edges: see `links`.
     Installed packages may declare more."""
     objective_options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the objective: `{loss: mae}` lets `regression` train for the absolute error in
-    place of the squared one."""
+    """Keyword arguments for the objective. With `{loss: mae}`, `regression` trains for the absolute error
+    instead of the squared error."""
     class_weights: Annotated[Literal["none", "balanced"] | list[float], BeforeValidator(_class_weights)] = (
         "none"
     )
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
-    training targets, and a label of 0 and 1 where it is 1 by how many lack it for each that has it; or a list
-    of a number for each."""
+    training targets; for labels of 0 and 1, it weights each 1 by the number of targets with 0 divided by the
+    number with 1. Or give a list with a number for each class or label."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
     """The part of each target's label that is spread evenly over all classes in training. Evaluations,
     including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
@@ -271,7 +271,7 @@ class TrainConfig(Section):
 class EvaluateConfig(Section):
     every: Index | None = None
     """The number of epochs between evaluations; 0 evaluates only at the end. By default 1; with
-    `--full-graph`, whose epochs are one step, as many as give at most 100 evaluations in the run."""
+    `--full-graph`, whose epochs are one step, so many that a run has at most 100 evaluations."""
     mode: Literal["full", "sampled"] = "full"
     """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
     uniformly with `sampler.fanout`, whichever kind of sampler trains."""
@@ -308,8 +308,8 @@ class RuntimeConfig(Section):
     stall_timeout_s: Positive = 120.0
     """Fail the run if nothing has moved for this many seconds."""
     trace: bool = False
-    """Whether to write trace.json.gz into the run folder, however the run ends: what every thread and device
-    queue did and when, for ui.perfetto.dev. `--trace` sets this."""
+    """Whether to write trace.json.gz into the run folder, however the run ends. It shows what every thread
+    and device queue did and when, at ui.perfetto.dev. `--trace` sets this."""
     trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
     """The most events that the trace keeps for each track, which bounds its memory. It keeps the newest
     events, and says how many it dropped."""
@@ -317,28 +317,28 @@ class RuntimeConfig(Section):
 
 class FullGraphConfig(Section):
     host_memory: Bytes | None = None
-    """For `--full-graph`, the most host memory that the matrices of a step may take, as `512MiB` or `1.5GiB`;
-    those beyond it live in a file in the run folder (without one, in the system's folder for temporary
-    files), which is gone when the run ends. The results are the same. `null` is no limit."""
+    """For `--full-graph`, the most host memory that the matrices of a step may take, such as `512MiB` or
+    `1.5GiB`. Matrices beyond it are in a file in the run folder (without one, in the system's folder for
+    temporary files), which is gone when the run ends. The results are the same. `null` sets no limit."""
     device_memory: Bytes | None = None
     """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`,
-    `cpu`) may use. `null` is what the device has; a graph that fits it is not cut then."""
+    `cpu`) may use. `null` takes all that the device has; then a graph that fits is not cut."""
     chunks: Index = 0
     """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
-    into; edges are cut into P x P chunks. 0 is the least number that fits the device's memory. On several
-    ranks, it is the vertices of each rank that are cut into P."""
+    into; edges are cut into P x P chunks. 0 takes the least number that fits the device's memory. On several
+    ranks, each rank cuts its own vertices into P intervals."""
     order: Literal["column-row", "row-column"] = "column-row"
     """The order of the chunks. `column-row` goes by destinations forward and by sources backward, so that
     sums stay on the device until they are complete. `row-column` is the other way round, for comparison."""
     in_flight: Annotated[int, Field(ge=0, le=64), NoTruth] = 0
     """How many chunks a device holds at once: the next ones are copied while one is computed. 1 copies and
-    computes by turns. 0 is 1 on devices that read the host's memory in place, and 2 on others. The bits of
+    computes in turn. 0 means 1 on devices that read the host's memory in place, and 2 on others. The bits of
     the result do not depend on it."""
     filter_below: Annotated[float, Field(ge=0, le=1), NoTruth] | None = None
     """If a chunk uses less than this fraction of the rows of an interval, the CPU picks out the used ones and
     only these are copied to the device. 0 copies all rows. `null` chooses the fraction below which that saves
-    time at the rates of the CPU and of the device's link, which the run measures; nothing is picked out for
-    devices that read the host's memory in place. The bits of the result do not depend on it."""
+    time, from the rates of the CPU and of the device's link, which the run measures. Nothing is picked out
+    for devices that read the host's memory in place. The bits of the result do not depend on it."""
 
     @property
     def chunk_settings(self) -> list[str]:
@@ -356,8 +356,8 @@ class BalanceConfig(Section):
     policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
     """How targets and threads move while the run goes on. `static` keeps them where they are. `bottleneck`
     moves a few at a time to relieve the slowest stage. `model` fits the performance model to the latest steps
-    and moves to the assignment that it finds best. `auto` is `static` if `split` or shares of devices are
-    given, a device is simulated or steps are of the whole graph, and `model` otherwise."""
+    and moves to the assignment that it finds best. `auto` means `static` if `split` or shares of devices are
+    given, if a device is simulated, or with `--full-graph`; otherwise it means `model`."""
     predict: bool = True
     """Whether to predict the run before it starts, and to start from the predicted split and threads unless
     the settings give them. Needs `hyrt calibrate`."""
@@ -365,12 +365,13 @@ class BalanceConfig(Section):
 
 class DistributedConfig(Section):
     strategy: Literal["model-centric", "p3", "naive-migration", "hopgnn", "home", "local"] = "home"
-    """Which rank trains which target where `torchrun` has started several, and what travels for it: see
-    docs/distributed.md. `home` trains each target on the rank that has its features. The weights are the same
-    up to rounding with all but `local`, which draws targets from each part and so trains something else."""
+    """Which rank trains which target if `torchrun` has started several ranks, and what is sent for it: see
+    docs/distributed.md. `home` trains each target on the rank that has its features. All strategies but
+    `local` give the same weights up to rounding. With `local`, each rank draws targets from its own part, so
+    the mini-batches are other ones."""
     time_steps: Count | None = None
     """The number of time steps into which `hopgnn` divides a step, at most the number of ranks. By default it
-    starts with that, and merges one after each epoch as long as epochs get faster."""
+    starts with the number of ranks, and has one fewer after each epoch as long as epochs get faster."""
     pre_gather: bool = True
     """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
     shares: Annotated[
@@ -378,28 +379,29 @@ class DistributedConfig(Section):
         WithJsonSchema({"type": "list of numbers > 0, `measured` or `null`"}),
         BeforeValidator(_rank_shares),
     ] = None
-    """In which parts `home` gives the ranks targets, one number for each rank, such as `2,1,1`. `measured`
-    begins with equal parts, and from the third epoch on gives slow ranks less, as long as epochs get faster;
-    the last bits of the weights then differ from run to run. With `null` parts are equal."""
+    """The shares of the targets that `home` gives to the ranks, one number for each rank, such as `2,1,1`.
+    `measured` begins with equal shares, and gives slow ranks less from the third epoch on, as long as epochs
+    get faster; the last bits of the weights then differ from run to run. With `null`, shares are equal."""
     cache: CacheSize | None = None
-    """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%`
-    of the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs
-    `sampler.kind=neighbor`. `null` keeps none."""
+    """The most memory for rows of other ranks that each rank fetches once and keeps, such as `2GiB`, or `20%`
+    of the graph's rows. It keeps the rows that it is expected to need in most steps. The weights are the
+    same. Needs `sampler.kind=neighbor`. `null` keeps none."""
     wire: Literal["float32", "float16", "bfloat16"] = "float32"
     """The type of the values of dense float32 rows that ranks send each other. `float16` and `bfloat16` halve
-    their bytes; rows of other ranks are rounded then, which changes training a bit."""
+    their bytes. Rows of other ranks are then rounded, which changes training slightly."""
     algorithm: Literal["auto", "1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
-    """How ranks multiply with `--full-graph`. `1d`: each has a part of the rows, and gets those rows of other
-    parts that its edges name. `1.5d`: ranks form a grid of `replication` columns, and each column computes a
-    part of every product. `oblivious` sends all rows, needed or not: it is there to be compared with. `auto`
-    takes what the cost model says is fastest on the network, which is measured at the start."""
+    """How ranks multiply with `--full-graph`. With `1d`, each rank has a part of the rows, and receives those
+    rows of other parts that its edges need. With `1.5d`, ranks form a grid of `replication` columns, and each
+    column computes a part of every product. `1d-oblivious` and `1.5d-oblivious` send all rows, needed or not,
+    for comparison. `auto` takes what the cost model predicts to be fastest on the network, which is measured
+    at the start."""
     replication: Count | None = None
-    """How many ranks have each part with `algorithm=1.5d`: there are that many times fewer parts than ranks.
-    By default 2."""
+    """The number of ranks that have each part with `algorithm=1.5d`; the number of parts is the number of
+    ranks divided by it. By default 2."""
     network: str | None = None
-    """What joins the ranks, for the prediction of a run before it starts: `10gbit` and the like, or the file
-    that `hyrt calibrate --network` wrote. With `null` it is what `algorithm=auto` measures at the start;
-    otherwise nothing is predicted."""
+    """The network between the ranks, for the prediction of a run before it starts: `10gbit` and the like, or
+    the file that `hyrt calibrate --network` wrote. With `null`, the run uses what `algorithm=auto` measures
+    at the start; without that, nothing is predicted."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
 
@@ -502,8 +504,8 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     loggers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], Listed] = Field(default=[])
-    """The programs that the run is logged for, beside its own folder: `tensorboard` and `wandb` (offline) in
-    the run folder, `mlflow` in the current folder or where its environment variables say."""
+    """Other programs that also get a log of the run: `tensorboard` and `wandb` (offline), in the run folder;
+    `mlflow`, in the current folder or at the place that its environment variables name."""
 
     @model_validator(mode="before")
     @classmethod

@@ -28,14 +28,14 @@ class NeighborSettings(SamplerSettings):
     are the same."""
 
     degrees: Literal["full", "sampled"] = "full"
-    """The degrees that GCN normalises by: `full`, those of the graph, so that sampled sums are unbiased; or
-    `sampled`, at most the fan-out of the layer, which is biased, less noisy, and closer to what GCNs over
-    sampled subgraphs do elsewhere. Evaluations use those of the graph."""
+    """The degrees by which GCN normalises. `full` takes those of the graph, so that sampled sums are
+    unbiased. `sampled` takes at most the fan-out of the layer, which is biased, less noisy, and closer to
+    other libraries' GCNs over sampled subgraphs. Evaluations use the degrees of the graph."""
 
     relation_fanout: dict[str, Annotated[int, NoTruth] | list[Annotated[int, NoTruth]]] = Field(default={})
-    """Of typed graphs, fan-outs for some relations in place of `sampler.fanout`, such as `{writes: 5, cites:
-    [10, 5]}`: one number, or one for each layer, starting with the targets' layer. Where several relations
-    have one name, `author/writes/paper` means one of them."""
+    """On typed graphs, fan-outs for some relations in place of `sampler.fanout`, such as `{writes: 5, cites:
+    [10, 5]}`: one number, or one for each layer, starting with the targets' layer. If several relations have
+    the same name, write `author/writes/paper` for one of them."""
 
     def check(self, layers: int) -> None:
         super().check(layers)

@@ -50,8 +50,9 @@ class SamplerSettings(Section):
     declare more."""
     fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
-    neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, since deep models
-    reach far with few. Kinds that draw no neighbours by layer use it for `evaluate.mode=sampled`."""
+    neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, because deep
+    models reach many vertices even with few neighbours. Kinds that draw no neighbours by layer use it for
+    `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
         """The fan-out of each layer, the targets' first."""

@@ -229,13 +229,13 @@ def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOpt
     rule = ROW_RULES.get(train.optimizer)
     if rule is None:
         raise ConfigError(
-            f"train.optimizer={train.optimizer} has no rule for learned rows, of which a step changes those "
-            f"that it reads: give one of {', '.join(ROW_RULES)}"
+            f"train.optimizer={train.optimizer} has no rule for learned rows, which only change in steps "
+            f"that read them: give one of {', '.join(ROW_RULES)}"
         )
     moving = [name for name in ("momentum", "amsgrad", "maximize") if train.optimizer_options.get(name)]
     if moving:
         raise ConfigError(
-            f"train.optimizer_options has {moving[0]}, which learned rows have no rule for: omit it"
+            f"train.optimizer_options has {moving[0]}, for which learned rows have no rule: omit it"
         )
     known = inspect.signature(rule).parameters
     options = {name: value for name, value in train.optimizer_options.items() if name in known}

@@ -311,7 +311,7 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
 
 def test_what_the_package_shows_of_itself() -> None:
     shown = [name for name in dir(hyrt) if not name.startswith("_")]
-    functions = ["from_pyg", "load", "load_run", "nn", "ops", "save", "train"]
+    functions = ["from_dgl", "from_pyg", "load", "load_run", "nn", "ops", "save", "train"]
     assert shown == ["Config", "Graph", "TrainResult", "TrainedRun", *functions]
     assert set(hyrt.__all__) <= set(dir(hyrt))
     assert all(getattr(hyrt, name).__doc__ for name in shown)

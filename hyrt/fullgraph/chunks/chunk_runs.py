@@ -163,7 +163,7 @@ class ChunkRuns:
                 self._least = 2 * grid.vertices.num
                 if begun and batch.whole is not None and batch.whole.is_shared:
                     raise DeviceOutOfMemory(
-                        f"{error} in a step of several ranks, none of which can compute it again alone",
+                        f"{error} in a step of several ranks: one rank alone cannot repeat the step",
                         remedy=f"give fullgraph.chunks={self._least}",
                     ) from error
 

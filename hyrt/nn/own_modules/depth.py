@@ -6,12 +6,12 @@ import torch
 
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
-from hyrt.nn.own_modules.pyg_stack import PygStack
+from hyrt.nn.own_modules.conv_stack import ConvStack
 
 
 def depth_of(module: torch.nn.Module) -> int | None:
     """The layers of a stack of layers or convolutions; None for a module of another class."""
-    if isinstance(module, PygStack):
+    if isinstance(module, ConvStack):
         return len(module.convs)
     return module.architecture.layers if isinstance(module, GNN) else None
 

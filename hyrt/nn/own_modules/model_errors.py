@@ -48,6 +48,12 @@ _REMEDIES = (
         "def forward(self, blocks, x)",
     ),
 )
+# What Python says of a module that takes hyrt's blocks for those of another library.
+_OF_FOREIGN_BLOCKS = (
+    r"'(Tensor)?Block' object has no attribute",
+    "hyrt gives blocks of its own: give hyrt.from_dgl(model) for DGL's, or take the edges from "
+    "block.edge_index(), as PyG has them",
+)
 # What Python raises where code is wrong; a device that fails raises others.
 _OF_CODE = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
 _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
@@ -83,7 +89,8 @@ def model_errors_named(model: torch.nn.Module) -> Iterator[None]:
         if not place:
             raise
         told = " ".join(describe(error).split())
-        raise UnsupportedModel(f"{type(model).__name__}{place}: {told}: mend the module there") from error
+        remedy = _OF_FOREIGN_BLOCKS[1] if re.search(_OF_FOREIGN_BLOCKS[0], told) else "mend the module there"
+        raise UnsupportedModel(f"{type(model).__name__}{place}: {told}: {remedy}") from error
 
 
 def _place(error: BaseException) -> str:

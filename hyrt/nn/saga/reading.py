@@ -259,7 +259,7 @@ def _check(node: Node, label: str) -> None:
     if node.op.startswith("call_") and node.meta["without gradient"]:
         raise UnsupportedModel(
             f"{label}: {where(node)} computes where gradients are turned off, which is not kept when the "
-            "method is read: write .detach() after what shall have none"
+            "method is read: write .detach() after each value that shall have no gradient"
         )
 
 

@@ -88,8 +88,8 @@ class LadiesSettings(SamplerSettings):
     layer_size: Count = 512
     """The number of sources that are drawn for each layer of a step, on average."""
     scale_weights: bool = True
-    """Make the weights of each vertex's drawn edges add up to its degree, as the paper does: less noise in
-    sums, and a small bias."""
+    """Make the weights of each vertex's drawn edges add up to its degree, as the paper does. This gives less
+    noise in sums, and a small bias."""
 
     @property
     def draws_whole_steps(self) -> bool:

@@ -25,10 +25,10 @@ class LaborSettings(SamplerSettings):
     """Layer-neighbour sampling: `fanout` neighbours of each vertex, as far as possible the same ones."""
 
     iterations: Annotated[int, Field(ge=0, le=20), NoTruth] = 0
-    """How often the importance of sources is raised where several vertices need them. 0, LABOR-0, gives every
-    source one random number in a layer, and each vertex the `fanout` neighbours with the least. 1 and more,
-    LABOR-1 and so on, read still fewer rows, but of more edges, which they weigh, and draw for a whole step
-    at once."""
+    """The number of rounds that compute the importance of sources. With 0 (LABOR-0), every source has one
+    random number in a layer, and each vertex keeps the `fanout` neighbours with the smallest numbers. With 1
+    and more (LABOR-1 and so on), fewer rows are read, over more edges, which have weights; the neighbours of
+    a whole step are then drawn at once."""
 
     @property
     def draws_whole_steps(self) -> bool:

@@ -22,10 +22,10 @@ class WeightedSettings(SamplerSettings):
     """`fanout` neighbours of each vertex, drawn by the weights of edges (`edge_weight` of the data)."""
 
     replacement: bool = False
-    """Draw each neighbour of a vertex anew, so that an edge may be there several times."""
+    """Draw with replacement, so that the same edge may be drawn several times."""
     scale_weights: bool = True
-    """Scale the factors of each vertex's drawn edges so that the weights add up as those of all its edges do:
-    less noise in sums, and a small bias."""
+    """Scale the factors of each vertex's drawn edges so that factors times weights add up to the sum of the
+    weights of all its edges. This gives less noise in sums, and a small bias."""
 
     @property
     def reads_edge_weights(self) -> bool:

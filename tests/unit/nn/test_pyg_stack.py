@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hyrt
 from hyrt.errors import DataError, UnsupportedModel
-from hyrt.nn.own_modules.pyg_stack import PygStack
+from hyrt.nn.own_modules.conv_stack import ConvStack
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-def stack_of(kind: str, **more: Any) -> PygStack:
+def stack_of(kind: str, **more: Any) -> ConvStack:
     torch.manual_seed(3)
     return hyrt.from_pyg(KINDS[kind](10, 8), KINDS[kind](8, 3), **more)
 

@@ -204,9 +204,7 @@ def test_without_the_package(name: str, package: str, monkeypatch: pytest.Monkey
 
 
 def test_a_training_of_python_is_logged(mlflow: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="loggers put what they need to know of a run into its folder: give folder="
-    ):
+    with pytest.raises(ConfigError, match="loggers keep the name of the run in its folder: give folder="):
         hyrt.train("synthetic:tiny", loggers=["mlflow"])
     hyrt.train(
         "synthetic:tiny",

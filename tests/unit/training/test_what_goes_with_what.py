@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dgl_stand_in import Heads, Mean, OfEdges, stand_in
 from graphs import random_graph, with_values
 from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
@@ -335,6 +337,20 @@ def convolutions(found: Cell, column: str) -> None:
         made = [pyg.GATv2Conv(*ends, edge_dim=1, add_self_loops=False) for ends in ((4, 8), (8, 3))]
         found.trains(RICH, hyrt.from_pyg(*made))
         found.refuses("edge_features", RICH, hyrt.from_pyg(pyg.SAGEConv(4, 8), pyg.SAGEConv(8, 3)))
+
+
+@cell("edges", "DGL's convolutions (`hyrt.from_dgl`)", "weights", "features")
+def convolutions_of_dgl(found: Cell, column: str) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "dgl", stand_in())
+        means = hyrt.from_dgl(Mean(4, 8), Mean(8, 3))
+        if column == "weights":
+            found.trains(WEIGHTED, means)
+            heads = hyrt.from_dgl(Heads(4, 8, 1), Heads(8, 3, 1), self_loops=True)
+            found.refuses("edge_weight", WEIGHTED, heads)
+        else:
+            found.trains(RICH, hyrt.from_dgl(OfEdges(4, 8, 1), OfEdges(8, 3, 1)))
+            found.refuses("edge_features", RICH, means)
 
 
 @cell("edges", "typed graphs", "weights", "features")

@@ -60,8 +60,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     for key in graph.edata:
         if key not in (*weights, _FEATURES, *_OWN):
             raise DataError(
-                f"{name}: edata[{key!r}]: hyrt would leave this out, as all that it reads of edges is one "
-                "weight (weight, w or edge_weight) and features (feat): to train without it, "
+                f"{name}: edata[{key!r}]: hyrt would leave this out, because it reads only one weight of "
+                "edges (weight, w or edge_weight) and their features (feat): to train without it, "
                 f"`g.edata.pop({key!r})`"
             )
     arrays = {key: _array(graph.ndata, key, name) for key in _READ}

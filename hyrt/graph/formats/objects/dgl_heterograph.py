@@ -76,8 +76,8 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         dropped = [key for key in of_edges if key not in read]
         if dropped:
             raise DataError(
-                f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, as all that it reads of edges "
-                "is one weight (weight, w or edge_weight) and feat: to train without it, "
+                f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, because it reads only one "
+                "weight of edges (weight, w or edge_weight) and feat: to train without it, "
                 f"`{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))

@@ -94,8 +94,8 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
         for key, value in held.items():
             if value is not None and key not in ("edge_index", *_WEIGHTS) and names_edges(key):
                 raise DataError(
-                    f"{NAME}: {where}.{key}: hyrt would leave this out, as all that it reads of the edges of "
-                    "HeteroData is edge_weight and edge_attr: rename it, or to train "
+                    f"{NAME}: {where}.{key}: hyrt would leave this out, because it reads only edge_weight "
+                    "and edge_attr of the edges of HeteroData: rename it, or to train "
                     f"without it, `del {where}.{key}`"
                 )
         if held.get("edge_index") is None:

@@ -8,7 +8,7 @@ from hyrt.errors import DataError, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
-from hyrt.nn.own_modules.pyg_stack import PygStack
+from hyrt.nn.own_modules.conv_stack import ConvStack
 from hyrt.nn.saga.layer import SagaLayer
 
 
@@ -32,7 +32,7 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
         If the graph has weights or features and nothing reads them.
     """
     topology, name = graph.topology, graph.name
-    if isinstance(model, PygStack):
+    if isinstance(model, ConvStack):
         model.check_edges(name, has_weights=topology.edge_weights is not None, width=_width(graph))
         return
     if not isinstance(model, GNN):
