@@ -55,7 +55,7 @@ def as_edge_features(values: Array, num_edges: int, where: str, remedy: str) -> 
     Parameters
     ----------
     values, num_edges, where, remedy
-        As for `as_weights`.
+        What messages call them, and how to leave them out, as for `as_weights`.
 
     Raises
     ------
