@@ -4,7 +4,8 @@ Configurations are drawn at random from a seed: models, widths, fan-outs, batche
 generated graphs and real ones with dense and sparse features, and the devices that were calibrated: those
 that compute on the CPU's cores only after `hyrt calibrate --all`. For each: sample a few mini-batches,
 predict the time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst
-absolute error; the exit code is 1 where the mean is above 10 % or the worst above 20 %.
+absolute error; the exit code is 1 where the mean is above 10 % or the worst above 20 %. With `--typed`,
+graphs are typed, and models are those of `hyrt calibrate --model` that go with them.
 
     python tools/predictions/validate_predictions.py --data data --seed 1 --table predictions.md
 """
@@ -39,6 +40,7 @@ REAL = (
     "minesweeper.npz",
     "tolokers.npz",
 )
+TYPED = ("synthetic:typed", "synthetic:typed,vertices=400k,features=128", "synthetic:typed,vertices=20k")
 STAGES = ("sample", "load", "propagate", "synchronize")
 
 
@@ -82,6 +84,23 @@ def draw(seed: int, count: int, devices: Sequence[str]) -> list[PredictionCase]:
     return sorted(cases, key=lambda case: case.graph)
 
 
+def draw_typed(seed: int, count: int, kinds: Sequence[str]) -> list[PredictionCase]:
+    """Configurations of typed graphs on the CPU, of some kinds of models; by graph."""
+    source = random.Random(seed)
+    cases = []
+    for _ in range(count):
+        layers, first, later = source.choice((2, 2, 3)), source.choice((5, 10, 15)), source.choice((3, 5))
+        model = {"kind": source.choice(kinds), "hidden": source.choice((32, 64, 128)), "layers": layers}
+        settings = {
+            "model": model,
+            "sampler": {"kind": "neighbor", "fanout": [first, *[later] * (layers - 1)]},
+            "data": {"batch_size": source.choice((128, 256, 512, 1024))},
+            "devices": ["cpu"],
+        }
+        cases.append(PredictionCase(source.choice(TYPED), ("cpu",), settings))
+    return sorted(cases, key=lambda case: case.graph)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,6 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of a run that count, about")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case; the middle one counts")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the cases to run, from 1")
+    parser.add_argument("--typed", action="store_true", help="typed graphs and their models instead")
     parser.add_argument("--table", type=Path, help="write the table here, too")
     return parser.parse_args()
 
@@ -128,6 +148,8 @@ def compared(
 def main() -> int:
     options = arguments()
     prepare_process()
+    from hyrt_perfmodel.workloads.typed_workload import TYPED_KINDS
+
     from hyrt.graph.source import open_graph
     from hyrt.predict.calibrate.store import kept
 
@@ -147,7 +169,16 @@ def main() -> int:
     print("\n".join(lines))
     errors = []
     opened = ("", None)
-    for number, case in enumerate(draw(options.seed, options.cases, devices), 1):
+    cases = draw(options.seed, options.cases, devices)
+    if options.typed:
+        kinds = [kind for kind in TYPED_KINDS if kind in calibration.platform.host.models]
+        if not kinds:
+            print(
+                f"no model of typed graphs was measured: run `hyrt calibrate --model {','.join(TYPED_KINDS)}`"
+            )
+            return 2
+        cases = draw_typed(options.seed, options.cases, kinds)
+    for number, case in enumerate(cases, 1):
         if options.only and number not in options.only:
             continue
         source = str(options.data / case.graph) if case.graph.endswith(".npz") else case.graph

@@ -371,9 +371,9 @@ def _measure_trainer(
         # Of the CPU, one thread first: what waking others costs is in no figure then.
         of_one = 1 if info.kind == "cpu" else threads
         typed = find_model(kind).typed
-        probes: Sequence[Probe] = TYPED_PROBES if typed else PROBES
+        probes = (TYPED_PROBES,) if typed else ()
         several: Sequence[Probe] = TYPED_SHARED_PROBES if typed else SHARED_PROBES
-        measured = measure_kind(backend, there, of_one, kind, graph, probes)
+        measured = measure_kind(backend, there, of_one, kind, graph, *probes)
         if not measured:
             continue
         fit = fit_trainer(measured)

@@ -27,7 +27,7 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import attention
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.typed.typed_input import TypedInput
+from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import LARGE, SMALL, Timing, sparse_features, summarize
@@ -273,7 +273,7 @@ def _input_bytes(batch: MiniBatch) -> float:
         inputs = inputs.values
     if isinstance(inputs, TypedInput):
         return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
-    if inputs is None or isinstance(inputs, InPlace | SparseRows):
+    if inputs is None or isinstance(inputs, InPlace | TypedInPlace | SparseRows):
         return 0.0  # No link carries them: who takes sparse rows reads them where they are.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
