@@ -31,6 +31,10 @@ class Interrupted(KeyboardInterrupt):
         raise cls
 
 
+class StepStopped(BaseException):
+    """A run is asked to stop, and what is done of the step that is under way is kept: nothing has failed."""
+
+
 class HyrtError(Exception):
     """Root of every error a user of hyrt may want to catch."""
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.device.capabilities import (
     KeepsHostBudget,
+    KeepsSteps,
     Resizable,
     ScoresVertices,
     SharesColumns,
@@ -25,6 +26,7 @@ from hyrt.device.host_model import HostModel
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import can_take_apart
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import shared_cores, vector_instructions
 from hyrt.machine.workers import Watch, Workers
@@ -60,6 +62,7 @@ class CpuDevice(
     TellsGradients,
     ScoresVertices,
     KeepsHostBudget,
+    KeepsSteps,
     SharesColumns,
     SharesLoops,
     Watchable,
@@ -79,6 +82,7 @@ class CpuDevice(
         self._objective: Objective = Classification()
         self._health = Health(info.name)
         self._budget = HostBudget()
+        self._keeper: StepKeeper | None = None
         # Where other devices compute columns of a whole graph, too.
         self._shared: HostRoom | None = None
         self._staged = HostStaged()
@@ -113,6 +117,9 @@ class CpuDevice(
     def take_host_budget(self, budget: HostBudget) -> None:
         self._budget = budget
 
+    def take_step_keeper(self, keeper: StepKeeper) -> None:
+        self._keeper = keeper
+
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
             refuse_batch_statistics(model, self.info.name)
@@ -121,7 +128,8 @@ class CpuDevice(
                     f"{type(model).__name__} on {self.info.name} computes the whole graph at once, in "
                     "memory: omit fullgraph.host_memory, or train a model of hyrt.nn"
                 )
-            self._model = HostModel(model, self._workers, self._budget)
+            told = {"devices": [self.info.name]}
+            self._model = HostModel(model, self._workers, self._budget, self._keeper, told)
         self.update(parameters)
 
     def resize(self, threads: int) -> None:

@@ -51,6 +51,8 @@ _LEAST_EPOCHS, _LEAST_STEPS = 5, 400
 # Of the whole graph, whose epochs may take milliseconds: so that neither takes longer than the steps.
 _MOST_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
+# Between two writings of what is done of a step pass so many times as long as one takes.
+_PER_WRITING = 20.0
 # Settings of `fullgraph` for devices that train in chunks.
 _OF_CHUNKS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
 # Strategies under which no input row travels.
@@ -469,6 +471,13 @@ class CheckpointConfig(Section):
     keep: Count = 3
     """The number of newest checkpoints to keep. Each also has the weights of the best evaluation so far."""
 
+    def is_due_within(self, seconds: float, took_s: float) -> bool:
+        """Whether what is done of a step is kept, so many seconds after the last checkpoint.
+
+        `took_s` is how long that took the last time.
+        """
+        return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _PER_WRITING * took_s)
+
     def is_due(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
         """Whether one follows an epoch, counted from 1, so many seconds after the last one."""
         if self.every_epochs is None:
@@ -604,8 +613,19 @@ class Config(Section):
         """Fan-out of each layer, the targets' first."""
         return self.sampler.fanouts(self.model.layers)
 
-    def _check_whole_graph(self, *, any_fanout: bool) -> None:
-        """Refuse what would have no effect where each step is the whole graph."""
+    def _check_whole_graph(self, *, any_fanout: bool, was_started: bool) -> None:
+        """Refuse what would have no effect where each step is the whole graph.
+
+        Runs of earlier versions were started with some of it.
+        """
+        runtime, defaults = self.runtime, RuntimeConfig.model_fields
+        for name in ("depth", "pipelined"):
+            value = getattr(runtime, name)
+            if value != defaults[name].default and not was_started:
+                raise ValueError(
+                    f"runtime.{name}={str(value).lower()} has no effect with sampler.kind="
+                    f"{self.sampler.kind}, whose stages and steps follow each other: omit it"
+                )
         kind, draws = f"sampler.kind={self.sampler.kind}", self.evaluate.mode == "sampled"
         if self.balance.policy in ("bottleneck", "model"):
             raise ValueError(
@@ -643,7 +663,9 @@ class Config(Section):
         if self.sampler.whole_graph:
             # A module of the user's own gets as many blocks as there are fan-outs; and what a run was started
             # with is not to be refused.
-            self._check_whole_graph(any_fanout=info.context in (OWN_MODEL, LENIENT))
+            self._check_whole_graph(
+                any_fanout=info.context in (OWN_MODEL, LENIENT), was_started=info.context is LENIENT
+            )
         else:
             self._check_no_whole_graph()
         with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom
     from hyrt.fullgraph.host_budget import HostBudget
     from hyrt.fullgraph.saga.chunked_loops import LoopMember
+    from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
     from hyrt.graph.cached.cached_rows import Rows
     from hyrt.graph.graph import Graph
     from hyrt.machine.workers import Watch
@@ -173,6 +174,18 @@ class RunsChunks(ABC):
         """Into how many intervals the vertices of the last step were cut; None where it was not cut."""
 
 
+class KeepsSteps(ABC):
+    """Keeps what is done of a step over a whole graph, and goes on from there."""
+
+    @abstractmethod
+    def take_step_keeper(self, keeper: StepKeeper) -> None:
+        """Hand what is done of steps to a keeper where it asks for that, from the next `load` on.
+
+        `propagate` raises `hyrt.errors.StepStopped` where the keeper ends the step. Steps of several
+        processes are not kept.
+        """
+
+
 class SharesColumns(ABC):
     """Computes columns of the chunks of a whole graph, of which other devices compute the others."""
 
@@ -257,6 +270,7 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     ScoresVertices,
     KeepsHostBudget,
     RunsChunks,
+    KeepsSteps,
     SharesColumns,
     SharesLoops,
     MadeOfDevices,

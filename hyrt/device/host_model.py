@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.own_modules.model_errors import model_errors_named
 from hyrt.nn.torch_threads import threads_for
@@ -44,9 +46,22 @@ class HostModel:
         The team of threads that computes.
     budget
         How much host memory the matrices of a whole graph may take.
+    keeper
+        Keeps what is done of a long step over a whole graph; None keeps nothing.
+    devices
+        What else the bits of such a step depend on; plain values that JSON holds.
     """
 
-    def __init__(self, model: torch.nn.Module, workers: Workers, budget: HostBudget) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        workers: Workers,
+        budget: HostBudget,
+        keeper: StepKeeper | None = None,
+        devices: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._keeper = keeper
+        self._devices = devices
         self._workers = workers
         self._budget = budget
         self._torch_threads = threads_for(model, workers.count)
@@ -150,7 +165,7 @@ class HostModel:
     def _full_step(
         self, replica: FullGraphReplica, batch: MiniBatch, objective: Objective, started: float
     ) -> StepResult:
-        sums = replica.step(batch, objective, self._workers)
+        sums = replica.step(batch, objective, self._workers, self._keeper, self._devices)
         return StepResult(
             loss_sum=sums.loss_sum,
             counts=sums.counts,

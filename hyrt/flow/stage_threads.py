@@ -98,6 +98,7 @@ class StageThreads:
         self._recent: deque[tuple[str, str, int]] = deque(maxlen=32)
         self._consumer_waits = False
         self._consumer_does = ""
+        self._moves = 0
         self._guard = NoProgressGuard(
             stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled
         )
@@ -221,5 +222,11 @@ class StageThreads:
                 busy.append(str(place))
         return busy
 
+    def moved(self) -> None:
+        """Something was done that goes through no channel; from any thread."""
+        self._moves += 1
+
     def _activity(self) -> int:
-        return sum(s.sent + s.received for s in (channel.statistics() for channel in self._channels))
+        return self._moves + sum(
+            s.sent + s.received for s in (channel.statistics() for channel in self._channels)
+        )

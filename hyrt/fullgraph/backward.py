@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.destinations import Destinations, GatheringPass
-from hyrt.fullgraph.forward import Chain, Gathered
-from hyrt.fullgraph.gradient_sums import GradientSums
+from hyrt.fullgraph.forward import Chain
+from hyrt.fullgraph.gathering import Gathered
+from hyrt.fullgraph.gradient_sums import ChunkSum, GradientSums
 from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, restore_sums
+from hyrt.fullgraph.unfinished.step_keeper import KeptStep
 from hyrt.machine.workers import Workers
 from hyrt.objective import Objective
 from hyrt.objective.objective import added
@@ -28,7 +31,7 @@ def lose(
     layer: Gathered,
     batch: MiniBatch,
     objective: Objective,
-    sums: GradientSums,
+    terms: ChunkSum,
     workers: Workers,
 ) -> tuple[float, dict[str, float]]:
     """The loss over the targets of a mini-batch, and what is counted beside it.
@@ -46,13 +49,12 @@ def lose(
         The targets with labels and weights.
     objective
         What is trained for.
-    sums
+    terms
         Takes the gradients of the last stage's parameters.
     workers
         The team of threads that computes.
     """
     stage = chain.plan.stages[-1]
-    terms = sums.of(stage.parameters)
     labels, given = torch.from_numpy(batch.labels), batch.target_weights
     weights = None if given is None else torch.from_numpy(given)
     num, rows = len(batch.targets), chain.plan.chunk_rows
@@ -80,7 +82,7 @@ def lose(
 
 def turn_back(
     chain: Chain,
-    layers: list[Gathered],
+    progress: ChainProgress,
     at: Destinations | None,
     masks: Masks,
     sums: GradientSums,
@@ -92,8 +94,8 @@ def turn_back(
     ----------
     chain
         The model over the graph.
-    layers
-        What the forward pass has kept; the last one holds gradients. All are given back.
+    progress
+        Has the layers, as the forward pass has kept them; the last one holds gradients. All are given back.
     at
         The vertices at which the last layer has gathered; None for all.
     masks
@@ -103,16 +105,30 @@ def turn_back(
     workers
         The team of threads that computes.
     """
-    for i in reversed(range(len(layers))):
-        layer = layers[i]
-        if not layer.takes_gradient:
-            chain.release(layer)
-            return
-        last = at if i == len(layers) - 1 else None
-        grads = _gather_back(chain, i, layer, last, masks, sums, workers)
-        _apply_back(chain, i, layers[i - 1] if i else None, grads, masks, sums, workers)
-        for grad in grads:
-            chain.memory.give(grad)
+    state, num = progress.state, len(chain.plan.parts)
+
+    def restore(kept: KeptStep) -> None:
+        chain.restore(progress, at, kept)
+        restore_sums(kept, sums.each)
+
+    for i in reversed(range(num)):
+        terms = sums.of(chain.gatherings[i].parameters)
+        if not progress.is_over(restore):
+            layer = state.layers.pop()
+            if not layer.takes_gradient:
+                chain.release(layer)
+                return
+            last = at if i == num - 1 else None
+            state.grads = _gather_back(chain, i, layer, last, masks, terms, workers)
+            progress.ended()
+        terms = sums.of(chain.plan.stages[i].parameters)
+        if not progress.is_over(restore):
+            before = state.layers[i - 1] if i else None
+            _apply_back(chain, i, before, state.grads, masks, terms, workers)
+            for grad in state.grads:
+                chain.memory.give(grad)
+            state.grads = ()
+            progress.ended()
 
 
 def _apply_back(
@@ -121,12 +137,11 @@ def _apply_back(
     layer: Gathered | None,
     grads: tuple[Array, ...],
     masks: Masks,
-    sums: GradientSums,
+    terms: ChunkSum,
     workers: Workers,
 ) -> None:
     """Take gradients of what stage i made to what it was given of `layer`, and to its parameters."""
     stage = chain.plan.stages[i]
-    terms = sums.of(stage.parameters)
 
     def work(start: int, stop: int) -> None:
         # What the forward pass did not keep is computed again.
@@ -150,7 +165,7 @@ def _gather_back(
     layer: Gathered,
     at: Destinations | None,
     masks: Masks,
-    sums: GradientSums,
+    terms: ChunkSum,
     workers: Workers,
 ) -> tuple[Array, ...]:
     """Gradients of what the stage before layer i made; what the layer kept is given back."""
@@ -170,7 +185,7 @@ def _gather_back(
     grad = layer.values
     over = GatheringPass(workers, at, masks, accumulate=onto_own)
     of_parameters = gathering.backward(layer.messages, kept, grad, out, over)
-    sums.of(gathering.parameters).add(of_parameters)
+    terms.add(of_parameters)
     for matrix in (grad, *layer.messages, *kept[len(done) :]):
         memory.give(matrix)
     return out if onto_own or layer.own is None else (layer.own, *out)

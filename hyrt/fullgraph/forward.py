@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.destinations import Destinations, GatheringPass
-from hyrt.fullgraph.gathering import Gathering, MeetsGradient, gathering_of
+from hyrt.fullgraph.gathering import Gathered, Gathering, MeetsGradient, gathering_of
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.plan import ChainPlan
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.row_stage import Masks, Rows, RowStage, dropped_features
+from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, KeptArrays
+from hyrt.fullgraph.unfinished.step_keeper import KeptStep
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Chunk, Workers, working
 from hyrt.nn.operators.sparse import SparseRows
@@ -31,25 +31,6 @@ COLUMNS = 32
 
 Computed = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
 """What a stage was given for some rows, and what it made of them."""
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What is known of a layer whose destinations have gathered."""
-
-    values: Array
-    """[n, width] what was gathered; the backward pass overwrites it with its gradient."""
-    takes_gradient: bool
-    """Whether the gradient of `values` is needed, which may then overwrite them."""
-    messages: tuple[Array, ...] = ()
-    """Messages that the backward pass reads."""
-    kept: tuple[Array, ...] = ()
-    """What the gathering keeps for its backward pass."""
-    meet: Callable[[int, Array, Array], None] | None = None
-    """Called with a row's number, what it and the rows after it gathered and their gradient, before that
-    overwrites it."""
-    own: Array | None = None
-    """[V, in] rows that the layer was given, where the stage after it reads them; overwritten likewise."""
 
 
 class Chain:
@@ -137,7 +118,13 @@ class Chain:
         return gathered.requires_grad_(leaves and layer.takes_gradient), own
 
     def forward(
-        self, at: Destinations | None, masks: Masks | None, workers: Workers, *, keep: bool
+        self,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        keep: bool,
+        progress: ChainProgress | None = None,
     ) -> list[Gathered]:
         """Gather layer after layer, the last one where it is needed.
 
@@ -151,26 +138,49 @@ class Chain:
             The team of threads that computes.
         keep
             Whether there will be a backward pass.
+        progress
+            Where the step begins, and where it is; by default at its beginning.
 
         Returns
         -------
         The layers. Without `keep`, only the last one is of use.
         """
-        plan, layers = self.plan, []
+        plan, progress = self.plan, ChainProgress() if progress is None else progress
+        state, restore = progress.state, functools.partial(self.restore, progress, at)
         self._computed.clear()
-        messages, own = self._first_messages(masks, workers, keep=keep), None
         for i in range(len(plan.parts)):
             is_last = i == len(plan.parts) - 1
-            layer = self._gather(i, messages, own, at if is_last else None, masks, workers, keep=keep)
-            layers.append(layer)
+            if not progress.is_over(restore):
+                if i == 0:
+                    state.messages = self._first_messages(masks, workers, keep=keep)
+                where = at if is_last else None
+                layer = self._gather(i, state.messages, state.own, where, masks, workers, keep=keep)
+                state.layers.append(layer)
+                state.messages, state.own = (), None
+                progress.ended()
             if is_last:
                 break
-            stage = plan.stages[i + 1]
-            made = self._apply(stage, layer, masks, workers, keep=keep)
-            own, messages = self._sorted(stage, made)
-            if not keep:
-                self.release(layer)
-        return layers
+            if not progress.is_over(restore):
+                stage, layer = plan.stages[i + 1], state.layers[i]
+                made = self._apply(stage, layer, masks, workers, keep=keep)
+                state.own, state.messages = self._sorted(stage, made)
+                if not keep:
+                    self.release(layer)
+                progress.ended()
+        return state.layers
+
+    def restore(self, progress: ChainProgress, at: Destinations | None, kept: KeptStep) -> None:
+        """Take what an earlier process kept of a step; `at` is where its last layer gathers."""
+        arrays, state = KeptArrays.read(kept, self.memory.take), progress.state
+        last = len(self.plan.parts) - 1
+        for i, (values, takes_gradient, messages, others, own) in enumerate(arrays.layers):
+            if i == 0 and self.plan.keeps_first and not (i == last and at is not None):
+                self._first = values
+            layer = Gathered(values, takes_gradient, messages, others, own=own)
+            self._let_meet(i, layer, at if i == last else None)
+            state.layers.append(layer)
+        state.messages, state.own, state.grads = arrays.messages, arrays.own, arrays.grads
+        state.told = arrays.told
 
     def at_targets(
         self, layer: Gathered, at: Destinations | None, masks: Masks | None, workers: Workers
@@ -240,10 +250,14 @@ class Chain:
                 if message is not own:
                     self.memory.give(message)
             messages = ()
-        meet, meeting = None, self.meeting[i]
-        if kept and takes_gradient and meeting is not None:
-            meet = functools.partial(meeting.meet, messages, kept, at)
-        return Gathered(values, takes_gradient, messages, kept, meet, own)
+        layer = Gathered(values, takes_gradient, messages, kept, own=own)
+        self._let_meet(i, layer, at)
+        return layer
+
+    def _let_meet(self, i: int, layer: Gathered, at: Destinations | None) -> None:
+        meeting = self.meeting[i]
+        if layer.kept and layer.takes_gradient and meeting is not None:
+            layer.meet = functools.partial(meeting.meet, layer.messages, layer.kept, at)
 
     def _gather_first(self, workers: Workers) -> Array:
         """[V, f] what the first layer gathers of the features; computed once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,6 +40,25 @@ _WIDE = 16
 
 Gathers = Aggregation | AttentionSum | SagaSum
 """How a layer combines messages."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What is known of a layer whose destinations have gathered."""
+
+    values: Array
+    """[n, width] what was gathered; the backward pass overwrites it with its gradient."""
+    takes_gradient: bool
+    """Whether the gradient of `values` is needed, which may then overwrite them."""
+    messages: tuple[Array, ...] = ()
+    """Messages that the backward pass reads."""
+    kept: tuple[Array, ...] = ()
+    """What the gathering keeps for its backward pass."""
+    meet: Callable[[int, Array, Array], None] | None = None
+    """Called with a row's number, what it and the rows after it gathered and their gradient, before that
+    overwrites it."""
+    own: Array | None = None
+    """[V, in] rows that the layer was given, where the stage after it reads them; overwritten likewise."""
 
 
 class Gathering(Protocol):

@@ -94,6 +94,11 @@ class GradientSums:
     def __init__(self) -> None:
         self._sums: list[ChunkSum] = []
 
+    @property
+    def each(self) -> Sequence[ChunkSum]:
+        """Those that there are, in the order in which they were asked for."""
+        return self._sums
+
     def of(self, parameters: Sequence[torch.nn.Parameter]) -> ChunkSum:
         """A new sum over the chunks of a stage that reads these parameters."""
         self._sums.append(ChunkSum(parameters))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.plan import plan_chain
 from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, restore_sums
+from hyrt.fullgraph.unfinished.step_keeper import KeptStep, StepKeeper
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import InPlace
 from hyrt.nn.model import GNN
@@ -109,7 +112,14 @@ class FullGraphReplica:
         """Of these, bytes that live in a file."""
         return self._chain.memory.file_bytes
 
-    def step(self, batch: MiniBatch, objective: Objective, workers: Workers) -> StepSums:
+    def step(
+        self,
+        batch: MiniBatch,
+        objective: Objective,
+        workers: Workers,
+        keeper: StepKeeper | None = None,
+        devices: Mapping[str, Any] | None = None,
+    ) -> StepSums:
         """The loss and its gradients, summed over the targets of a mini-batch of the whole graph.
 
         Parameters
@@ -120,22 +130,65 @@ class FullGraphReplica:
             What is trained for.
         workers
             The team of threads that computes.
+        keeper
+            Keeps what is done of a long step; None keeps nothing.
+        devices
+            What else the bits of a step depend on; plain values that JSON holds.
+
+        Raises
+        ------
+        StepStopped
+            If the run is asked to stop; what is done is kept.
         """
         chain = self._chain
         masks = Masks(batch.blocks[0].seed, batch.blocks[0].step)
         if self._targets is not batch.targets:
             self._targets = batch.targets
             self._at = Destinations.of(batch.targets, self.graph.topology, turn=True)
-        layers = chain.forward(self._at, masks, workers, keep=True)
-        last, sums = layers[-1], GradientSums()
-        of_targets = chain.at_targets(last, self._at, masks, workers)
-        loss_sum, counts = lose(chain, of_targets, batch, objective, sums, workers)
-        if self._at is not None and last.own is not None:
-            assert of_targets.own is not None
-            last.own.fill(0)
-            last.own[batch.targets] = of_targets.own
-        turn_back(chain, layers, self._at, masks, sums, workers)
-        return StepSums(loss_sum, counts, sums.gradients(self.parameters))
+        sums = GradientSums()
+        progress = self._progress(batch, sums, keeper, devices or {})
+        chain.forward(self._at, masks, workers, keep=True, progress=progress)
+        state, terms = progress.state, sums.of(chain.plan.stages[-1].parameters)
+
+        def restore(kept: KeptStep) -> None:
+            chain.restore(progress, self._at, kept)
+            restore_sums(kept, sums.each)
+
+        if not progress.is_over(restore):
+            last = state.layers[-1]
+            of_targets = chain.at_targets(last, self._at, masks, workers)
+            state.told = lose(chain, of_targets, batch, objective, terms, workers)
+            if self._at is not None and last.own is not None:
+                assert of_targets.own is not None
+                last.own.fill(0)
+                last.own[batch.targets] = of_targets.own
+            progress.ended()
+        turn_back(chain, progress, self._at, masks, sums, workers)
+        assert state.told is not None
+        return StepSums(*state.told, sums.gradients(self.parameters))
+
+    def _progress(
+        self, batch: MiniBatch, sums: GradientSums, keeper: StepKeeper | None, devices: Mapping[str, Any]
+    ) -> ChainProgress:
+        """Where a step begins."""
+        plan, topology = self._chain.plan, self.graph.topology
+        # What is computed of few rows is kept besides, for such a step is short.
+        if keeper is None or plan.keeps_rows or self.graph.is_shared:
+            return ChainProgress()
+        told = {
+            "model": repr(plan.model),
+            "vertices": topology.num_vertices,
+            "edges": topology.num_edges,
+            "targets": len(batch.targets),
+            "rows at a time": plan.chunk_rows,
+            "first layer": [plan.keeps_first, plan.reads_in_place],
+            **devices,
+        }
+        kept = keeper.begun(batch.blocks[0].step)
+        if kept is not None and kept.position.plan != told:
+            kept = None
+        keeper.begins(told, kept)
+        return ChainProgress(told, sums, keeper, kept, num_halves=4 * len(plan.parts))
 
     def scores(self, vertices: Array, workers: Workers) -> NDArray[np.float32]:
         """[n, C] scores of [n] vertices, without dropout."""

@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from hyrt.errors import StageFailure
+from hyrt.errors import StageFailure, StepStopped
 from hyrt.flow.channel import Channel, ChannelClosed
 from hyrt.flow.queues import Queues
 from hyrt.flow.stage_threads import Place, StageThreads
@@ -279,7 +279,10 @@ class GuardedSteps(_ThreadedSteps):
         super().__init__(stages, steps, stall_timeout_s=stall_timeout_s, on_stall=on_stall, hooks=hooks)
         self._done: Channel[StepWork] = self._threads.channel("done", 1)
         self._next: Channel[None] = self._threads.channel("next", 1)
+        self._is_stopped = False
         self._threads.add("hyrt.steps", "sample", "cpu", self._run)
+        self.moved = self._threads.moved
+        """Called where something of a long step is done, so that it does not count as a stall."""
 
     def steps(self) -> Iterator[StepWork]:
         """The same steps as `Pipeline.steps`; the next one begins when it is asked for."""
@@ -288,6 +291,8 @@ class GuardedSteps(_ThreadedSteps):
                 with self._threads.waiting():
                     work = self._done.get()
             except ChannelClosed:
+                if self._is_stopped:
+                    raise StepStopped from None
                 raise StageFailure(f"the steps ended before step {step}: their thread has ended") from None
             yield work
             self._next.put(None)
@@ -304,7 +309,10 @@ class GuardedSteps(_ThreadedSteps):
             place.device = device
             place.at(step, stage)
 
-        for work in SerialSteps(self._stages, self._steps, at).steps():
-            self._done.put(work)
-            self._next.get()
+        try:
+            for work in SerialSteps(self._stages, self._steps, at).steps():
+                self._done.put(work)
+                self._next.get()
+        except StepStopped:
+            self._is_stopped = True
         self._done.close_sender()

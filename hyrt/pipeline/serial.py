@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
-from hyrt.errors import StageFailure, describe
+from hyrt.errors import StageFailure, StepStopped, describe
 from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.stages import Stages
 
@@ -50,6 +50,8 @@ class SerialSteps:
         ------
         StageFailure
             Naming stage, device and step.
+        StepStopped
+            If the run is asked to stop, and what is done of a step is kept.
         """
         for step in self._steps:
             with self._named("sample", "cpu", step):
@@ -109,7 +111,7 @@ class SerialSteps:
         self._at(stage, device, step)
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StepStopped):
             raise
         except BaseException as error:
             # As in the pipeline: what asks a thread to exit must not end the run as if all were well.

@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class EpochEnd:
         self._state = state
         self._run = run
         self._saved = time.perf_counter()
+        if run.unfinished is not None:
+            run.unfinished.save_whole = self.save_once
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -52,6 +55,7 @@ class EpochEnd:
         left for a resumed run, and the result is False.
         """
         config, state = self._parts.config, self._state
+        state.checkpoint = None
         epoch, loss = state.step // self._parts.steps_per_epoch, state.unevaluated
         assert loss is not None
         is_last, whole = epoch >= self._parts.epochs, config.sampler.whole_graph
@@ -115,6 +119,12 @@ class EpochEnd:
             device.update(self._parts.learner.parameters)
             return device.scores(vertices)
 
+    def save_once(self) -> Path | None:
+        """The checkpoint of this state, written now where there is none; None without a folder for them."""
+        if self._state.checkpoint is None:
+            self.save()
+        return self._state.checkpoint
+
     def save(self) -> None:
         """Write a checkpoint, where the run has a folder for them."""
         parts, step, folder = self._parts, self._state.step, self._parts.checkpoints
@@ -139,4 +149,7 @@ class EpochEnd:
             "checkpoint", step, lambda: save_checkpoint(folder, step, state, keep=keep, write=write)
         )
         self._saved = time.perf_counter()
+        self._state.checkpoint = path
+        if self._run.unfinished is not None:
+            self._run.unfinished.saved(step)
         parts.emit(Checkpointed(step=step, path=path))

@@ -26,6 +26,7 @@ from hyrt.training.compose import RunParts
 from hyrt.training.run_state import RunState
 from hyrt.training.setup import evaluation_workers
 from hyrt.training.trainers import open_trainers, refuse_global_dropout
+from hyrt.training.unfinished.unfinished_steps import UnfinishedSteps
 
 StepSource = Pipeline | GuardedSteps | SerialSteps
 """What runs the steps of a run."""
@@ -45,6 +46,8 @@ class OpenRun:
     """The threads that evaluate."""
     more_scores: set[str]
     """Is given a sentence where a module of the user's returns more scores than the objective needs."""
+    unfinished: UnfinishedSteps | None
+    """Keeps what is done of steps over a whole graph; None where nothing is kept."""
 
 
 @contextmanager
@@ -57,6 +60,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         As `open_trainers` does.
     """
     config, threads, learner = parts.config, parts.threads, parts.learner
+    is_shared = parts.shared.part.num_processes > 1
     with ExitStack() as stack:
         # The caller's generator and torch's thread count are theirs again after the run.
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -69,10 +73,13 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         more_scores: set[str] = set()
         hears = more_scores if parts.is_own_model else None
         stack.callback(check_scores(learner.model, num_scores, hears).remove)
-        if parts.shared.part.num_processes > 1:
+        if is_shared:
             refuse_global_dropout(learner.model)
         if parts.is_own_model and len(parts.found) * parts.shared.part.num_processes > 1:
             stack.callback(RefusedDraws(learner.model).remove)
+        unfinished = None
+        if parts.checkpoints is not None and config.sampler.whole_graph and not is_shared:
+            unfinished = UnfinishedSteps(parts, state, parts.checkpoints)
         trainers = stack.enter_context(
             open_trainers(
                 config,
@@ -83,7 +90,8 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
                 threads,
                 parts.warn,
                 None if parts.checkpoints is None else parts.checkpoints.parent,
-                is_shared=parts.shared.part.num_processes > 1,
+                is_shared=is_shared,
+                keeper=unfinished,
             )
         )
         hear = parts.shared.hear_gradient
@@ -122,7 +130,8 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             warm_up=parts.warm_up,
             tables=learner.tables,
         )
-        yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers, more_scores)
+        managed = _managed(parts, state, stages)
+        yield OpenRun(stages, synchronizer, managed, evaluate_workers, more_scores, unfinished)
 
 
 def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManager:
@@ -149,22 +158,25 @@ def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManage
     )
 
 
-def steps_of(parts: RunParts, stages: Stages, steps: range) -> StepSource:
+def steps_of(parts: RunParts, run: OpenRun, steps: range) -> StepSource:
     """The steps of an open run, through the pipeline or one stage after the other, as the settings say.
 
     Steps of the whole graph have nothing to overlap.
     """
-    runtime = parts.config.runtime
+    runtime, stages = parts.config.runtime, run.stages
     if not runtime.pipelined:
         return SerialSteps(stages, steps)
     if parts.config.sampler.whole_graph:
-        return GuardedSteps(
+        guarded = GuardedSteps(
             stages,
             steps,
             stall_timeout_s=runtime.stall_timeout_s,
             on_stall=parts.on_stall,
             hooks=parts.hooks,
         )
+        if run.unfinished is not None:
+            run.unfinished.on_move = guarded.moved
+        return guarded
     return Pipeline(
         stages,
         steps,

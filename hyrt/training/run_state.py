@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from statistics import median_low
 from typing import Any, Self
 
@@ -97,13 +98,15 @@ class RunState:
     """`totals` and `best`: sums over all steps, and the best evaluation."""
     torch_generator: torch.Tensor | None = None
     """The state of torch's generator to go on with; None at the start of a run."""
+    checkpoint: Path | None = None
+    """The checkpoint that holds this state; None where it has changed since."""
     balance: dict[str, Any] | None = None
     """The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none."""
 
     __repr__ = one_line
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> Self:
+    def restored(cls, kept: Mapping[str, Any], checkpoint: Path | None = None) -> Self:
         """From what `kept` gave; checkpoints of earlier versions have no totals and no assignments."""
         return cls(
             step=kept["step"],
@@ -115,6 +118,7 @@ class RunState:
             best=Best(**{each.name: kept["best"][each.name] for each in fields(Best)}),
             first_loss=kept.get("first_loss"),
             torch_generator=kept["torch_generator"],
+            checkpoint=checkpoint,
             balance=kept.get("balance"),
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyrt.errors import CheckpointError, HyrtError, StageFailure, describe
+from hyrt.errors import CheckpointError, HyrtError, StageFailure, StepStopped, describe
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep, cut_text
 from hyrt.observe.events import EpochEnded, Notice, Predicted, RunEnded
 from hyrt.pipeline.shares import StepWork
@@ -87,7 +87,7 @@ class Training:
         self._check_rows(checkpoint)
         try:
             self.parts.learner.restore(checkpoint.state)
-            self.state = RunState.restored(checkpoint.state)
+            self.state = RunState.restored(checkpoint.state, checkpoint.path)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
@@ -133,8 +133,11 @@ class Training:
             return "interrupted"
         if epoch_end.is_out_of_patience and state.step < parts.num_steps:
             return "early-stopped"
-        with steps_of(parts, run.stages, range(state.step, parts.num_steps)) as source:
-            return self._do_steps(run, source, epoch_end)
+        with steps_of(parts, run, range(state.step, parts.num_steps)) as source:
+            try:
+                return self._do_steps(run, source, epoch_end)
+            except StepStopped:
+                return "interrupted"
 
     def _begin(self, run: OpenRun) -> None:
         """Let the hooks begin, and tell what is about to be trained."""
@@ -169,7 +172,10 @@ class Training:
             summary = self._synchronize(run, source, work)
             if summary is None:
                 continue
-            times = work.times(time.perf_counter() - before)
+            seconds = time.perf_counter() - before
+            if run.unfinished is not None:
+                seconds += run.unfinished.take_seconds_before()
+            times = work.times(seconds)
             self._count(summary, times.iteration_s)
             self._watch_loss(work.step, summary.loss)
             self._tell_chunks(run, work)
@@ -215,6 +221,7 @@ class Training:
     def _count(self, summary: StepSummary, seconds: float) -> None:
         """Count a synchronized step into its epoch."""
         state = self.state
+        state.checkpoint = None
         state.step += 1
         state.epoch_s += seconds
         loss_sum, normalizer, edges = state.epoch_sums

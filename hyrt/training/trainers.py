@@ -16,6 +16,7 @@ from hyrt.device.calls import call_device, load_replica, open_device
 from hyrt.device.capabilities import (
     CachesRows,
     KeepsHostBudget,
+    KeepsSteps,
     Resizable,
     RunsChunks,
     SharesColumns,
@@ -26,6 +27,7 @@ from hyrt.device.discovery import find_device
 from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError, UnsupportedModel, listed
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for
 from hyrt.objective import Objective
@@ -115,12 +117,14 @@ def open_trainers(
     scratch: Path | None = None,
     *,
     is_shared: bool = False,
+    keeper: StepKeeper | None = None,
 ) -> Iterator[list[Trainer]]:
     """Every device with a replica of the model; closed at the end of the block.
 
     `warn` hears of a device that fails when it is closed after all else went well. `scratch` is the folder
     for what exceeds the budget of host memory; None is the system's. With `is_shared`, other processes train
-    the same steps: what can train a whole graph in chunks does.
+    the same steps: what can train a whole graph in chunks does. `keeper` keeps what is done of steps over a
+    whole graph; None keeps nothing.
 
     Raises
     ------
@@ -150,10 +154,16 @@ def open_trainers(
             _check_typed(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
+            if keeper is not None and config.sampler.whole_graph and isinstance(device, KeepsSteps):
+                device.take_step_keeper(keeper)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
-            trainer.plan = plan_input(
-                model, graph, forms, fuse=config.runtime.fuse_load, whole=config.sampler.whole_graph
-            )
+            whole, fuse = config.sampler.whole_graph, config.runtime.fuse_load
+            trainer.plan = plan_input(model, graph, forms, fuse=fuse, whole=whole)
+            if whole and not fuse and trainer.plan == plan_input(model, graph, forms, fuse=True, whole=True):
+                warn(
+                    f"runtime.fuse_load=false has no effect on {info.name} with --full-graph, where nothing "
+                    "is loaded: omit it"
+                )
             try:
                 call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
             except DeviceOutOfMemory as error:

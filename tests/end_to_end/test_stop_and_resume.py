@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,30 @@ def test_a_refused_resume_loses_nothing(tmp_path: Path, gone: str) -> None:
     (tmp_path / "kept.npz").replace(data)
     hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path)
     assert summary(run)["epochs"] == 3
+
+
+# A thousand chunks an epoch: what is stopped is in the middle of one.
+IN_CHUNKS = [
+    *("--data", "synthetic:products-s,vertices=3000", "--model", "gcn", "--full-graph", "--devices", "cpu"),
+    *("fullgraph.chunks=30", "train.epochs=9", "evaluate.every=9", "model.hidden=16", "model.dropout=0.3"),
+]
+
+
+def test_a_long_epoch_that_is_stopped_goes_on_between_its_columns(tmp_path: Path) -> None:
+    hyrt("run", *IN_CHUNKS, "--name", "whole", cwd=tmp_path)
+    run, whole = (tmp_path / "runs" / name for name in ("stopped", "whole"))
+    words: list[str | Path] = ["run", *IN_CHUNKS, "--name", "stopped"]
+    step = ""
+    while not step:
+        # One that comes between two epochs, of which there are nine, ends the run there.
+        before = last_step(run)
+        process = begin(*words, cwd=tmp_path)
+        wait_until(partial(lambda before: last_step(run) > before, before), process)
+        output, _ = stop(process, signal.SIGTERM)
+        step = output.partition("stopped in ")[2].partition(",")[0]
+        words = ["run", "--resume", run]
+    assert [file.name[-5:] for file in (run / "checkpoints").glob("unfinished-*")] == [f"{step[-1]}.npz"]
+    resumed = hyrt("run", "--resume", "runs/stopped", cwd=tmp_path)
+    assert f"continuing in {step}, in pass" in resumed.stdout
+    assert_equal_runs(run, whole)
+    assert not list((run / "checkpoints").glob("unfinished-*"))

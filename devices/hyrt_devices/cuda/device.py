@@ -21,6 +21,7 @@ from hyrt.device.capabilities import (
     ExplainsAbsence,
     GathersRows,
     KeepsHostBudget,
+    KeepsSteps,
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
@@ -32,6 +33,7 @@ from hyrt.device.host_saga import HostSaga
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.graph.cached.cached_rows import CachedRows, Rows
 from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrow_rows import NarrowRows
@@ -101,6 +103,7 @@ class TorchDevice(
     CachesRows,
     KeepsHostBudget,
     RunsChunks,
+    KeepsSteps,
     SharesColumns,
     SharesLoops,
     Traceable,
@@ -150,6 +153,7 @@ class TorchDevice(
         # None where whole graphs are not cut.
         self._chunk_options: ChunkOptions | None = None
         self._description: ModelDescription | None = None
+        self._keeper: StepKeeper | None = None
         self._chunks: TorchChunkSteps | None = None
         # Where other devices compute columns, too.
         self._shared: TorchRoom | None = None
@@ -196,6 +200,9 @@ class TorchDevice(
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
 
+    def take_step_keeper(self, keeper: StepKeeper) -> None:
+        self._keeper = keeper
+
     @property
     def num_chunks(self) -> int | None:
         if self._saga is not None:
@@ -228,7 +235,7 @@ class TorchDevice(
         workers = Workers(
             self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        return HostSaga(model, workers, [room], options, self._budget)
+        return HostSaga(model, workers, [room], options, self._budget, keeper=self._keeper)
 
     def loop_member(self, model: torch.nn.Module) -> TorchLoopRoom:
         with self._health.terminal("loop_member"):
@@ -504,7 +511,7 @@ class TorchDevice(
             described = self._health.loaded(self._description)
             options = self._chunk_options or ChunkOptions()
             self._chunks = TorchChunkSteps(
-                self._room_of(described, options.in_flight), described, options, self._budget
+                self._room_of(described, options.in_flight), described, options, self._budget, self._keeper
             )
         begun = self._driver.mark(self._compute)
         try:

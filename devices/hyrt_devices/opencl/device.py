@@ -15,6 +15,7 @@ from hyrt.device.capabilities import (
     CachesRows,
     ExplainsAbsence,
     KeepsHostBudget,
+    KeepsSteps,
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
@@ -26,6 +27,7 @@ from hyrt.device.host_saga import HostSaga
 from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import TargetKind, made_up_labels
@@ -67,6 +69,7 @@ class OpenclDevice(
     CachesRows,
     KeepsHostBudget,
     RunsChunks,
+    KeepsSteps,
     SharesColumns,
     SharesLoops,
     Traceable,
@@ -126,6 +129,7 @@ class OpenclDevice(
         # None where a whole graph is cut only if it does not fit.
         self._chunk_options: ChunkOptions | None = None
         self._budget = HostBudget()
+        self._keeper: StepKeeper | None = None
         self._chunks: ChunkSteps | None = None
         # Where the host computes vertices, and this device edges.
         self._model: HostSaga | None = None
@@ -163,6 +167,9 @@ class OpenclDevice(
 
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
+
+    def take_step_keeper(self, keeper: StepKeeper) -> None:
+        self._keeper = keeper
 
     @property
     def num_chunks(self) -> int | None:
@@ -214,7 +221,9 @@ class OpenclDevice(
             self._release_chunks()
             self._replica = self._stager = None
             options = self._chunk_options or ChunkOptions()
-            self._model = HostSaga(model, self._workers, [self._loop_room()], options, self._budget)
+            self._model = HostSaga(
+                *(model, self._workers, [self._loop_room()], options, self._budget), keeper=self._keeper
+            )
         self.update(parameters)
 
     def loop_member(self, model: torch.nn.Module) -> OpenclLoops:
@@ -335,7 +344,7 @@ class OpenclDevice(
         if self._chunks is None:
             options = self._chunk_options or ChunkOptions()
             room = self._room_of(options.in_flight)
-            self._chunks = ChunkSteps(room, self._replica, options, self._budget)
+            self._chunks = ChunkSteps(room, self._replica, options, self._budget, self._keeper)
         try:
             loss_sum, counts, gradients = self._chunks.run(batch, self._host_objective)
             chunks = self._chunks.figures()

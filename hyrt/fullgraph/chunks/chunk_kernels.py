@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -137,6 +137,18 @@ class ChunkKernels(Protocol):
         wanted
             Whether the gradient of the input is wanted: it is `result` then.
         """
+        ...
+
+    def mark(self) -> Callable[[], None]:
+        """Start what was called for until now; the result waits until that is computed."""
+        ...
+
+    def sums(self) -> list[Array]:
+        """Copies of the gradient sums since `begin`, in an order of the device's; called after `wait`."""
+        ...
+
+    def set_sums(self, sums: Sequence[Array]) -> None:
+        """Go on from gradient sums that `sums` of the same device has given, after `begin`."""
         ...
 
     def wait(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from hyrt_perfmodel.chunks.dealt_columns import least_parts
@@ -21,6 +21,8 @@ from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, asked_too_few,
 from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.unfinished.step_keeper import KeptStep, StepKeeper
+from hyrt.fullgraph.unfinished.step_progress import StepProgress
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Aggregated
 from hyrt.objective import Objective
@@ -79,6 +81,8 @@ class ChunkRuns:
         How much host memory may be used.
     shares
         How fast each of the devices is, in any unit.
+    keeper
+        Keeps what is done of a long step; None keeps nothing. Nothing is kept of a step of several processes.
     """
 
     def __init__(
@@ -88,8 +92,10 @@ class ChunkRuns:
         options: ChunkOptions,
         budget: HostBudget,
         shares: Sequence[float] = (1.0,),
+        keeper: StepKeeper | None = None,
     ) -> None:
         self._model = model
+        self._keeper = keeper
         self._rooms = rooms
         self._shares = shares
         self._options = options
@@ -144,24 +150,36 @@ class ChunkRuns:
         ------
         DeviceOutOfMemory
             If no chunks fit, or not those that were asked for.
+        StepStopped
+            If the run is asked to stop; what is done is kept.
         """
+        assert batch.whole is not None
+        keeper = None if batch.whole.is_shared else self._keeper
+        kept = None if keeper is None else keeper.begun(batch.blocks[0].step)
         if self._ready is not None:
             chunked = self._ready[0]
             if chunked.whole is not batch.whole or chunked.targets is not batch.targets:
                 self.release()
         while True:
-            grid = self._grid(batch) if self._ready is None else self._ready[0].grid
+            grid = self._grid(batch, kept) if self._ready is None else self._ready[0].grid
             begun = False
             try:
                 chunked, together = self._ready = self._ready or self._made(batch, grid)
                 begun = True
-                return chunked.step(together, batch, objective)
+                plan = self._plan(chunked)
+                if kept is not None and plan != kept.position.plan:
+                    kept = None
+                if keeper is not None:
+                    keeper.begins(plan, kept)
+                progress = StepProgress(len(self._rooms), chunked.num_passes, plan, keeper, kept)
+                return chunked.step(together, batch, objective, progress)
             except DeviceOutOfMemory as error:
                 self.release()
+                kept = None
                 if self._options.num or grid.vertices.num == grid.vertices.num_rows:
                     raise
                 self._least = 2 * grid.vertices.num
-                if begun and batch.whole is not None and batch.whole.is_shared:
+                if begun and batch.whole.is_shared:
                     raise DeviceOutOfMemory(
                         f"{error} in a step of several ranks: one rank alone cannot repeat the step",
                         remedy=f"give fullgraph.chunks={self._least}",
@@ -199,8 +217,24 @@ class ChunkRuns:
             return 0.0
         return measured_limit(kernels, sizes.vertices, given_width(self._model.layers[0]))
 
-    def _grid(self, batch: MiniBatch) -> ChunkGrid:
-        """Vertices and targets, cut as asked for, or as few times as fit every device and occupy all."""
+    def _plan(self, chunked: ChunkedReplica) -> dict[str, Any]:
+        """What the passes and the columns of a step depend on, and all bits of what they compute."""
+        return {
+            "devices": [room.name for room in self._rooms],
+            "shares": list(self._shares),
+            "order": self._options.order,
+            "intervals": chunked.grid.vertices.num,
+            "vertices": chunked.grid.vertices.num_rows,
+            "targets": chunked.grid.targets.num_rows,
+            "edges": chunked.whole.topology.num_edges,
+            "model": _told(self._model),
+        }
+
+    def _grid(self, batch: MiniBatch, kept: KeptStep | None = None) -> ChunkGrid:
+        """Vertices and targets, cut as asked for, or as few times as fit every device and occupy all.
+
+        A step of which something is kept is cut as it was before, where that fits.
+        """
         whole, topology = batch.whole, None if batch.whole is None else batch.whole.topology
         assert whole is not None
         assert topology is not None
@@ -208,6 +242,12 @@ class ChunkRuns:
         targets = np.sort(batch.targets)
         free = [room.free_bytes() for room in self._rooms]
         remote = [] if whole.gatherings is None else list(whole.gatherings.travelling.waves)
+        before = None if kept is None else kept.position.plan.get("intervals")
+        if not self._options.num and isinstance(before, int) and 0 < before <= topology.num_vertices:
+            as_before = ChunkGrid.of(topology, targets, before, hidden=hidden)
+            sizes = [room.needed_bytes(as_before.sizes) for room in self._rooms]
+            if all(size <= least for size, least in zip(sizes, free, strict=True)):
+                return as_before
         if not self._options.num:
             grid, num = None, self._least
             while grid is None or any(
@@ -230,3 +270,16 @@ class ChunkRuns:
             if needed > least:
                 raise asked_too_few(room.name, num, needed, least)
         return grid
+
+
+def _told(model: ModelDescription) -> list[Any]:
+    """What a model computes, as plain values."""
+    layers = [
+        [
+            repr(layer.aggregation),
+            [[*product.weight.shape, product.bias is not None, product.relu] for product in layer.products],
+            layer.dropout,
+        ]
+        for layer in model.layers
+    ]
+    return [model.input_dropout, layers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.fullgraph.grid.visits import Order, visits
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.unfinished.step_progress import StepProgress
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.sparse import SparseRows
@@ -32,8 +33,6 @@ from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]
 Inputs = Aggregated | InPlace | SparseRows
-Loss = Callable[[], tuple[float, dict[str, float]]]
-"""Tells the loss sum and the counts of some targets."""
 _FLOAT = np.dtype(np.float32)
 
 
@@ -145,8 +144,13 @@ class ChunkedReplica:
         self._remote: Array | None = None
         """[h, features] of remote vertices, while they are read."""
 
+    @property
+    def num_passes(self) -> int:
+        """Passes over columns that a step has, where all vertices are here."""
+        return 2 * len(self._model.layers) - 1
+
     def step(
-        self, together: Together, batch: MiniBatch, objective: Objective | None
+        self, together: Together, batch: MiniBatch, objective: Objective | None, progress: StepProgress
     ) -> tuple[float, dict[str, float]]:
         """Loss sum and counts; the kernels add up the gradients.
 
@@ -159,6 +163,8 @@ class ChunkedReplica:
             blocks.
         objective
             What the host computes of the scores; None for plain classification.
+        progress
+            Where the step begins, and where it is; it keeps nothing where other processes have vertices.
         """
         together.run(lambda _, kernels: kernels.begin(batch.blocks[0].seed, batch.blocks[0].step))
         for reader in self.readers:
@@ -168,21 +174,28 @@ class ChunkedReplica:
         gathered: list[Array] = []
         for i in range(last):
             made = self._matrix(self.grid.sources, self._widths(i)[1])
-            gathered.append(self._forward(together, i, rows, made))
+            progress.matrices[_rows_name(i + 1)] = made
+            gathered.append(self._forward(together, i, rows, made, progress))
             self._memory.give(rows)
+            progress.matrices.pop(_rows_name(i), None)
             rows = made
         grad = self._matrix(self.grid.targets, self._widths(last)[0]) if last else None
-        losses = self._last(together, last, rows, batch, objective, grad)
+        if grad is not None:
+            progress.matrices["gradient"] = grad
+        self._last(together, last, rows, batch, objective, grad, progress)
         self._memory.give(rows)
+        progress.matrices.pop(_rows_name(last), None)
         for i in reversed(range(last)):
             assert grad is not None
-            self._backward(together, i, gathered[i], grad)
+            self._backward(together, i, gathered[i], grad, progress)
             self._memory.give(grad)
+            # What the layer after this one has gathered is not needed any more, nor its gradient.
+            progress.matrices.pop("gradient" if i == last - 1 else _gathered_name(i + 1))
             grad = gathered[i] if i else None
         together.end()
         if gathered and gathered[0] is not self._first:
             self._memory.give(gathered[0])
-        told = [losses[q]() for q in range(self.grid.targets.num)]
+        told = [progress.losses[q]() for q in range(self.grid.targets.num)]
         return sum((loss for loss, _ in told), 0.0), added([counts for _, counts in told])
 
     def _widths(self, i: int) -> tuple[int, int]:
@@ -220,23 +233,31 @@ class ChunkedReplica:
         assert self._into_all is not None
         return self._into_all
 
-    def _forward(self, together: Together, i: int, rows: Array | None, made: Array) -> Array:
+    def _forward(
+        self, together: Together, i: int, rows: Array | None, made: Array, progress: StepProgress
+    ) -> Array:
         """Compute a layer that is not the last at all vertices; what it has gathered."""
         cut = self.grid.vertices
         if i == 0 and self._keeps_first:
             ready = self._aggregated if self._first is None else self._first
             if ready is not None:
                 self._first = ready
-                together.run(lambda member, kernels: self._kept(kernels, member, ready, made))
+                if ready is not self._aggregated:
+                    # A process that goes on with this step does not have it.
+                    progress.matrices[_gathered_name(i)] = ready
+                progress.run(
+                    *(together, self._columns[cut], RowChain),
+                    lambda _, kernels, mine, chain: self._kept(kernels, mine, ready, made),
+                )
                 return ready
-        gathered = self._matrix(cut, self._widths(i)[0])
+        gathered = progress.matrices[_gathered_name(i)] = self._matrix(cut, self._widths(i)[0])
 
         def done(kernels: ChunkKernels, j: int) -> None:
             if not self._adds_up:
                 kernels.get("accumulated", _part(gathered, cut, j))
             self._compute(kernels, i, "accumulated", j, made)
 
-        self._gather_into(together, i, rows, gathered, done)
+        self._gather_into(together, i, rows, gathered, done, progress)
         if i == 0 and self._keeps_first:
             self._first = gathered
             self._memory.give(self._remote)
@@ -246,10 +267,10 @@ class ChunkedReplica:
                 self._into_all = None
         return gathered
 
-    def _kept(self, kernels: ChunkKernels, member: int, ready: Array, made: Array) -> None:
+    def _kept(self, kernels: ChunkKernels, columns: Iterable[int], ready: Array, made: Array) -> None:
         """The rows that the first layer makes of what it has gathered in a step before."""
         cut = self.grid.vertices
-        for j in self._columns[cut][member]:
+        for j in columns:
             kernels.name(f"layer 1, vertices {j + 1} of {cut.num}")
             kernels.put("read", _part(ready, cut, j))
             self._compute(kernels, 0, "read", j, made)
@@ -306,12 +327,12 @@ class ChunkedReplica:
         batch: MiniBatch,
         objective: Objective | None,
         grad: Array | None,
-    ) -> dict[int, Loss]:
+        progress: StepProgress,
+    ) -> None:
         """The last layer at the targets, the losses of their intervals, and the gradient of what they have
         gathered.
         """
         cut = self.grid.targets
-        losses: dict[int, Loss] = {}
         vertices = self.whole.vertices[self._into_targets.vertices]
         labels = batch.labels[self._sorted]
         weights = None if batch.target_weights is None else batch.target_weights[self._sorted]
@@ -320,7 +341,7 @@ class ChunkedReplica:
             start, stop = cut.range(q)
             kernels.compute(i, "accumulated", vertices[start:stop])
             given = None if weights is None else weights[start:stop]
-            losses[q] = kernels.lose(labels[start:stop], given, objective)
+            progress.losses[q] = kernels.lose(labels[start:stop], given, objective)
             kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=grad is not None)
             if grad is not None:
                 kernels.get("result", _part(grad, cut, q))
@@ -328,18 +349,17 @@ class ChunkedReplica:
         if self._aggregated is None or i:
             moves = self._moves or self._travelling is not None
             moved = self._matrix(cut, self._widths(i)[0]) if moves else None
-            self._gather_into(together, i, rows, moved, done)
+            self._gather_into(together, i, rows, moved, done, progress)
             self._memory.give(moved)
-            return losses
+            return
         of_targets = self._aggregated[vertices]
 
-        def compute(member: int, kernels: ChunkKernels) -> None:
-            for q in self._columns[cut][member]:
+        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
+            for q in mine:
                 kernels.put("accumulated", _part(of_targets, cut, q))
                 done(kernels, q)
 
-        together.run(compute)
-        return losses
+        progress.run(together, self._columns[cut], RowChain, compute)
 
     def _gather_into(
         self,
@@ -348,6 +368,7 @@ class ChunkedReplica:
         rows: Array | None,
         moved: Array | None,
         done: Callable[[ChunkKernels, int], None],
+        progress: StepProgress,
     ) -> None:
         """Add up what layer i gathers, at its destinations.
 
@@ -362,18 +383,27 @@ class ChunkedReplica:
             Where other processes add to them, it has complete sums at the end.
         done
             Called with an interval when its sums are complete.
+        progress
+            Where the step is.
         """
         own, every = range(self.grid.vertices.num), range(self.grid.sources.num)
         cut = self._edges(i).destinations
         columns = self._columns[cut]
-        chain = self._chain(i, columns, every, back=False)
+
+        def begin() -> RowChain:
+            return self._chain(i, columns, every, back=False)
 
         def keep(kernels: ChunkKernels, j: int) -> None:
             assert moved is not None
             kernels.get("accumulated", _part(moved, cut, j))
 
         def gather(
-            member: int, kernels: ChunkKernels, into: Sequence[int], reads: Sequence[int], **ends: bool
+            member: int,
+            kernels: ChunkKernels,
+            into: Iterable[int],
+            reads: Sequence[int],
+            chain: RowChain,
+            **ends: bool,
         ) -> None:
             read = partial(self._read, kernels, self.readers[member], i, rows)
             chained = ChainedRows(chain, kernels, self.readers[member])
@@ -390,19 +420,22 @@ class ChunkedReplica:
                 for j in columns[member]:
                     if coming.arrived:
                         break
-                    gather(member, kernels, [j], own, ends=False)
+                    gather(member, kernels, [j], own, RowChain(), ends=False)
                     kernels.settle(_part(moved, cut, j))
                     ahead[member] += 1
 
             together.run(own_chunks)
             coming.wait()
 
-        def compute(member: int, kernels: ChunkKernels) -> None:
-            begun, others = columns[member][: ahead[member]], columns[member][ahead[member] :]
-            gather(member, kernels, begun, every[len(own) :], begins=False)
-            gather(member, kernels, others, every)
+        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
+            if ahead[member]:
+                mine = columns[member][ahead[member] :]
+                gather(
+                    member, kernels, columns[member][: ahead[member]], every[len(own) :], chain, begins=False
+                )
+            gather(member, kernels, mine, every, chain)
 
-        together.run(compute, chain.part)
+        progress.run(together, columns, begin, compute, by_column=not self._moves)
         if coming is not None and len(every) == len(own):
             coming.wait()
         if self._adds_up:
@@ -442,7 +475,9 @@ class ChunkedReplica:
         """Whether what is accumulated comes and goes."""
         return self._order == "row-column"
 
-    def _backward(self, together: Together, i: int, gathered: Array, grad: Array) -> None:
+    def _backward(
+        self, together: Together, i: int, gathered: Array, grad: Array, progress: StepProgress
+    ) -> None:
         """Take the gradient of what layer i + 1 has gathered back to what layer i has."""
         cut, edges = self.grid.sources, self._edges(i + 1)
         own = self._columns[self.grid.vertices]
@@ -451,18 +486,20 @@ class ChunkedReplica:
 
         def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None]) -> None:
             reads = range(edges.destinations.num)
-            chain = self._chain(i + 1, columns, reads, back=True)
 
-            def compute(member: int, kernels: ChunkKernels) -> None:
+            def begin() -> RowChain:
+                return self._chain(i + 1, columns, reads, back=True)
+
+            def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
                 reader, at_end = self.readers[member], partial(done, kernels)
                 chained = ChainedRows(chain, kernels, reader)
 
                 def read(j: int, useful: Array | None) -> None:
                     reader.read(kernels, _part(grad, edges.destinations, j), useful)
 
-                self._gather(kernels, i + 1, columns[member], reads, read, chained, moved, at_end, back=True)
+                self._gather(kernels, i + 1, mine, reads, read, chained, moved, at_end, back=True)
 
-            together.run(compute, chain.part)
+            progress.run(together, columns, begin, compute, by_column=not self._moves)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
             kernels.put("read", _part(gathered, cut, k))
@@ -518,7 +555,7 @@ class ChunkedReplica:
         self,
         kernels: ChunkKernels,
         i: int,
-        columns: Sequence[int],
+        columns: Iterable[int],
         reads: Sequence[int],
         read: Callable[[int, Array | None], None],
         chained: ChainedRows,
@@ -623,3 +660,13 @@ def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
     """A chunk as people read it: from its source to its destination, counted from 1."""
     source, destination = (accumulated, read) if back else (read, accumulated)
     return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"
+
+
+def _rows_name(layer: int) -> str:
+    """The rows that a layer, counted from 0, is given."""
+    return f"rows of layer {layer + 1}"
+
+
+def _gathered_name(layer: int) -> str:
+    """What a layer, counted from 0, has gathered; in the backward pass its gradient takes its place."""
+    return f"gathered by layer {layer + 1}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,13 +28,13 @@ class ChunkVisit:
     """Whether nothing will be added to it afterwards."""
 
 
-def visits(accumulated: Sequence[int], read: Sequence[int], order: Order) -> Iterator[ChunkVisit]:
+def visits(accumulated: Iterable[int], read: Sequence[int], order: Order) -> Iterator[ChunkVisit]:
     """All chunks between some intervals, each once.
 
     Parameters
     ----------
     accumulated
-        The intervals that are added to.
+        The intervals that are added to; for `row-column`, to be gone through again and again.
     read
         The intervals of the other kind.
     order

@@ -167,6 +167,16 @@ class ChunkedLoops:
         )
         return [_sum(terms) for terms in zip(*(each for each in found if each), strict=True)]
 
+    @property
+    def least(self) -> int:
+        """Into how many intervals the longer end is cut at the least; it grows with what has not fitted."""
+        return self._least
+
+    def cut_at_least(self, num: int) -> None:
+        """Cut into so many intervals or more."""
+        if num > self._least:
+            self._grow(num)
+
     def begin(self) -> None:
         """Count from here on."""
         self._rows = self._in_bytes = self._out_bytes = 0

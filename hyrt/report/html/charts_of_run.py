@@ -34,6 +34,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         for colour, name in enumerate(_keys(groups, "split"))
     ]
     metrics = _evaluated(run, _metrics(run), first_colour=1)
+    edges = "edges of all layers" if run.is_of_whole_graphs else "sampled edges"
     charts = [
         Chart(key="loss", title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
         Chart(key="metrics", title="Metrics", series=metrics, value=_score),
@@ -58,6 +59,8 @@ def charts_of(run: RunRecord) -> list[Chart]:
         *(
             Chart(key=key, title=title, series=_each(groups, key), value=_whole, marks=marks, step=True)
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
+            # Of a whole graph each step has all targets, and nothing moves.
+            if not (run.is_of_whole_graphs and key == "split")
         ),
         Chart(
             key="waiting",
@@ -78,7 +81,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             key="throughput",
             title="Throughput in MTEPS",
-            series=[_line("sampled edges per second, in millions", groups, "mteps")],
+            series=[_line(f"{edges} per second, in millions", groups, "mteps")],
         ),
         *_chunk_charts(run, groups),
         Chart(

@@ -42,6 +42,11 @@ class RunRecord:
         return str(self.summary.get("status", "not ended"))
 
     @property
+    def is_of_whole_graphs(self) -> bool:
+        """Whether each step trained on the whole graph."""
+        return bool(self.settings.get("sampler", {}).get("kind") == "full")
+
+    @property
     def traces(self) -> list[Path]:
         """Its traces: of the run from its start, and of each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)

@@ -14,6 +14,7 @@ from hyrt.device import Device, DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.device.calls import load_replica
 from hyrt.device.capabilities import (
     KeepsHostBudget,
+    KeepsSteps,
     MadeOfDevices,
     RunsChunks,
     SharesColumns,
@@ -26,6 +27,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.chunks.together import MemberLost
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe as described
@@ -70,7 +72,7 @@ class _Member:
         return self.device.chunk_gradients()
 
 
-class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
+class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, MadeOfDevices):
     """Trains whole graphs on several devices as if they were one (NeuGraph, section 3.3).
 
     Columns of chunks are dealt out by the devices' shares. All matrices are the host's, so that each pass may
@@ -98,6 +100,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         self._objective: Objective = Classification()
         self._options = ChunkOptions()
         self._budget = HostBudget()
+        self._keeper: StepKeeper | None = None
         self._model: torch.nn.Module | None = None
         self._runs: ChunkRuns | None = None
         # Where the host computes vertices, and the devices edges.
@@ -141,6 +144,9 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
 
     def take_chunks(self, options: ChunkOptions) -> None:
         self._options = options
+
+    def take_step_keeper(self, keeper: StepKeeper) -> None:
+        self._keeper = keeper
 
     @property
     def members(self) -> Sequence[Device]:
@@ -259,9 +265,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         workers = Workers(
             self._threads, f"hyrt.{self.info.kind}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        self._loops = HostSaga(
-            model, workers, members, self._options, self._budget, [member.share for member in self._members]
-        )
+        shares = [member.share for member in self._members]
+        self._loops = HostSaga(model, workers, members, self._options, self._budget, shares, self._keeper)
 
     def _release_loops(self) -> None:
         loops, self._loops = self._loops, None
@@ -277,6 +282,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
             self._options,
             self._budget,
             [member.share for member in self._members],
+            self._keeper,
         )
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:

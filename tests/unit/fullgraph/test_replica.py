@@ -82,14 +82,16 @@ def batch_of(graph: Graph, layers: int, targets: int | None = None) -> MiniBatch
     return sampler.sample(4, sampler.units(4), ALONE)
 
 
-def replica_of(model: GNN, graph: Graph, batch: MiniBatch, rows: int, kept: int) -> FullGraphReplica:
-    """One that computes `rows` rows at a time, and computes them again where `kept` bytes are none."""
+def replica_of(
+    model: GNN, graph: Graph, batch: MiniBatch, rows: int, kept: int, *, keeps_rows: bool | None = None
+) -> FullGraphReplica:
+    """One that computes `rows` rows at a time; again, unless told otherwise, where `kept` bytes are none."""
     assert batch.whole is not None
     inputs = inputs_of(graph)
     is_sparse = isinstance(inputs, SparseRows)
     plan = plan_chain(model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, memory_bytes=kept)
     features = InputRows(inputs, plan.dtype)
-    plan = replace(plan, chunk_rows=rows, keeps_rows=kept > 0)
+    plan = replace(plan, chunk_rows=rows, keeps_rows=kept > 0 if keeps_rows is None else keeps_rows)
     return FullGraphReplica(batch.whole, Chain(plan, batch.whole, features))
 
 

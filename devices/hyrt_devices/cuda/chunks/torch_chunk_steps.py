@@ -16,6 +16,7 @@ from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
 from hyrt.fullgraph.grid.place_sizes import PlaceSizes
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.nn.description import ModelDescription
 from hyrt.objective import Objective
 from hyrt.quantities import size
@@ -134,13 +135,20 @@ class TorchChunkSteps:
         The model, with parameters on the device.
     options, budget
         How chunks are cut, and how much host memory may be used.
+    keeper
+        Keeps what is done of a long step; None keeps nothing.
     """
 
     def __init__(
-        self, room: TorchRoom, model: ModelDescription, options: ChunkOptions, budget: HostBudget
+        self,
+        room: TorchRoom,
+        model: ModelDescription,
+        options: ChunkOptions,
+        budget: HostBudget,
+        keeper: StepKeeper | None = None,
     ) -> None:
         self._room = room
-        self._runs = ChunkRuns(model, [room], options, budget)
+        self._runs = ChunkRuns(model, [room], options, budget, keeper=keeper)
 
     @property
     def num(self) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -222,6 +223,17 @@ class TorchChunks:
                     _mask(out, rows, 1.0)
                 along = out
         self._result = along
+
+    def mark(self) -> Callable[[], None]:
+        return partial(self._driver.wait, self._driver.mark(self._stream))
+
+    def sums(self) -> list[Array]:
+        # Copies: on the CPU, the gradients themselves go on.
+        return [np.array(each.cpu().numpy()) for each in self.gradients.values()]
+
+    def set_sums(self, sums: Sequence[Array]) -> None:
+        for mine, kept in zip(self.gradients.values(), sums, strict=True):
+            mine.copy_(torch.from_numpy(kept))
 
     def wait(self) -> None:
         self._driver.wait(self._driver.mark(self._stream))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,6 +216,21 @@ class ChunkLaunches:
         self._result = along
         self._queues.after(*used)
 
+    def mark(self) -> Callable[[], None]:
+        self._queues.flush()
+        last = self._queue.last
+        return last.wait if last is not None else _nothing
+
+    def sums(self) -> list[Array]:
+        sums = np.empty(self._replica.num_parameters, np.float32)
+        self._queue.read(sums, self._replica.gradients)
+        self._queue.finish()
+        return [sums]
+
+    def set_sums(self, sums: Sequence[Array]) -> None:
+        self._queue.write(self._replica.gradients, np.ascontiguousarray(sums[0], np.float32))
+        self._queue.finish()
+
     def wait(self) -> None:
         self._queues.finish()
 
@@ -289,3 +304,7 @@ def _turn(slots: list[ChunkSlot]) -> ChunkSlot:
     """The next one of several, which is the last of them from now on."""
     slots.append(slots.pop(0))
     return slots[-1]
+
+
+def _nothing() -> None:
+    """There is nothing to wait for."""

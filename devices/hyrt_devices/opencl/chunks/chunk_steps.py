@@ -13,6 +13,7 @@ from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.objective import Objective
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers, buffer_sizes, needed_bytes
@@ -113,6 +114,8 @@ class ChunkSteps:
         The memory for chunks with its queues, and the model on the device.
     options, budget
         How chunks are cut, and how much host memory may be used.
+    keeper
+        Keeps what is done of a long step; None keeps nothing.
     """
 
     def __init__(
@@ -121,10 +124,11 @@ class ChunkSteps:
         replica: Replica,
         options: ChunkOptions,
         budget: HostBudget,
+        keeper: StepKeeper | None = None,
     ) -> None:
         self._room = room
         self._replica = replica
-        self._runs = ChunkRuns(replica.model, [room], options, budget)
+        self._runs = ChunkRuns(replica.model, [room], options, budget, keeper=keeper)
 
     def run(
         self, batch: MiniBatch, objective: Objective | None

@@ -1,0 +1,88 @@
+"""The file of a step that is under way: what is read is what was written, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hyrt.errors import CheckpointError
+from hyrt.fullgraph.unfinished.kept_file import KeptFile, write_kept
+from hyrt.fullgraph.unfinished.step_keeper import StepPosition
+
+matrices = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=5))
+names = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0:"), min_size=1, max_size=8)
+
+
+def position_of(**more: Any) -> StepPosition:
+    return StepPosition(**{"plan": {"intervals": 3}, "number": 2, "columns": (1, 0), "num_passes": 5, **more})
+
+
+@given(
+    kept=st.dictionaries(names, matrices, max_size=3),
+    losses=st.dictionaries(st.integers(0, 99), st.floats(), max_size=3),
+    sums=st.lists(st.lists(hnp.arrays(np.float32, 3), max_size=2), max_size=2),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_read_is_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    kept: dict[str, Any],
+    losses: dict[int, float],
+    sums: list[list[Any]],
+) -> None:
+    path = tmp_path_factory.mktemp("kept") / "step.npz"
+    told = {q: (loss, {"correct": loss}) for q, loss in losses.items()}
+    write_kept(path, position_of(losses=told, sums=sums), kept, {"checkpoint": "a"})
+    found = KeptFile.read(path)
+    assert found.about == {"checkpoint": "a"}
+    assert found.position.plan == {"intervals": 3}
+    assert (found.position.number, found.position.columns, found.position.num_passes) == (2, [1, 0], 5)
+    assert repr(found.position.losses) == repr(told)  # Also of numbers that are none.
+    assert [len(each) for each in found.position.sums] == [len(each) for each in sums]
+    for mine, of in zip(found.position.sums, sums, strict=True):
+        assert [each.tobytes() for each in mine] == [each.tobytes() for each in of]
+    assert found.matrices == {name: (matrix.shape, matrix.dtype) for name, matrix in kept.items()}
+    for name, matrix in kept.items():
+        out = np.empty_like(matrix)
+        found.fill(name, out)
+        assert out.tobytes() == matrix.tobytes()
+    assert [each.name for each in path.parent.iterdir()] == ["step.npz"]
+
+
+def test_a_matrix_of_another_shape_is_refused(tmp_path: Path) -> None:
+    write_kept(tmp_path / "step.npz", position_of(), {"rows": np.ones((3, 2), np.float32)}, {})
+    found = KeptFile.read(tmp_path / "step.npz")
+    with pytest.raises(
+        CheckpointError, match=r"rows is float32 \(3, 2\), where this step has float32 \(2, 2\)"
+    ):
+        found.fill("rows", np.empty((2, 2), np.float32))
+
+
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.9])
+def test_one_changed_byte_and_a_lost_end_are_found(tmp_path: Path, at: float) -> None:
+    path = tmp_path / "step.npz"
+    write_kept(path, position_of(), {"rows": np.arange(5000, dtype=np.float32)[:, None]}, {})
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[int(at * len(whole))] ^= 0x10
+    for damaged in (bytes(changed), whole[: int(at * len(whole))], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"step\.npz.*damaged"):
+            KeptFile.read(path)
+
+
+def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
+    def full(operation: str) -> None:
+        if operation == "fsync":
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_kept(tmp_path / "step.npz", position_of(), {}, {}, full)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        KeptFile.read(tmp_path / "step.npz")

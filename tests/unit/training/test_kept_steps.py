@@ -1,0 +1,165 @@
+"""What is done of a long epoch is kept beside its checkpoint: a run that is killed loses little of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import random_graph
+
+from hyrt.config import build_config, settings
+from hyrt.config.settings import CheckpointConfig
+from hyrt.nn.torch_threads import torch_threads
+from hyrt.observe.events import Event, Notice, StepGroup
+from hyrt.training.checkpoint import load_newest_checkpoint
+from hyrt.training.compose import compose_run
+from hyrt.training.train import Training
+from hyrt.training.unfinished import unfinished_steps
+
+GRAPH = random_graph(150, features=12)
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+@pytest.fixture
+def without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that may be kept is kept at once."""
+    monkeypatch.setattr(settings, "_CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(settings, "_PER_WRITING", 0.0)
+
+
+def training(
+    folder: Path, heard: list[Event], should_stop: Callable[[], bool] = lambda: False, **more: Any
+) -> Training:
+    config = build_config(
+        {
+            "sampler": {"kind": "full"},
+            "model": {"kind": "gcn", "hidden": 9, "dropout": 0.3},
+            "fullgraph": {"chunks": 5},
+            "train": {"epochs": 2},
+            "balance": {"predict": False},
+            "runtime": {"train_threads": 1},
+            **more,
+        }
+    )
+    checkpoints = folder / "checkpoints"
+    return Training(
+        compose_run(config, GRAPH, emit=heard.append, checkpoints=checkpoints, should_stop=should_stop)
+    )
+
+
+def resumed(folder: Path, heard: list[Event], **more: Any) -> Training:
+    found = training(folder, heard, **more)
+    found.resume(load_newest_checkpoint(folder / "checkpoints", pytest.fail))
+    return found
+
+
+def losses(heard: list[Event]) -> list[float]:
+    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+
+
+def said(heard: list[Event]) -> str:
+    return "\n".join(event.text for event in heard if isinstance(event, Notice))
+
+
+@pytest.mark.usefixtures("without_delay")
+def test_a_run_that_is_killed_in_an_epoch_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in the folder when a step was kept is what a killed process leaves."""
+    write, left = unfinished_steps.write_kept, []
+
+    def noted(path: Path, *rest: Any) -> None:
+        write(path, *rest)
+        left.append(tmp_path / f"after {len(left)}")
+        shutil.copytree(path.parent, left[-1] / "checkpoints")
+
+    monkeypatch.setattr(unfinished_steps, "write_kept", noted)
+    heard: list[Event] = []
+    result = training(tmp_path / "run", heard).run()
+    assert len(losses(heard)) == 2
+    assert not list((tmp_path / "run" / "checkpoints").glob("unfinished-*"))
+    monkeypatch.setattr(unfinished_steps, "write_kept", write)
+    for folder in left[1::8]:
+        again: list[Event] = []
+        other = resumed(folder, again)
+        first = other.state.step
+        found = other.run()
+        assert f"continuing in step {first}, in pass" in said(again)
+        assert losses(again) == losses(heard)[first:]
+        assert found.metrics == result.metrics
+        assert found.summary["trained_s"] > 0
+
+
+@pytest.mark.usefixtures("without_delay")
+@pytest.mark.parametrize("fails", ["no room", "write"])
+def test_a_disk_without_room_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    if fails == "no room":
+        usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+        monkeypatch.setattr(unfinished_steps.shutil, "disk_usage", lambda folder: usage)
+    else:
+
+        def full(*given: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(unfinished_steps, "write_kept", full)
+    heard: list[Event] = []
+    assert training(tmp_path, heard).run().status == "finished"
+    warned = [line for line in said(heard).splitlines() if "could not be kept" in line]
+    assert len(warned) == 1
+    assert "A run that is resumed begins the step again" in warned[0]
+    assert ("1000 bytes are free" if fails == "no room" else "No space left on device: free space") in warned[
+        0
+    ]
+
+
+def test_a_run_that_is_stopped_says_where_and_goes_on(tmp_path: Path) -> None:
+    asked, heard = [], []
+
+    def soon() -> bool:
+        asked.append(1)
+        return len(asked) > 8
+
+    assert training(tmp_path, heard, soon).run().status == "interrupted"
+    assert "stopped in step 0, in pass " in said(heard)
+    assert not losses(heard)
+    wanted: list[Event] = []
+    training(tmp_path / "whole", wanted).run()
+    again: list[Event] = []
+    resumed(tmp_path, again).run()
+    assert losses(again) == losses(wanted)
+
+
+def test_other_chunks_and_a_damaged_file_begin_the_step_again(tmp_path: Path) -> None:
+    for number, more in enumerate(({"fullgraph": {"chunks": 6}}, {})):
+        folder, asked = tmp_path / str(number), []
+        training(folder, [], lambda asked=asked: bool(asked.append(1)) or len(asked) > 8).run()
+        (file,) = (folder / "checkpoints").glob("unfinished-*")
+        if not more:
+            file.write_bytes(file.read_bytes()[:-400])
+        wanted: list[Event] = []
+        training(tmp_path / f"whole {number}", wanted, **more).run()
+        heard: list[Event] = []
+        resumed(folder, heard, **more).run()
+        assert losses(heard) == losses(wanted)
+        assert "step 0 begins again" in said(heard)
+        assert ("computed with other intervals than now" if more else "damaged") in said(heard)
+
+
+def test_when_a_step_is_kept() -> None:
+    usual, never = CheckpointConfig(), CheckpointConfig(every_epochs=0)
+    assert not usual.is_due_within(59.0, 0.0)
+    assert usual.is_due_within(61.0, 3.0)
+    # Writing takes a twentieth of the time at the most.
+    assert not usual.is_due_within(61.0, 4.0)
+    assert usual.is_due_within(81.0, 4.0)
+    assert not never.is_due_within(1e6, 0.0)
