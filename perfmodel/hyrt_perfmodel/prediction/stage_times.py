@@ -122,9 +122,9 @@ def on_shared_cores_s(
     stages_s
         The step if no core were shared, in seconds.
     beyond_s
-        As `beyond_cores_s` gives it, in seconds.
+        The seconds that `beyond_cores_s` gives.
     efficiency, lock_s
-        As in `Sharing`.
+        The fields of `Sharing`.
     """
     lost_s = beyond_s * (1 / efficiency - 1) + times.wait_s + lock_s
     if times.busy_s:
