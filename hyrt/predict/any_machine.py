@@ -184,7 +184,9 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
 
 
 def _chunked(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
-    # Sizes are predicted without torch, which this imports.
+    if not config.sampler.whole_graph:
+        return None
+    # Mini-batches are predicted without torch, which this imports: that takes most of a short command's time.
     from hyrt.predict.chunks.chunk_prediction import predict_chunks
 
     return predict_chunks(platform, work, config)

@@ -148,13 +148,20 @@ def test_a_plot_that_cannot_be_written(files: Path) -> None:
     assert "nowhere/x.png cannot be written" in done.stderr
 
 
-def test_neither_torch_nor_numba_is_needed_for_files(files: Path) -> None:
+@pytest.mark.parametrize(
+    ("work", "without"),
+    [
+        (["--workload", "w.yaml"], {"torch", "numba", "matplotlib"}),
+        (["--data", "ogbn-products", "--model", "gcn"], {"torch", "matplotlib"}),
+    ],
+)
+def test_what_is_predicted_without_torch(files: Path, work: list[str], without: set[str]) -> None:
     code = (
-        "import sys; sys.argv = ['hyrt', 'predict', '--workload', 'w.yaml', '--platform', 'p.yaml']\n"
+        f"import sys; sys.argv = ['hyrt', 'predict', *{work}, '--platform', 'p.yaml']\n"
         "import hyrt.cli.commands\n"
         "try: hyrt.cli.commands.main()\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
-        "assert not {'torch', 'numba', 'matplotlib'} & set(sys.modules), 'imported'"
+        f"assert not {without} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], cwd=files, check=True, capture_output=True, timeout=60)
 
