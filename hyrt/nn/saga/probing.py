@@ -112,8 +112,8 @@ def _rows(rows: Sequence[int], shape: tuple[int, ...], like: torch.Tensor, name:
 
 def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any], label: str) -> None:
     for node in graph.nodes:
-        reads = [each for each in node.all_input_nodes if not isinstance(few[each], torch.Tensor)]
-        if node.op == "output" or not reads or not isinstance(few[node], torch.Tensor):
+        reads = [each for each in node.all_input_nodes if not _has_tensors(few[each])]
+        if node.op == "output" or not reads or not _has_tensors(few[node]):
             continue
         constants = {each: _constant(few[each], more[each]) for each in reads}
         counts = [each for each in reads if _has_count(constants[each])]
@@ -129,6 +129,13 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
             continue
         for each, constant in constants.items():
             _put(node, each, constant)
+
+
+def _has_tensors(value: Any) -> bool:
+    """Whether it is a tensor, or several, as torch.sort gives them; else it is a size."""
+    if isinstance(value, tuple | list):
+        return any(map(_has_tensors, value))
+    return isinstance(value, torch.Tensor)
 
 
 def _put(node: Node, size: Node, constant: Any) -> None:

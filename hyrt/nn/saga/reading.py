@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import linecache
 import operator
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Graph, Node, Proxy
-from torch.fx.node import map_aggregate, map_arg
+from torch.fx.node import map_arg
 from torch.fx.proxy import GraphAppendingTracer, TraceError
 from torch.overrides import TorchFunctionMode
 
@@ -27,7 +28,7 @@ from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
+_HYRT = str(Path(__file__).parents[2]) + os.sep
 # Layers that hyrt itself has written as users write theirs.
 _LAYERS = str(Path(__file__).parent / "layers")
 _IN_PLACE = {
@@ -58,7 +59,7 @@ def _line(file: str, number: int) -> str:
 
 
 def _is_users(file: str) -> bool:
-    is_hyrts = file.startswith((_TORCH, _HERE)) and not file.startswith(_LAYERS)
+    is_hyrts = file.startswith((_TORCH, _HYRT)) and not file.startswith(_LAYERS)
     return not is_hyrts and not file.startswith("<frozen")
 
 
@@ -80,6 +81,9 @@ class _Tracer(GraphAppendingTracer):
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         node = super().create_node(*args, **kwargs)
         node.meta["where"] = _writer(sys._getframe())
+        if node.target is getattr and node.all_input_nodes:
+            # An attribute is looked up when it is used, which may be after the method has returned.
+            node.meta["where"] = where(node.all_input_nodes[0])
         node.meta["without gradient"] = not torch.is_grad_enabled()
         return node
 
@@ -306,7 +310,10 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: 
         return layer.get_submodule(str(node.target))(*args, **kwargs)
     if node.target in _LINEAR:
         return _linear(layer, *args, **kwargs, relu=relu)
-    args, kwargs = (map_aggregate(each, lambda value: _dense(layer, value)) for each in (args, kwargs))
+    # Nothing is done to what is inside of a value: what torch.sort gives would lose the names of its fields.
+    args, kwargs = (
+        map_arg(each, lambda given: _dense(layer, values[given])) for each in (node.args, node.kwargs)
+    )
     if node.op == "call_method":
         first, *rest = args
         return getattr(first, str(node.target))(*rest, **kwargs)

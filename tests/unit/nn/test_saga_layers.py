@@ -17,6 +17,7 @@ from tied_layer import Tied, first_edges_gradients
 
 from hyrt.errors import UnsupportedModel
 from hyrt.machine.workers import Workers, working
+from hyrt.nn import SagaLayer
 from hyrt.nn.inputs import InPlace
 from hyrt.nn.saga import over_block
 from hyrt.nn.torch_threads import torch_threads
@@ -171,3 +172,31 @@ def test_a_part_may_be_called_to_and_no_other_may_have_a_name_that_is_taken() ->
         with pytest.raises(UnsupportedModel, match=rf"Gated.{name} cannot be a part .* another name"):
             setattr(layer, name, torch.nn.Linear(2, 2))
     layer.train()
+
+
+class SortedParts(SagaLayer):
+    """Operations that give several results, by name, by place and unpacked; one of them takes a size."""
+
+    accumulate = "sum"
+
+    def apply_edge(self, edge):
+        ordered = torch.sort(edge.src - edge.dst, dim=1).values
+        low, high = ordered.split(1 + edge.src.shape[1] // 2, 1)
+        return torch.cat([low.square(), torch.topk(high, 1)[0]], 1)
+
+    def apply_vertex(self, vertex, gathered):
+        return gathered
+
+
+def test_operations_on_an_edge_may_have_several_results() -> None:
+    block = block_of(fanout=1000)  # All neighbours: sums are not scaled.
+    x = rows_of(block).requires_grad_()
+    half = 1 + IN // 2
+    result = SortedParts(IN, half + 1)(block, x)
+    rows = x.detach().double().requires_grad_()
+    destinations = torch.from_numpy(np.repeat(np.arange(block.num_dst), np.diff(block.indptr)))
+    ordered = (rows[torch.from_numpy(block.columns)] - rows[destinations]).sort(1).values
+    messages = torch.cat([ordered[:, :half] ** 2, ordered[:, -1:]], 1)
+    expected = torch.zeros(block.num_dst, half + 1, dtype=torch.float64).index_add(0, destinations, messages)
+    assert_close(result, expected, 1e-4)
+    assert_close(gradients(result, [x])[0], gradients(expected, [rows])[0], 1e-4)

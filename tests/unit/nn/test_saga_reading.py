@@ -84,6 +84,7 @@ def computed_without_gradients(layer, edge):
         (computed_without_gradients, r"`weight = torch.sigmoid.*gradients are turned off.*\.detach\(\)"),
         (lambda layer, edge: edge.src / edge.src.shape[0], "computes with the number of rows"),
         (lambda layer, edge: layer.both(edge.src), r"layer.both\(edge.src\).* fails: .*shapes"),
+        (lambda layer, edge: torch.sort(edge.src, 1).result, r"`.*torch.sort\(.* fails: .*'result'"),
         (lambda layer, edge: layer.scale, "is the same for all edges"),
         (lambda layer, edge: (edge.src, edge.dst), "returned 2 values: accumulate='sum' takes one value"),
         (lambda layer, edge: 3, "returned a value of type int: return what torch"),
