@@ -74,11 +74,17 @@ def predict(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What joins them: 10gbit (the default), 200mbit, a .yaml file."),
+        typer.Option(
+            metavar="NAME",
+            help="The network between the machines: 10gbit (the default), 200mbit, or a .yaml file.",
+        ),
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What they send each other: home, hopgnn, p3; all by default."),
+        typer.Option(
+            metavar="NAME",
+            help="The strategy, which decides what machines send: home, hopgnn, p3; all by default.",
+        ),
     ] = None,
     locality: Annotated[
         float | None,
@@ -91,7 +97,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FILE.npy",
-            help="The part of each vertex, so that what is sent is counted, not estimated.",
+            help="A file with the part of each vertex: what is sent is then counted, not estimated.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -228,8 +228,8 @@ class RankSession:
         if parts % size:
             raise DataError(
                 f"{source}: has {parts} parts, but there are {size * copies} ranks: start "
-                f"{'one' if copies == 1 else copies} for each part, or for as many parts each, or partition "
-                "again"
+                f"{'one rank' if copies == 1 else f'{copies} ranks'} for each part, give all ranks equally "
+                "many parts, or partition again"
             )
         rows = self.config.data.rows
         if rows != "stored":

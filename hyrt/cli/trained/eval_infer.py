@@ -103,8 +103,8 @@ def infer(
         What | None,
         typer.Option(
             help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
-            "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. Of a run that "
-            "predicts links, only embeddings, which are what its model computes."
+            "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. A run that "
+            "predicts links has only embeddings, which are the result of its model."
         ),
     ] = None,
     vertices: Annotated[
