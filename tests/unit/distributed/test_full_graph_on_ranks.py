@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph, with_values
+from hyrt_perfmodel.communication.full_graph_epoch import FullGraphWork, algorithm_epoch
+from hyrt_perfmodel.communication.network import find_network
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import (
     ONE_GENERATOR,
@@ -25,6 +27,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.graph.graph import Graph
+from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.nn.model import stack
 from hyrt.nn.saga.layer import SagaLayer
 from hyrt.observe.events import Evaluated, Event
@@ -224,6 +227,32 @@ def test_what_travels_is_what_the_partition_says(split: bool) -> None:
     assert sum(each["row gradients"] for _, _, each in found) == 4 * EPOCHS * columns * sum(
         needed(graph, blocks, rank) for rank in range(3)
     )
+
+
+def test_an_epoch_of_copies_sends_what_the_cost_model_says() -> None:
+    graph, copies = random_graph(300, symmetric=False), 2
+    blocks = blocks_of(graph, 2)
+
+    def received(epochs: int) -> int:
+        given = settings({"kind": "gcn", "layers": 3}, evaluate={"every": 1000})
+        given |= {"distributed": {"algorithm": "1.5d"}, "train": {"epochs": epochs}}
+        found = results_of(2 * copies, lambda ranks: trained_on(ranks, graph, blocks, given))
+        purposes = ("rows", "row gradients", "partial sums")
+        return sum(each[purpose] for _, _, each in found for purpose in purposes)
+
+    columns = (8, graph.num_classes)
+    work = FullGraphWork(
+        forward=columns,
+        back=columns,
+        adds_up=True,
+        target_part=len(graph.split("train")) / graph.num_vertices,
+        **dict.fromkeys(("edges_s", "rows_s", "gradient_bytes"), 0.0),
+        **dict.fromkeys(("matrix_bytes", "feature_bytes", "graph_bytes"), 0.0),
+    )
+    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, blocks, 2)
+    expected = algorithm_epoch("1.5d", volumes, 2 * copies, work, find_network("1gbit"))
+    # What is exchanged once, and the evaluation at the end, are the same in both.
+    assert (received(5) - received(2)) / 3 == pytest.approx(expected.epoch_bytes)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
