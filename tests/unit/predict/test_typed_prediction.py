@@ -16,12 +16,17 @@ from typed_cases import shape_of_small, small_batch, small_typed
 
 import hyrt
 from hyrt.config import Config, build_config
+from hyrt.device import DeviceOptions
+from hyrt.device.calls import opened
+from hyrt.device.discovery import find_device
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.operators import product
 from hyrt.nn.typed import stacked_products
+from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.predict.calibrate.trainers import Probe, Widths, measure
 from hyrt.predict.typed.typed_sizes import (
     expected_sizes_of,
     generated_typed_sizes,
@@ -179,3 +184,20 @@ def test_learned_rows_and_their_moments_count_in_memory(
     ]
     # Two moments of the rows of 15 venues.
     assert need[0] - need[1] == pytest.approx(2 * 15 * 8 * 4)
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rgat"])
+def test_models_are_measured_on_mini_batches_of_a_typed_graph(kind: str) -> None:
+    probe = Probe(features=8, hidden=8, classes=4, targets=32, fanouts=(3, 2), graph=SOURCE)
+    graph = Widths({SOURCE: open_graph(SOURCE)}).of(probe)
+    shape = shape_of(graph)
+    assert shape is not None
+    assert shape.widths == (8, 4, None)
+    assert graph.num_classes == 4
+    backend, info = find_device("cpu:0")
+    with opened(backend, info, DeviceOptions(threads=1)) as device:
+        found = measure(device, kind, probe, graph)
+    assert found.propagate.seconds > 0
+    # R-GCN reads the tables where they lie; others have a layer of maps, and rows that are loaded.
+    assert (found.moved_bytes == 0, found.workload.layers) == ((True, 2) if kind == "rgcn" else (False, 3))
+    assert found.workload.num_edges > 32

@@ -1,0 +1,136 @@
+"""How far sizes and times of typed mini-batches that are predicted are off, in the time of one core.
+
+Sizes: what is expected of `synthetic:typed` from its law, beside the means of sampled mini-batches. Times:
+rates of a kind of model are fitted to the mini-batches that `hyrt calibrate --model` measures, and predict
+the propagation of others, of another graph, too. The clock counts what the thread computes, so other work on
+the machine disturbs it less than a clock on the wall: it slows caches and memory alone.
+
+    python tools/predictions/typed_core_times.py --kinds rgcn,hgt
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hyrt.machine.this_process.process_settings import prepare_process
+
+OTHER = "synthetic:typed,vertices=400k,edges=4M"
+HELD_OUT = (
+    (64, 128, 512, (10, 5), ""),
+    (64, 32, 1024, (15, 5), ""),
+    (128, 64, 256, (5, 3, 3), ""),
+    (128, 64, 1024, (10, 5), OTHER),
+    (64, 128, 128, (10, 5), OTHER),
+    (64, 256, 1024, (5, 5), OTHER),
+)
+"""Features, hidden width, targets, fan-outs, and the graph where it is not that of the calibration."""
+
+
+def sizes(fanouts: list[int], targets: int) -> None:
+    """Print by how much expected sizes of mini-batches differ from sampled ones."""
+    from hyrt.config import build_config
+    from hyrt.graph.source import open_graph
+    from hyrt.machine.workers import Workers
+    from hyrt.predict.typed.typed_sizes import expected_sizes_of, generated_typed_sizes, sampled_sizes_of
+    from hyrt.training.setup import build_sampler
+
+    source = "synthetic:typed"
+    graph = open_graph(source)
+    config = build_config(
+        {
+            "model": {"kind": "rgcn", "layers": len(fanouts)},
+            "data": {"source": source, "batch_size": 1024},
+            "sampler": {"fanout": fanouts},
+        }
+    )
+    with Workers(1, "sample") as workers:
+        sampler = build_sampler(config, graph, graph.split("train"))
+        sampled = sampled_sizes_of(config, graph, sampler, workers)(targets)
+    expected = expected_sizes_of(config, generated_typed_sizes(source))(targets)
+    told = []
+    for name in ("vertices", "edges"):
+        pairs = zip(getattr(expected, name), getattr(sampled, name), strict=True)
+        told.append(f"{name} " + " ".join(f"{sum(mine) / sum(theirs) - 1:+.1%}" for mine, theirs in pairs))
+    print(f"sizes, fan-outs {fanouts}, {targets} targets, the input's first: {', '.join(told)}", flush=True)
+
+
+def times(kind: str) -> list[float]:
+    """Print what is predicted of mini-batches that rates were not fitted to; returns the errors."""
+    from hyrt_perfmodel.assignment import Threads
+    from hyrt_perfmodel.platforms.platform import Host, Platform
+    from hyrt_perfmodel.prediction.extra_terms import Terms
+    from hyrt_perfmodel.prediction.stage_times import StepModel
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+    from hyrt.device import DeviceOptions, host_model
+    from hyrt.device.calls import opened
+    from hyrt.device.discovery import find_device
+    from hyrt.graph.source import open_graph
+    from hyrt.predict.calibrate import trainers
+
+    clock: Any = SimpleNamespace(perf_counter=time.thread_time)
+    trainers.time = host_model.time = clock
+    graphs = trainers.Widths({name: open_graph(name) for name in (trainers.TYPED, OTHER)})
+    backend, info = find_device("cpu:0")
+    errors = []
+    with opened(backend, info, DeviceOptions(threads=1)) as device:
+        measured = [
+            trainers.measure(device, kind, probe, graphs.of(probe)) for probe in trainers.TYPED_PROBES
+        ]
+        fit = trainers.fit_trainer(measured)
+        print(
+            f"{kind}: fitted, off by {' '.join(f'{error:+.0%}' for error in fit.relative_errors)}", flush=True
+        )
+        for features, hidden, targets, fanouts, name in HELD_OUT:
+            probe = trainers.Probe(
+                features=features,
+                hidden=hidden,
+                classes=16,
+                targets=targets,
+                fanouts=fanouts,
+                graph=name or trainers.TYPED,
+            )
+            found = trainers.measure(device, kind, probe, graphs.of(probe))
+            work = found.workload
+            platform = Platform(
+                name="core", host=Host(memory_gb_s=1.0, macs_per_s=1.0, models={kind: fit.rates})
+            )
+            training = TrainingWorkload(
+                at=lambda units, work=work: work, targets_per_epoch=1, batch_size=1, model=kind
+            )
+            model = StepModel(platform, training, Terms())
+            predicted = model.propagate_s(model.trainers[0], work, Threads(sample=1, load=1, train=1))
+            errors.append(predicted / found.propagate.seconds - 1)
+            print(
+                f"{kind}: {probe.graph}, {features} features, hidden {hidden}, {targets} targets, fan-outs "
+                f"{fanouts}: {1e3 * predicted:.1f} ms predicted, {1e3 * found.propagate.seconds:.1f} "
+                f"measured, {errors[-1]:+.0%}",
+                flush=True,
+            )
+    return errors
+
+
+def main() -> None:
+    """Print both, and the mean error of times."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--kinds", default="rgcn", help="kinds of models, separated by commas")
+    kinds = asked.parse_args().kinds.split(",")
+    prepare_process()
+    for fanouts in ([10, 5], [25, 10], [5, 5, 5]):
+        for targets in (64, 1024):
+            sizes(fanouts, targets)
+    for kind in kinds:
+        errors = np.abs(times(kind))
+        print(
+            f"{kind}: off by {statistics.fmean(errors.tolist()):.0%} on average, {errors.max():.0%} at worst"
+        )
+
+
+if __name__ == "__main__":
+    main()
