@@ -149,7 +149,7 @@ assert np.array_equal(imported.topology.indices, graph.topology.indices)
 # without the Python around them.
 
 hyrt_command(
-    *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "150"),
+    *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "60"),
     *("--name", "shop", "--quiet"),
 )
 
@@ -159,7 +159,7 @@ hyrt_command(
 # To find out, train the same model on the same customers without the recommendations, so that it knows only
 # the table.
 
-settings = {"full_graph": True, "train": {"epochs": 150}}
+settings = {"full_graph": True, "train": {"epochs": 60}}
 table = dict(np.load(here / "shop.npz"))
 np.savez(here / "table.npz", **{**table, "indptr": np.zeros_like(indptr), "indices": np.zeros(0, np.int32)})
 alone = hyrt.train(hyrt.load(here / "table.npz"), "graphsage", **settings).metrics["test"]["accuracy"]
