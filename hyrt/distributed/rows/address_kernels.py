@@ -15,10 +15,10 @@ import numpy as np
 from hyrt.machine.intrinsics import prefetch
 
 NOWHERE = -1
-_FIRST = -2
-_CACHED = 1
+FIRST = -2
+CACHED = 1
 _COUNTED = 2
-_BITS = 2
+BITS = 2
 # Entries of a table of vertices that are asked for ahead of their use: enough to hide a miss in memory.
 _AHEAD = 16
 
@@ -42,11 +42,11 @@ def meet(ids, table, wanted, num_wanted, cached, num_cached):
             continue
         if address == NOWHERE:
             # Any address of a fetched row, until it is known which.
-            table[v] = _FIRST
+            table[v] = FIRST
             wanted[num_wanted] = v
             num_wanted += 1
         else:
-            if (_FIRST - address) & (_CACHED | _COUNTED) == _CACHED:
+            if (FIRST - address) & (CACHED | _COUNTED) == CACHED:
                 table[v] = address - _COUNTED
                 cached[num_cached] = v
                 num_cached += 1
@@ -88,9 +88,9 @@ def forget(vertices, table):
 @_compile
 def point(vertices, table, is_cached):
     """The rows of these vertices are in this order in one of the other matrices."""
-    kind = _CACHED if is_cached else 0
+    kind = CACHED if is_cached else 0
     for i in range(len(vertices)):
-        table[vertices[i]] = _FIRST - kind - (i << _BITS)
+        table[vertices[i]] = FIRST - kind - (i << BITS)
 
 
 @_compile
@@ -102,18 +102,6 @@ def look_up(ids, table, out, start, stop):
         out[i] = table[ids[i]]
 
 
-@nb.njit(inline="always")
-def is_cached(address):
-    """Whether an address below -1 is of a cached row."""
-    return (_FIRST - address) & _CACHED
-
-
-@nb.njit(inline="always")
-def place(address):
-    """The place that an address below -1 names in its matrix."""
-    return (_FIRST - address) >> _BITS
-
-
 @_compile
 def unpack(addresses, kinds, places):
     """kinds[i] is 0 for an own row, 1 for a fetched one, 2 for a cached one; places[i], its place there."""
@@ -123,5 +111,5 @@ def unpack(addresses, kinds, places):
             kinds[i] = 0
             places[i] = address
         else:
-            kinds[i] = 2 if is_cached(address) else 1
-            places[i] = place(address)
+            kinds[i] = 2 if (FIRST - address) & CACHED else 1
+            places[i] = (FIRST - address) >> BITS
