@@ -140,7 +140,7 @@ imported = hyrt.load(here / "imported")
 assert np.array_equal(imported.topology.indices, graph.topology.indices)
 
 # %%
-# Now `hyrt run --data imported` would train on it.
+# Now `hyrt run --data imported data.normalize=standard` would train on it; this setting scales the features.
 #
 # ## Train
 #

@@ -113,7 +113,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
     told = labels_in_words(facts["labels"], facts["outputs"])
     if facts["labels"] == "classes":
-        told = f"{facts['classes']:,}: {shown}"
+        told = f"{facts['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
     elif counts:
         told += f", which so many vertices have: {shown}"
     lines = [

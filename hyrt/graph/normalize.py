@@ -65,6 +65,17 @@ def are_bags_of_words(values: Array) -> bool:
     return bool(np.all(values == 1))
 
 
+def largest_column(rows: FeatureRows) -> float:
+    """The root mean square of the column where it is largest, over the first rows only; 0 without rows.
+
+    Beside a column of large values, all others hardly count in a product.
+    """
+    for block in rows.blocks():
+        squares = np.square(block, dtype=np.float64).mean(axis=0)
+        return float(np.sqrt(squares.max(initial=0.0)))
+    return 0.0
+
+
 def _sparse_rows(arrays: dict[str, Array], *, squared: bool) -> Array:
     indptr, values = arrays["feat_indptr"], arrays["feat_values"]
     result = np.empty_like(values)

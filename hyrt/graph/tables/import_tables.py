@@ -18,6 +18,7 @@ from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.labels.label_kind import is_labelled
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
+from hyrt.graph.normalize import largest_column
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit
 from hyrt.graph.tables.listed_edges import (
     RANGE_BYTES,
@@ -49,6 +50,8 @@ NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
 """The same where ids are names, beside three times their letters."""
 _SPARSE = 8
 """Vertices for each edge from which on ids do not look like numbers that count up."""
+_LARGE = 10.0
+"""Values of features from which on a first layer with usual weights starts far from a useful loss."""
 LARGE_INPUT = 16 << 30
 """Less text than this cannot name 2^31 vertices that are not mostly without edges."""
 
@@ -116,7 +119,8 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         check_dataset(data, features="none")
         write_dataset(data, destination, result)
         add_names(result, _name_files(ids, None if vertices is None else vertices.classes, scratch))
-    for line in _told(schema, edges, built, count, types, vertices):
+        unscaled = [] if vertices is None else unscaled_lines({"": vertices})
+    for line in [*_told(schema, edges, built, count, types, vertices), *unscaled]:
         say(line)
 
 
@@ -325,6 +329,20 @@ def _told(
         yield f"types of edges: {numbered(types)}"
     if vertices is not None and vertices.classes:
         yield f"classes: {numbered(vertices.classes)}"
+
+
+def unscaled_lines(tables: Mapping[str, ReadVertices]) -> list[str]:
+    """A line for each type of vertices, by its name, whose features are better scaled before training."""
+    lines = []
+    for name, table in tables.items():
+        found = 0.0 if table.rows is None else largest_column(table.rows)
+        if found >= _LARGE:
+            whose = f"features of {name}" if name else "features"
+            lines.append(
+                f"{whose} are not scaled, and a column has values around {found:,.0f}: train with "
+                "data.normalize=standard, which gives each column mean 0 and deviation 1"
+            )
+    return lines
 
 
 def numbered(names: list[str]) -> str:

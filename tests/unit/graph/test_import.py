@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import math
 import os
 import re
 import tracemalloc
@@ -27,6 +28,7 @@ pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 from hyrt.config.schema_file import read_schema, schema_text  # noqa: E402
+from hyrt.graph.info import describe, summary_lines  # noqa: E402
 from hyrt.graph.tables import listed_edges  # noqa: E402
 from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit, VertexRows  # noqa: E402
@@ -205,6 +207,21 @@ def test_without_a_schema(tmp_path: Path) -> None:
             assert list(names) == wanted
 
 
+def test_features_that_are_not_scaled_are_told(tmp_path: Path) -> None:
+    """A table in its own units is told with the size of its largest column; a scaled one is not."""
+    edges = write(tmp_path / "edges.csv", "src,dst\n0,1\n1,2\n")
+    raw = [(170.5, 0.2), (181.0, 0.4), (165.5, 0.9)]
+    rows = "".join(f"{number},{tall},{part},{number % 2}\n" for number, (tall, part) in enumerate(raw))
+    nodes = write(tmp_path / "nodes.csv", f"id,tall,part,y\n{rows}")
+    _, said = imported(edges, nodes, into=tmp_path / "raw")
+    size = math.sqrt(sum(tall**2 for tall, _ in raw) / len(raw))
+    assert said[-1].startswith(f"features are not scaled, and a column has values around {size:.0f}: ")
+    assert "data.normalize=standard" in said[-1]
+    small = write(tmp_path / "small.csv", "id,tall,part,y\n0,-1,0.2,0\n1,9.5,0.4,1\n2,1,0.9,0\n")
+    _, said = imported(edges, small, into=tmp_path / "small")
+    assert not [line for line in said if "scaled" in line]
+
+
 def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     """As SNAP writes them: comments, tabs, no names, whole numbers; the feature is the degree."""
     edges = write(tmp_path / "web.txt", "# Nodes: 4 Edges: 3\n# From To\n0\t3\n3\t1\n3\t0\n0\t0\n")
@@ -213,6 +230,7 @@ def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     assert graph.features.values[:, 0] == pytest.approx(np.log1p([2, 1, 0, 1]))
     assert not graph.masks["train"].any()
     assert said[1] == "4 rows of edges: 4 edges (1 self loop kept)"
+    assert "classes    none: no vertex has a label" in summary_lines(describe(graph))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from hyrt.graph.tables.import_tables import (
     check_dense,
     drawn_split,
     numbered,
+    unscaled_lines,
 )
 from hyrt.graph.tables.listed_edges import ListedEdges
 from hyrt.graph.tables.read_edges import read_edges
@@ -108,7 +109,8 @@ def import_typed_tables(
         write_dataset(data, destination, result)
         classes = read[schema.target_type].classes if schema.target_type in read else []
         add_names(result, _name_files(ids, classes, scratch))
-    for line in _told(schema, parts.types, lists, merged, read):
+        unscaled = unscaled_lines(read)
+    for line in [*_told(schema, parts.types, lists, merged, read), *unscaled]:
         say(line)
 
 
