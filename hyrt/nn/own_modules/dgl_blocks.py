@@ -32,7 +32,8 @@ def check_dgl(maker: str) -> None:
     except (ImportError, OSError) as error:
         raise UnsupportedModel(
             f"{maker}() needs the package dgl, which cannot be imported: {' '.join(str(error).split())}: "
-            "install a dgl that goes with this torch"
+            "install a dgl that goes with this torch, such as pip install dgl==1.1.3 (see the page "
+            "Coming from DGL)"
         ) from error
 
 
