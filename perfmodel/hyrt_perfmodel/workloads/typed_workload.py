@@ -74,7 +74,7 @@ def typed_workload(
     hidden, classes, heads
         The model's widths, and its heads of attention.
     products
-        Of other kinds, the products of each source's row and of each destination's, in a layer.
+        The products of each source's row and of each destination's, in a layer of another kind.
 
     Raises
     ------
