@@ -64,10 +64,16 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name in ("nn", "ops"):
-        return import_module(f"hyrt.{name}")
+        from hyrt.machine.this_process.forks import importing
+
+        with importing():
+            return import_module(f"hyrt.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hyrt' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    from hyrt.machine.this_process.forks import importing
+
+    with importing():
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def _version() -> str:

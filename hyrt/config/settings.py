@@ -700,6 +700,13 @@ class Config(Section):
                 )
         return self
 
+    def __init__(self, *given: Any, **sections: Any) -> None:
+        if given:
+            raise ConfigError(
+                f"hyrt.Config takes settings by section, as in train={{'epochs': 5}}, not {given[0]!r:.60}"
+            )
+        super().__init__(**sections)
+
     # The outermost of all validators, as it is the last.
     @model_validator(mode="wrap")
     @classmethod

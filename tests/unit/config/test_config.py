@@ -476,6 +476,11 @@ def test_aliases_that_stand_for_more_than_fits_are_refused_wherever_yaml_is_read
         check_same_training(Config(), "\n".join(lines))
 
 
+def test_settings_are_given_by_section() -> None:
+    with pytest.raises(ConfigError, match=r"takes settings by section, as in train=\{'epochs': 5\}, not 3$"):
+        Config(3)
+
+
 @pytest.mark.parametrize(
     "weights",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 CODE = """
 import os
@@ -44,3 +45,41 @@ print(child(lambda: subprocess.run([sys.executable, "-c", ask]).returncode))
 def test_a_process_knows_whether_it_was_forked_late() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["0 2", "False 1 1 1", "0"], done.stderr
+
+
+IMPORTS = """
+import os
+import sys
+import threading
+import hyrt
+from hyrt.machine.this_process.forks import importing
+
+def slowly():
+    with importing():
+        import slow_module
+
+thread = threading.Thread(target=slowly)
+thread.start()
+while not sys.modules.get("slow_module"):
+    pass
+if (child := os.fork()) == 0:
+    # Where it is half imported, this waits for a thread that is not here.
+    import faulthandler
+    faulthandler.dump_traceback_later(20, exit=True)
+    import slow_module
+    os._exit(5 * slow_module.is_whole)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+with importing():
+    if (child := os.fork()) == 0:
+        os._exit(6)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_for_what_another_thread_imports(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(1)\nis_whole = True\n")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == ["5", "6"], done.stderr
