@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hyrt.machine.kernel_cache import ensure_kernel_cache
+from hyrt.machine.this_process.forks import wait_for_imports
 
 if TYPE_CHECKING:
     from hyrt import nn, ops
@@ -55,6 +56,7 @@ _HOMES = {
 
 
 ensure_kernel_cache()
+wait_for_imports()
 
 
 def __getattr__(name: str) -> Any:
@@ -64,16 +66,10 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name in ("nn", "ops"):
-        from hyrt.machine.this_process.forks import importing
-
-        with importing():
-            return import_module(f"hyrt.{name}")
+        return import_module(f"hyrt.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hyrt' has no attribute {name!r}")
-    from hyrt.machine.this_process.forks import importing
-
-    with importing():
-        return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def _version() -> str:

@@ -16,7 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
 from hyrt.machine.kernel_cache import check_compiler
 from hyrt.machine.path_length import is_too_long
-from hyrt.machine.this_process.forks import importing, mark_forks, was_forked_late
+from hyrt.machine.this_process.forks import mark_forks, was_forked_late
 from hyrt.section import as_list
 
 if TYPE_CHECKING:
@@ -158,22 +158,21 @@ def train(
             "would hang: start such processes by multiprocessing.get_context('spawn'), or before the parent "
             "trains"
         )
-    with importing():
-        from hyrt.graph.links.link_file import write_links
-        from hyrt.nn.own_modules.depth import check_depth, depth_of
-        from hyrt.observe.events import Notice
-        from hyrt.observe.wanted_hooks import hooks_of_environment
-        from hyrt.predict.choose_devices import resolve_auto
-        from hyrt.predict.choose_rows import resolve_rows
-        from hyrt.predict.chunks.column_shares import share_columns
-        from hyrt.predict.this_run import predict_run
-        from hyrt.report.loggers.registry import check_loggers
-        from hyrt.report.loggers.run_loggers import RunLoggers
-        from hyrt.training.compose import compose_run
-        from hyrt.training.given.link_graph import LINKS
-        from hyrt.training.given.opened_graph import opened_graph
-        from hyrt.training.setup import PreparedRun
-        from hyrt.training.train import Training
+    from hyrt.graph.links.link_file import write_links
+    from hyrt.nn.own_modules.depth import check_depth, depth_of
+    from hyrt.observe.events import Notice
+    from hyrt.observe.wanted_hooks import hooks_of_environment
+    from hyrt.predict.choose_devices import resolve_auto
+    from hyrt.predict.choose_rows import resolve_rows
+    from hyrt.predict.chunks.column_shares import share_columns
+    from hyrt.predict.this_run import predict_run
+    from hyrt.report.loggers.registry import check_loggers
+    from hyrt.report.loggers.run_loggers import RunLoggers
+    from hyrt.training.compose import compose_run
+    from hyrt.training.given.link_graph import LINKS
+    from hyrt.training.given.opened_graph import opened_graph
+    from hyrt.training.setup import PreparedRun
+    from hyrt.training.train import Training
 
     check_compiler()
     _check_given(graph, config, emit, folder, full_graph, sections)
@@ -381,8 +380,7 @@ def load_run(
     ConfigError
         If the graph has to be given.
     """
-    with importing():
-        from hyrt.report.records.trained_run import open_trained
+    from hyrt.report.records.trained_run import open_trained
 
     _check_path("folder", folder, "give the path of a run's folder, such as runs/<name>")
     _check_path("checkpoint", checkpoint, "give best, newest or the file of a checkpoint")

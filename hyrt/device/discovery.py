@@ -6,7 +6,6 @@ import resource
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from hyrt.device.names import NAME_FORM, NO_NAME
 from hyrt.device.probing import info_of, probed
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one_line
 from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider, remedy
-from hyrt.machine.this_process.forks import importing
 from hyrt.quantities import whole_number
 
 if TYPE_CHECKING:
@@ -131,8 +129,7 @@ def _ask(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[Devic
 
     def look() -> None:
         try:
-            with nullcontext() if is_foreign(entry) else importing():
-                entry.load()
+            entry.load()
             imported.set()
             answers.append(probed(entry))
         except BaseException as error:

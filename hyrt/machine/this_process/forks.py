@@ -4,46 +4,49 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from functools import cache
+from types import FrameType
 
 # What a process says of itself: a child that starts another interpreter has another number.
 _MARK = "HYRT_FORKED"
 # torch from a slow disk; whoever forks goes on then, whatever becomes of the child.
-_LONGEST_S = 120.0
-
-_importing = threading.RLock()
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Let no thread fork the process until the block, which imports, is through.
-
-    A child would have the modules that are half imported here, locked by a thread that it does not have: its
-    first use of them would wait for ever.
-    """
-    _wait_for_imports()
-    with _importing:
-        yield
+_LONGEST_S = 60.0
+_LOOK_S = 0.01
 
 
 @cache
-def _wait_for_imports() -> None:
-    """From now on, `os.fork` waits for `importing`."""
-    held: list[bool] = []
+def wait_for_imports() -> None:
+    """From now on, whoever forks this process first waits for what hyrt imports in other threads.
 
-    def before() -> None:
-        held.append(_importing.acquire(timeout=_LONGEST_S))
-
-    def after() -> None:
-        if held.pop():
-            _importing.release()
-
+    A child would have the modules that are half imported there, locked by a thread that it does not have: its
+    first use of them would wait for ever.
+    """
     # What is registered last comes first: `logging`, whose lock an import may take, has to come after this.
     assert logging
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+    os.register_at_fork(before=_wait)
+
+
+def _wait() -> None:
+    end = time.monotonic() + _LONGEST_S
+    while _others_import() and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+
+
+def _others_import() -> bool:
+    here = threading.get_ident()
+    return any(_imports(frame) for thread, frame in sys._current_frames().items() if thread != here)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a thread imports something for hyrt; what others import is theirs."""
+    rooms = set()
+    while frame is not None:
+        rooms.add(frame.f_globals.get("__name__", "").partition(".")[0])
+        frame = frame.f_back
+    return rooms >= {"hyrt", "importlib"}
 
 
 @cache
