@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hyrt.machine.kernel_cache import ensure_kernel_cache
-from hyrt.machine.this_process.forks import wait_for_imports
+from hyrt.machine.this_process.forks import wait_at_forks
 
 if TYPE_CHECKING:
     from hyrt import nn, ops
@@ -56,7 +56,7 @@ _HOMES = {
 
 
 ensure_kernel_cache()
-wait_for_imports()
+wait_at_forks()
 
 
 def __getattr__(name: str) -> Any:

@@ -18,11 +18,11 @@ _LOOK_S = 0.01
 
 
 @cache
-def wait_for_imports() -> None:
-    """From now on, whoever forks this process first waits for what hyrt imports in other threads.
+def wait_at_forks() -> None:
+    """From now on, whoever forks this process first waits for what is imported and compiled in other threads.
 
-    A child would have the modules that are half imported there, locked by a thread that it does not have: its
-    first use of them would wait for ever.
+    A child would have the modules that are half imported there for hyrt, locked by a thread that it does not
+    have, and so numba's compiler: its first use of them would wait for ever.
     """
     # What is registered last comes first: `logging`, whose lock an import may take, has to come after this.
     assert logging
@@ -31,22 +31,22 @@ def wait_for_imports() -> None:
 
 def _wait() -> None:
     end = time.monotonic() + _LONGEST_S
-    while _others_import() and time.monotonic() < end:
+    while _others_hold_locks() and time.monotonic() < end:
         time.sleep(_LOOK_S)
 
 
-def _others_import() -> bool:
+def _others_hold_locks() -> bool:
     here = threading.get_ident()
-    return any(_imports(frame) for thread, frame in sys._current_frames().items() if thread != here)
+    return any(_holds_locks(frame) for thread, frame in sys._current_frames().items() if thread != here)
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Whether a thread imports something for hyrt; what others import is theirs."""
+def _holds_locks(frame: FrameType | None) -> bool:
+    """Whether a thread is in numba's compiler, or imports for hyrt; what others import is theirs."""
     rooms = set()
     while frame is not None:
         rooms.add(frame.f_globals.get("__name__", "").partition(".")[0])
         frame = frame.f_back
-    return rooms >= {"hyrt", "importlib"}
+    return "numba" in rooms or rooms >= {"hyrt", "importlib"}
 
 
 @cache

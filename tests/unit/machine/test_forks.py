@@ -71,6 +71,35 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+COMPILES = """
+import os
+import threading
+import hyrt
+from numba.core.compiler_lock import global_compiler_lock
+
+held = threading.Event()
+
+@global_compiler_lock
+def compiled():
+    held.set()
+    threading.Event().wait(1)
+
+threading.Thread(target=compiled).start()
+held.wait()
+if (child := os.fork()) == 0:
+    import faulthandler
+    faulthandler.dump_traceback_later(20, exit=True)
+    with global_compiler_lock:
+        os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_for_what_numba_compiles_in_another_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["5"], done.stderr
+
+
 def test_a_fork_waits_for_what_hyrt_imports_in_another_thread(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(1)\nis_whole = True\n")
     done = subprocess.run(
