@@ -255,9 +255,9 @@ def _check_given(
             build_config({name: sections[name]})
     has_source = config is not None or "source" in sections.get("data", {})
     if graph is None and not has_source:
-        raise ConfigError("graph=None: give a graph, from hyrt.load, or what hyrt.load takes")
+        raise ConfigError("graph=None: give a graph from hyrt.load, or something that hyrt.load can open")
     if graph is not None and "source" in sections.get("data", {}):
-        raise ConfigError("the setting data.source is given beside a graph: omit it")
+        raise ConfigError("the setting data.source is given as well as a graph: omit it")
     if config is not None and not isinstance(config, Config):
         raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
     if config is not None:
@@ -276,7 +276,7 @@ def _check_torch(*, own_model: bool) -> None:
 
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         raise ConfigError(
-            "hyrt.train is called within torch.no_grad() or torch.inference_mode(), where nothing is "
+            "hyrt.train is called inside torch.no_grad() or torch.inference_mode(), where nothing can be "
             "trained: call it outside"
         )
     device, dtype = torch.get_default_device(), torch.get_default_dtype()
@@ -341,9 +341,7 @@ def _new_checkpoints(folder: Path) -> Path:
         ) from error
     if has_checkpoint(checkpoints):
         # Else `load_run` would find whichever of the two has made more steps.
-        raise ConfigError(
-            f"{folder} has the checkpoints of another training: give a new folder, or delete it"
-        )
+        raise ConfigError(f"{folder} has the checkpoints of another run: give a new folder, or delete it")
     return checkpoints
 
 

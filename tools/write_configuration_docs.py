@@ -27,10 +27,10 @@ Settings come from several places, and later ones override earlier ones:
 2. a YAML file;
 3. the options `--data`, `--model` and `--devices`, and `--epochs`, `--lr`, `--hidden`, `--layers`,
    `--batch-size` and `--seed`, which are short for the settings of these names;
-4. arguments of the form `key.path=value`, whose values are read as YAML, with decimal
-   numbers only (`010` is 10) and without dates.
+4. arguments of the form `key.path=value`. Values are read as YAML, except that numbers are always decimal
+   (`010` is 10, not 8) and that dates are read as text.
 
-A setting that the command line gives twice, by an option and an argument for example, causes a warning.
+If the command line gives a setting twice, for example by an option and by an argument, hyrt prints a warning.
 
 For example:
 

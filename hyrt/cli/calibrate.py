@@ -50,8 +50,8 @@ def calibrate(
 
     `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes about
     a minute on two cores the first time, more on many cores, and longer with each accelerator. Run nothing
-    else meanwhile. With --network, processes that torchrun has started measure what joins them, for
-    hyrt predict --network FILE.yaml.
+    else meanwhile. With --network, processes that torchrun has started measure the network between
+    them and write the file that hyrt predict --network FILE.yaml reads.
 
     \b
     Examples:
@@ -65,7 +65,9 @@ def calibrate(
 
     if network is not None:
         if show or everything or models:
-            raise ConfigError("--network measures what joins machines: omit --show, --all and --model")
+            raise ConfigError(
+                "--network measures only the network between machines: omit --show, --all and --model"
+            )
         _calibrate_network(network, as_json=as_json)
         return
     import json
@@ -126,7 +128,8 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     launch = launched()
     if launch is None:
         raise ConfigError(
-            f"--network measures between processes, and this is one: start torchrun ... -m hyrt calibrate "
+            f"--network measures the network between several processes, but this is only one: start "
+            "torchrun ... -m hyrt calibrate "
             f"--network {file} on every machine"
         )
     prepare_process()
@@ -157,7 +160,9 @@ def _network_place(file: Path) -> Path:
     from hyrt.machine.output_file import output_file
 
     if file.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"--network {file}: give a name that ends in .yaml, as hyrt predict knows it")
+        raise ConfigError(
+            f"--network {file}: give a name that ends in .yaml, so that hyrt predict can read it"
+        )
     place = output_file(file, replace=True, option="--network")
     if place.exists():
         try:

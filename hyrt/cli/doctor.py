@@ -35,8 +35,8 @@ def doctor(
 
     This checks versions, CPUs, memory, disk and caches, and runs a training step on every backend. Each check
     runs in a process of its own, so that a broken package or driver is reported with its remedy and does not
-    end the command. With settings, memory and disk are compared with what their run needs. The exit code is 1
-    if something that the run needs is broken; without settings, a run needs the CPU.
+    end the command. If you give settings, memory and disk are checked against a run with them. The exit
+    code is 1 if something that the run needs is broken; without settings, a run needs the CPU.
 
     \b
     Examples:

@@ -53,10 +53,10 @@ def init(
     ] = Path("hyrt.yaml"),
     force: Force = False,
 ) -> None:
-    """Write a settings file for your data, to edit.
+    """Write a settings file for your data, which you can then edit.
 
-    It has every setting with its meaning: those that are changed most often with values for this dataset and
-    model, all others as comments with their defaults.
+    The file explains every setting. Those that are changed most often have values for this dataset and model;
+    all others are comments with their defaults.
 
     \b
     Examples:

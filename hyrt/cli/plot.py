@@ -34,8 +34,9 @@ def plot(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="The charts, below each other: loss, metrics, step, throughput, memory; of one run also "
-            "stages, split, threads, waiting, queues, busy, chunks. By default loss and metrics.",
+            help="The charts, one below the other: loss, metrics, step, throughput, memory; for a single "
+            "run, also stages, split, threads, waiting, queues, busy, chunks. By default loss and "
+            "metrics.",
         ),
     ] = None,
     embeddings: Annotated[
@@ -49,31 +50,32 @@ def plot(
         Method | None,
         typer.Option(
             help="How --embeddings finds the plane: pca, the default, takes the two principal components; "
-            'umap keeps near vertices near, and needs pip install "hyrt[umap]".',
+            'umap keeps nearby vertices close together, and needs pip install "hyrt[umap]".',
         ),
     ] = None,
     confusion: Annotated[
         bool,
         typer.Option(
             "--confusion",
-            help="Plot which classes of the test vertices one run takes for which.",
+            help="Plot the confusion matrix of one run: which classes it predicts for the test vertices of "
+            "each class.",
         ),
     ] = False,
     roc: Annotated[
         bool,
         typer.Option(
             "--roc",
-            help="Plot how well one run's scores of the test vertices tell each class or label from the "
-            "rest: ROC curves, with the area below each.",
+            help="Plot the ROC curves of one run, with the area below each: how well its scores separate "
+            "each class or label from the rest, on the test vertices.",
         ),
     ] = False,
     force: Force = False,
 ) -> None:
     """Plot charts of a run, or of several runs in one chart each.
 
-    They are those of the report, as wide as a column of a paper, and their text stays text. All points are
-    drawn. With --embeddings, --confusion or --roc, the weights of the best evaluation are applied to the
-    dataset of the run. Needs matplotlib: pip install "hyrt[plot]".
+    The charts are those of the report, in the width of a column of a paper. In SVG and PDF files, their text
+    can be searched and edited. All points are drawn. With --embeddings, --confusion or --roc, the weights of
+    the best evaluation are applied to the dataset of the run. Needs matplotlib: pip install "hyrt[plot]".
 
     \b
     Examples:

@@ -90,7 +90,8 @@ def predict(
         float | None,
         typer.Option(
             metavar="FRACTION",
-            help="Which fraction, from 0 to 1, of the rows that a target needs is on its own machine.",
+            help="The fraction, from 0 to 1, of the rows that a target needs which are on the target's "
+            "machine.",
         ),
     ] = None,
     homes: Annotated[
@@ -213,7 +214,7 @@ def _question(
         given = {"--network": network, "--strategy": strategy, "--locality": locality, "--homes": homes}
         alone = [name for name, value in given.items() if value is not None]
         if alone:
-            raise ConfigError(f"{alone[0]} is about several machines: give their number with --ranks")
+            raise ConfigError(f"{alone[0]} is for several machines: give their number with --ranks")
         return None
     from hyrt.predict.ranks.on_ranks import RanksQuestion
 
@@ -256,7 +257,7 @@ def _print_full_graph(
     given = {"--strategy": question.strategy_name, "--locality": question.locality}
     for name, value in given.items():
         if value is not None:
-            raise ConfigError(f"{name} is about mini-batches: omit it, or --full-graph")
+            raise ConfigError(f"{name} is for mini-batches: omit it, or omit --full-graph")
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

@@ -126,7 +126,9 @@ def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
     """
     known = {} if known is None else known
     if known.get(id(value)) is known:
-        raise ConfigError("the settings have a value that holds itself, by an anchor (&a, *a): write it out")
+        raise ConfigError(
+            "the settings have a value that contains itself through an anchor (&a, *a): write the value out"
+        )
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, Mapping | list | tuple):

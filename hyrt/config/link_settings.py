@@ -26,29 +26,29 @@ class LinksConfig(Section):
     times: str | None = None
     """With `split=time`, a `.npy` file with a number for each edge, in the order of the dataset's edges."""
     val: Fraction = 0.05
-    """The part of the links that are validation links."""
+    """The fraction of the links that are validation links."""
     test: Fraction = 0.1
-    """The part of the links that are test links."""
+    """The fraction of the links that are test links."""
     supervision: Fraction = 0.0
-    """The part of the training links that are predicted and carry no messages; the rest only carry messages.
-    With 0, every training link does both."""
+    """The fraction of the training links that are predicted and carry no messages; the rest only carry
+    messages. With 0, every training link does both."""
     exclude: Literal["both", "edges", "none"] | None = None
-    """Which edges carry no messages in a step. `edges` leaves out the edges of its links, `both` also their
-    reverse edges, and `none` leaves out none. By default `both`; with `--full-graph`, whose steps train all
-    links, `none`."""
+    """Which edges carry no messages in a step. `edges` leaves out the edges of the step's links, `both`
+    leaves out their reverse edges, too, and `none` leaves out no edges. By default `both`; with
+    `--full-graph`, whose steps train all links, `none`."""
     negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
-    """How pairs that are no links are drawn in training. Each replaces one end of a link: `uniform` by any
-    vertex, `degree` by a vertex with a chance that grows with its degree, `batch` by that end of another link
-    of the step; a pair that is an edge is drawn again. `given` draws pairs from `train_neg` of the split's
-    file."""
+    """How pairs that are not links are drawn in training. Each replaces one end of a link: `uniform` by any
+    vertex, `degree` by a vertex with a chance that grows with its degree, `batch` by the corresponding end of
+    another link of the step; a pair that is an edge is drawn again. `given` draws pairs from `train_neg` of
+    the split's file."""
     num_negatives: Annotated[int, Field(ge=1, le=1024), NoTruth] = 1
-    """The number of pairs that are no links for each link of a step."""
+    """The number of pairs that are not links, for each link of a step."""
     decoder: Literal["dot", "distmult", "transe", "mlp"] = "dot"
-    """How a pair of embeddings is scored: by their inner product (`dot`), one with a weight for each column
-    (`distmult`), the negative distance after a learned translation (`transe`), or what a perceptron with
-    one hidden layer makes of both (`mlp`)."""
+    """How a pair of embeddings is scored: by their inner product (`dot`), by an inner product with a weight
+    for each column (`distmult`), by the negative distance after a learned translation (`transe`), or by a
+    perceptron with one hidden layer that reads both (`mlp`)."""
     width: Count | None = None
-    """The width of embeddings, which are the model's result; by default `model.hidden`."""
+    """The width of the embeddings, which are the output of the model; by default `model.hidden`."""
     loss: Literal["bce", "ranking"] = "bce"
     """`bce` classifies each pair as a link or not, by binary cross entropy; `ranking` trains links to score
     above the pairs drawn for them."""
@@ -58,7 +58,8 @@ class LinksConfig(Section):
         BeforeValidator(_number_or_all),
     ] = 100
     """The number of drawn vertices among which each end of a link is ranked, for the metrics `mrr` and
-    `hits@k`; or `all` vertices. Vertices that would make a known edge do not count."""
+    `hits@k`; or `all` vertices. A vertex whose pair with the other end is a known edge is left out of the
+    ranking."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> LinksConfig:

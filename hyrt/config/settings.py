@@ -120,11 +120,11 @@ class DataConfig(Section):
     least 3 % faster on a calibrated machine; the run prints its choice and keeps it in its settings."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How values are rounded to `int8` and `int8-columns`. `nearest` takes the nearest code. `stochastic`
-    takes the code below or above at random, from `seed`, so that the value is right in the mean."""
+    takes the code below or above at random, from `seed`, so that the value is correct on average."""
     cache: RowCacheSize | None = None
-    """The most memory of each device for feature rows that it keeps for the whole run, so that these are not
+    """How much of its memory each device may use to keep feature rows for the whole run, so that they are not
     sent to it in each step. It keeps the rows that it is expected to need in most steps. Give a size such as
-    `2GiB`, or a part of the graph's rows such as `20%`; `auto` takes half of the free memory of devices with
+    `2GiB`, or a share of the graph's rows such as `20%`; `auto` takes half of the free memory of devices with
     memory of their own. The weights are the same. `null` keeps none."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
@@ -133,7 +133,7 @@ class DataConfig(Section):
     def _rounds(self) -> DataConfig:
         if self.rounding == "stochastic" and not self.rows.startswith("int8"):
             raise ValueError(
-                f"data.rounding=stochastic is for codes of int8, and data.rows={self.rows} names none: give "
+                f"data.rounding=stochastic is for codes of int8, but data.rows={self.rows} has none: give "
                 "data.rows=int8 or int8-columns, or omit it"
             )
         return self
@@ -143,12 +143,12 @@ class ModelConfig(Section):
     kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
     `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
-    Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019), `gnn-film`
-    (Brockschmidt 2020), or with features of edges `gine` (Hu et al. 2020) and `edge-gat`; installed packages
-    may declare more."""
+    Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019), `gnn-film` (Brockschmidt
+    2020); or, for graphs with edge features, `gine` (Hu et al. 2020) and `edge-gat`; installed packages may
+    declare more."""
     layers: Annotated[Count, Field(le=256)] = 2
-    """The number of layers of the model, and so of blocks in a mini-batch; each kind of model may have its
-    own default."""
+    """The number of layers of the model, which is also the number of blocks in a mini-batch; each kind of
+    model may have its own default."""
     hidden: Count = 128
     """The width of hidden layers; for GAT, of all heads together."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
@@ -166,7 +166,7 @@ class ModelConfig(Section):
     own default."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
-    `deepgcn` and `gnn-film` add it after norm and ReLU, and from the second layer on."""
+    `deepgcn` and `gnn-film` add it after the norm and ReLU, starting with the second layer."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments for the model, such as those that a model of an installed package takes.
     `{edge_types: n}` gives `ggnn` and `gnn-film` a matrix for each of n types of edges. `{out_heads: n}` is
@@ -186,16 +186,16 @@ class TrainConfig(Section):
     optimizer_options: dict[str, Any] = Field(default={})
     """Further keyword arguments for the optimizer."""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
-    """The largest norm of a step's gradient, over all parameters together; a longer one is scaled down to it.
-    0 does not clip."""
+    """The largest norm of a step's gradient, over all parameters together; a gradient with a larger norm is
+    scaled down to it. 0 does not clip."""
     warmup_steps: Index = 0
     """The number of steps over which the learning rate grows linearly to the value that `lr` and `schedule`
     give; 0 starts with that value."""
     warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
     """The length of the warm-up in epochs, which may be a fraction, in place of `warmup_steps`."""
     schedule: str | None = None
-    """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau: with the
-    training loss)."""
+    """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau receives
+    the training loss)."""
     schedule_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the schedule."""
     patience: Index = 0
@@ -214,14 +214,14 @@ class TrainConfig(Section):
     training targets; for labels of 0 and 1, it weights each 1 by the number of targets with 0 divided by the
     number with 1. Or give a list with a number for each class or label."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
-    """The part of each target's label that is spread evenly over all classes in training. Evaluations,
+    """The fraction of each target's label that is spread evenly over all classes in training. Evaluations,
     including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
     refuses it."""
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
     `loss`; for `multilabel`, `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` or `loss`; for
     `regression`, `mse`, `mae` or `r2`; for `links`, `roc_auc`, `average_precision`, `mrr`, `hits@1`,
-    `hits@10`, `hits@50` or `loss`. `auto` is the objective's first."""
+    `hits@10`, `hits@50` or `loss`. `auto` takes the first metric of the objective."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32."""
@@ -273,10 +273,11 @@ class TrainConfig(Section):
 class EvaluateConfig(Section):
     every: Index | None = None
     """The number of epochs between evaluations; 0 evaluates only at the end. By default 1; with
-    `--full-graph`, whose epochs are one step, so many that a run has at most 100 evaluations."""
+    `--full-graph`, whose epochs are one step, as many as it takes for a run to have at most 100
+    evaluations."""
     mode: Literal["full", "sampled"] = "full"
     """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
-    uniformly with `sampler.fanout`, whichever kind of sampler trains."""
+    uniformly with `sampler.fanout`, for every kind of sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
     """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file."""
 
@@ -298,7 +299,7 @@ class RuntimeConfig(Section):
     train_threads: Threads = 0
     """The number of CPU threads of each CPU trainer, which then stays fixed; 0 chooses it."""
     depth: Annotated[int, Field(ge=1, le=64), NoTruth] = 4
-    """The number of steps that may be in flight between sampling and their end."""
+    """The number of steps that may be in flight, which means that they are sampled but not finished."""
     fuse_load: bool = True
     """Whether trainers that read host memory aggregate input features while loading them."""
     device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
@@ -310,37 +311,40 @@ class RuntimeConfig(Section):
     stall_timeout_s: Positive = 120.0
     """Fail the run if nothing has moved for this many seconds."""
     trace: bool = False
-    """Whether to write trace.json.gz into the run folder, however the run ends. It shows what every thread
-    and device queue did and when, at ui.perfetto.dev. `--trace` sets this."""
+    """Whether to write trace.json.gz into the run folder, however the run ends. The trace shows what every
+    thread and device queue did, and when; open it at ui.perfetto.dev. `--trace` sets this."""
     trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
     """The most events that the trace keeps for each track, which bounds its memory. It keeps the newest
-    events, and says how many it dropped."""
+    events, and says how many older ones it has dropped."""
 
 
 class FullGraphConfig(Section):
     host_memory: Bytes | None = None
     """For `--full-graph`, the most host memory that the matrices of a step may take, such as `512MiB` or
-    `1.5GiB`. Matrices beyond it are in a file in the run folder (without one, in the system's folder for
-    temporary files), which is gone when the run ends. The results are the same. `null` sets no limit."""
+    `1.5GiB`. Matrices that exceed it are kept in a file in the run folder (or, without a run folder, in the
+    system's folder for temporary files), which is deleted when the run ends. The results are the same. `null`
+    sets no limit."""
     device_memory: Bytes | None = None
-    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`,
-    `cpu`) may use. `null` takes all that the device has; then a graph that fits is not cut."""
+    """For `--full-graph`, how much of its memory a device that trains in chunks (`opencl`, `cuda`, `cpu`) may
+    use. `null` lets it use all its memory; then a graph that fits is not cut."""
     chunks: Index = 0
     """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
-    into; edges are cut into P x P chunks. 0 takes the least number that fits the device's memory. On several
-    ranks, each rank cuts its own vertices into P intervals."""
+    into; edges are cut into P x P chunks. 0 takes the smallest number with which a step fits into the
+    device's memory. On several ranks, each rank cuts its own vertices into P intervals."""
     order: Literal["column-row", "row-column"] = "column-row"
-    """The order of the chunks. `column-row` goes by destinations forward and by sources backward, so that
-    sums stay on the device until they are complete. `row-column` is the other way round, for comparison."""
+    """The order in which chunks are computed. `column-row` goes by destinations in the forward pass and by
+    sources in the backward pass, so that sums stay on the device until they are complete. `row-column` is the
+    opposite order, for comparison."""
     in_flight: Annotated[int, Field(ge=0, le=64), NoTruth] = 0
     """How many chunks a device holds at once: the next ones are copied while one is computed. 1 copies and
     computes in turn. 0 means 1 on devices that read the host's memory in place, and 2 on others. The bits of
     the result do not depend on it."""
     filter_below: Annotated[float, Field(ge=0, le=1), NoTruth] | None = None
-    """If a chunk uses less than this fraction of the rows of an interval, the CPU picks out the used ones and
-    only these are copied to the device. 0 copies all rows. `null` chooses the fraction below which that saves
-    time, from the rates of the CPU and of the device's link, which the run measures. Nothing is picked out
-    for devices that read the host's memory in place. The bits of the result do not depend on it."""
+    """If a chunk uses less than this fraction of the rows of an interval, the CPU picks out the rows that are
+    used, and only these are copied to the device. 0 copies all rows. With `null`, the run measures the rates
+    of the CPU and of the device's link, and computes from these the fraction below which picking out rows
+    saves time. Devices that read the host's memory in place ignore this setting. The bits of the result do
+    not depend on it."""
 
     @property
     def chunk_settings(self) -> list[str]:
@@ -356,9 +360,9 @@ class FullGraphConfig(Section):
 
 class BalanceConfig(Section):
     policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
-    """How targets and threads move while the run goes on. `static` keeps them where they are. `bottleneck`
-    moves a few at a time to relieve the slowest stage. `model` fits the performance model to the latest steps
-    and moves to the assignment that it finds best. `auto` means `static` if `split` or shares of devices are
+    """How targets and threads are moved during the run. `static` does not move them. `bottleneck` moves a few
+    at a time to relieve the slowest stage. `model` fits the performance model to the latest steps and
+    switches to the assignment that it finds best. `auto` means `static` if `split` or shares of devices are
     given, if a device is simulated, or with `--full-graph`; otherwise it means `model`."""
     predict: bool = True
     """Whether to predict the run before it starts, and to start from the predicted split and threads unless
@@ -367,15 +371,16 @@ class BalanceConfig(Section):
 
 class DistributedConfig(Section):
     strategy: Literal["model-centric", "p3", "naive-migration", "hopgnn", "home", "local"] = "home"
-    """Which rank trains which target if `torchrun` has started several ranks, and what is sent for it: see
+    """Which rank trains which target if `torchrun` has started several ranks, and therefore what is sent: see
     docs/distributed.md. `home` trains each target on the rank that has its features. All strategies but
     `local` give the same weights up to rounding. With `local`, each rank draws targets from its own part, so
-    the mini-batches are other ones."""
+    the mini-batches differ."""
     time_steps: Count | None = None
-    """The number of time steps into which `hopgnn` divides a step, at most the number of ranks. By default it
-    starts with the number of ranks, and has one fewer after each epoch as long as epochs get faster."""
+    """The number of time steps into which `hopgnn` divides a step, at most the number of ranks. By default,
+    it starts as the number of ranks, and is lowered by one after each epoch as long as epochs get faster."""
     pre_gather: bool = True
-    """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
+    """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of separately for each
+    of them."""
     shares: Annotated[
         list[Positive] | Literal["measured"] | None,
         WithJsonSchema({"type": "list of numbers > 0, `measured` or `null`"}),
@@ -385,12 +390,12 @@ class DistributedConfig(Section):
     `measured` begins with equal shares, and gives slow ranks less from the third epoch on, as long as epochs
     get faster; the last bits of the weights then differ from run to run. With `null`, shares are equal."""
     cache: CacheSize | None = None
-    """The most memory for rows of other ranks that each rank fetches once and keeps, such as `2GiB`, or `20%`
-    of the graph's rows. It keeps the rows that it is expected to need in most steps. The weights are the
-    same. Needs `sampler.kind=neighbor`. `null` keeps none."""
+    """How much memory each rank may use to keep rows of other ranks, which it fetches only once: a size such
+    as `2GiB`, or a share of the graph's rows such as `20%`. It keeps the rows that it is expected to need in
+    most steps. The weights are the same. Needs `sampler.kind=neighbor`. `null` keeps none."""
     wire: Literal["float32", "float16", "bfloat16"] = "float32"
-    """The type of the values of dense float32 rows that ranks send each other. `float16` and `bfloat16` halve
-    their bytes. Rows of other ranks are then rounded, which changes training slightly."""
+    """The type in which ranks send each other the values of dense float32 rows. `float16` and `bfloat16`
+    halve their bytes. Rows of other ranks are then rounded, which changes training slightly."""
     algorithm: Literal["auto", "1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
     """How ranks multiply with `--full-graph`. With `1d`, each rank has a part of the rows, and receives those
     rows of other parts that its edges need. With `1.5d`, ranks form a grid of `replication` columns, and each
@@ -401,11 +406,11 @@ class DistributedConfig(Section):
     """The number of ranks that have each part with `algorithm=1.5d`; the number of parts is the number of
     ranks divided by it. By default 2."""
     network: str | None = None
-    """The network between the ranks, for the prediction of a run before it starts: `10gbit` and the like, or
-    the file that `hyrt calibrate --network` wrote. With `null`, the run uses what `algorithm=auto` measures
-    at the start; without that, nothing is predicted."""
+    """The network between the ranks, for the prediction of a run before it starts: a name such as `10gbit`,
+    or the file that `hyrt calibrate --network` wrote. With `null`, the run uses the network that
+    `algorithm=auto` measures at the start; with other algorithms, nothing is predicted."""
     timeout_s: Positive = 120.0
-    """The most seconds that ranks wait for each other before the run fails."""
+    """The number of seconds that ranks wait for each other before the run fails."""
 
     @property
     def given_shares(self) -> tuple[float, ...] | None:
@@ -442,7 +447,8 @@ class DistributedConfig(Section):
         """Refuse parts that the strategy does not look at."""
         if self.shares is not None and self.strategy != "home":
             raise ValueError(
-                f"distributed.shares is of strategy home, which moves targets between ranks: omit it with "
+                f"distributed.shares is only for the strategy home, which moves targets between ranks: omit "
+                "it with "
                 f"{self.strategy}"
             )
         return self
@@ -467,7 +473,7 @@ class CheckpointConfig(Section):
     `--full-graph`, a checkpoint follows the first epoch that ends more than a minute after the last one. The
     end of a run always writes one."""
     every_steps: Index = 0
-    """The number of steps between further checkpoints; 0 writes none."""
+    """The number of steps between additional checkpoints; 0 writes none."""
     keep: Count = 3
     """The number of newest checkpoints to keep. Each also has the weights of the best evaluation so far."""
 
@@ -505,8 +511,8 @@ class Config(Section):
     (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
     split: Annotated[list[Index] | None, Listed] = None
     """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
-    `data.batch_size` (`sampler.units`). By default, the devices' shares, the prediction or equal parts
-    decide."""
+    `data.batch_size` (`sampler.units`). By default, the split follows from the shares in `devices`; without
+    shares, from the prediction; and without a prediction, all trainers get equal parts."""
     runtime: RuntimeConfig = RuntimeConfig()
     fullgraph: FullGraphConfig = FullGraphConfig()
     balance: BalanceConfig = BalanceConfig()

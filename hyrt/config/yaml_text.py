@@ -130,8 +130,8 @@ def to_yaml(config: Config) -> str:
         return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise ConfigError(
-            f"the settings have {error.args[-1]!r:.100}, which no file can hold, and no checkpoint: give "
-            "numbers, texts, lists and mappings, or omit folder"
+            f"the settings have {error.args[-1]!r:.100}, which cannot be saved in a file, nor "
+            "in a checkpoint: give numbers, texts, lists and mappings, or omit folder"
         ) from None
 
 

@@ -126,8 +126,8 @@ class HostModel:
             if batch.whole is not None and _writes(batch.inputs) != writes:
                 raise UnsupportedModel(
                     f"{type(self._model).__name__} writes to its input by an operation in place, such as "
-                    "add_, += or relu_, and of a whole graph that is the graph's own features: make a new "
-                    "tensor instead, and load the graph again, whose features have changed"
+                    "add_, += or relu_; with --full-graph, the input is the graph's own features, which "
+                    "have now changed: make a new tensor instead, and load the graph again"
                 )
             if batch.target_rows is not None:
                 scores = scores.index_select(0, torch.from_numpy(batch.target_rows))

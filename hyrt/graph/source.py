@@ -146,7 +146,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         return (generate_typed if spec.typed else generate)(spec, scratch), True
     path, shown = path_of(name), readable(name)
     if is_too_long(path):
-        raise DataError(f"{shown[:40]}...: no path is so long; a dataset is {KINDS}")
+        raise DataError(f"{shown[:40]}...: this is too long for a path; a dataset is {KINDS}")
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 

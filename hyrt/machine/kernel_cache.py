@@ -30,7 +30,8 @@ def check_compiler() -> None:
     if not any(map(_can_write, [*([Path(named)] if named else []), *_usual_places()])):
         given = f"not NUMBA_CACHE_DIR ({named}) either" if named else "not one for temporary files either"
         raise ConfigError(
-            f"no folder for compiled kernels can be written, {given}: set NUMBA_CACHE_DIR to one that can"
+            f"hyrt cannot write to any folder for compiled kernels, {given}: set NUMBA_CACHE_DIR to a "
+            "writable folder"
         )
 
 
@@ -95,8 +96,8 @@ def damaged_cache_named() -> Iterator[None]:
             raise
         told = " ".join(describe(error).split())
         raise HyrtError(
-            f"compiled kernels in {folder} are damaged ({told}): delete its *.nbi and *.nbc files, "
-            "which are then compiled again; `hyrt doctor` checks all of them"
+            f"compiled kernels in {folder} are damaged ({told}): delete the *.nbi and *.nbc files in this "
+            "folder, and hyrt compiles the kernels again; `hyrt doctor` checks all of them"
         ) from error
 
 

@@ -178,8 +178,7 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
     if not find_model(kind).costs_like:
         raise ConfigError(
             f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
-            f"{kind}` measures it: ask for one of {', '.join(KINDS)} with the same settings, whichever is "
-            "most like it"
+            f"{kind}` measures it: predict the most similar of {', '.join(KINDS)} with the same settings"
         )
 
 

@@ -89,8 +89,8 @@ class NeighborSettings(SamplerSettings):
             )
         if self.degrees == "sampled" and graph.topology.edge_weights is not None:
             raise ConfigError(
-                f"{graph.name}: its edges have weights, whose sums are not those of numbers of neighbours: "
-                "set sampler.degrees=full"
+                f"{graph.name}: its edges have weights, and sampler.degrees=sampled counts neighbours "
+                "without their weights: set sampler.degrees=full"
             )
         return NeighborSampler(
             graph,

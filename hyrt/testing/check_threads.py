@@ -97,7 +97,7 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
     try:
         second = trial.open()
     except DeviceUnavailable as error:
-        raise Skipped(f"it is opened once only: {error}") from error
+        raise Skipped(f"it can be opened only once: {error}") from error
     model = cases.shaken(trial.model(), seed=4)
     load(second, model)
     staged = first.transfer(trial.batch())

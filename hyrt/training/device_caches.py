@@ -134,7 +134,9 @@ class DeviceCaches(Hook):
         if not count:
             if asked == "auto":
                 return
-            raise ConfigError(f"data.cache={asked}: not one row of {size(row_bytes)} fits: give more")
+            raise ConfigError(
+                f"data.cache={asked}: too little for a single row, of {size(row_bytes)}: give more"
+            )
         pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "narrow", workers)
         keep = partial(device.keep_rows, count, pieces)
         try:

@@ -190,8 +190,8 @@ def _check_typed(config: Config, info: DeviceInfo, graph: Graph) -> None:
     if graph.types is not None and isinstance(info, TeamInfo):
         raise UnsupportedModel(
             f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
-            f"{len(graph.types.vertex_types)}: give devices=cpu, and no fullgraph.chunks, "
-            "fullgraph.device_memory and other settings of chunks"
+            f"{len(graph.types.vertex_types)}: give devices=cpu, and omit fullgraph.chunks, "
+            "fullgraph.device_memory and the other settings of chunks"
         )
     if graph.types is not None and "typed" not in info.forms:
         raise UnsupportedModel(

@@ -137,8 +137,11 @@ def test_wrong_calls() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"graph": None}, r"^graph=None: give a graph, from hyrt\.load, or what hyrt\.load takes$"),
-        ({"data": {"source": "cora"}}, r"^the setting data\.source is given beside a graph: omit it$"),
+        (
+            {"graph": None},
+            r"^graph=None: give a graph from hyrt\.load, or something that hyrt\.load can open$",
+        ),
+        ({"data": {"source": "cora"}}, r"^the setting data\.source is given as well as a graph: omit it$"),
         ({"config": 5}, r"^config=5: give a hyrt\.Config, or settings by section as keywords$"),
         ({"config": {}}, r"^config=\{\}: give a hyrt\.Config"),
         (
@@ -154,7 +157,7 @@ def test_wrong_calls() -> None:
                 "folder": "never-made",
                 "train": {"schedule": "LambdaLR", "schedule_options": {"lr_lambda": len}},
             },
-            r"^the settings have <built-in function len>, which no file can hold, .* or omit folder$",
+            r"^the settings have <built-in function len>, which cannot be saved in a file, .* omit folder$",
         ),
         ({"emit": []}, r"^emit=\[\]: give a function that takes an event, or omit it$"),
         ({"full_graph": "no"}, "^full_graph='no': give True or False$"),
@@ -178,7 +181,7 @@ def test_what_is_set_for_all_of_torch_and_lets_nothing_be_trained() -> None:
         hyrt.train("synthetic:tiny", train={"epochs": 1})
 
     for context in (torch.no_grad(), torch.inference_mode()):
-        with context, pytest.raises(ConfigError, match=r"within torch\.no_grad\(\) or .*: call it outside$"):
+        with context, pytest.raises(ConfigError, match=r"inside torch\.no_grad\(\) or .*: call it outside$"):
             train()
     try:
         torch.set_default_dtype(torch.float64)
@@ -221,7 +224,7 @@ def test_folders_and_files_that_can_be_none() -> None:
         hyrt.load_run("runs/x", model=torch.nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^folder='x{99}: give the path of a run's folder"):
         hyrt.load_run("x" * 5000)
-    with pytest.raises(DataError, match=r"^x{40}\.\.\.: no path is so long; a dataset is"):
+    with pytest.raises(DataError, match=r"^x{40}\.\.\.: this is too long for a path; a dataset is"):
         hyrt.load("x" * 5000)
 
 
@@ -282,7 +285,7 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
     result = hyrt.train(graph, mine, train={"epochs": 2}, data={"batch_size": 128}, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"does not name its dataset: give it \(--data, or graph= "):
         hyrt.load_run(tmp_path)
-    with pytest.raises(ConfigError, match="has the checkpoints of another training: give a new folder"):
+    with pytest.raises(ConfigError, match="has the checkpoints of another run: give a new folder"):
         hyrt.train(graph, mine, folder=tmp_path)
     with pytest.raises(ConfigError, match="model='gcn': give the torch module that was trained"):
         hyrt.load_run(tmp_path, graph=graph, model="gcn")  # type: ignore[arg-type]

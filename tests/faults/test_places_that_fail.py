@@ -77,6 +77,6 @@ def test_a_damaged_cache_of_kernels(
     )
     assert done.returncode == 1, done.stderr
     assert f"error: compiled kernels in {package}" in done.stderr
-    assert "delete its *.nbi and *.nbc files" in done.stderr
+    assert "delete the *.nbi and *.nbc files" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Aborted" not in done.stderr

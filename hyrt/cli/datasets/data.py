@@ -39,8 +39,8 @@ def info(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Also say what full-graph training of this kind of model keeps in memory, array by array; "
-            "of a typed graph, what is known of any training.",
+            help="Also list the arrays that full-graph training of this kind of model keeps in memory; for "
+            "a typed graph, those that are known for any training.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -111,22 +111,23 @@ def convert(
     unique: Annotated[
         bool,
         typer.Option(
-            "--unique", help="Keep one of several equal edges; add up values of one column in a sparse row."
+            "--unique",
+            help="Keep one of several equal edges; in sparse rows, add up the values of equal columns.",
         ),
     ] = False,
     reverse: Annotated[
         bool,
         typer.Option(
             "--reverse",
-            help="Let each relation of a typed graph go both ways: it gets another one that goes back, "
-            "named rev_ and its name.",
+            help="Add an opposite relation for each relation of a typed graph; its name begins with rev_.",
         ),
     ] = False,
     order: Annotated[
         str | None,
         typer.Option(
             metavar="community|degree|rcm",
-            help="Renumber the vertices so that rows that are gathered together lie together. "
+            help="Renumber the vertices so that rows that are gathered together are close together in "
+            "memory. "
             "The original numbers are kept.",
         ),
     ] = None,
@@ -174,20 +175,21 @@ def import_files(
     schema: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Which columns are what, as YAML; guessed from their names by default."
+            metavar="FILE",
+            help="A YAML file that says what each column means; by default, this is guessed from the names.",
         ),
     ] = None,
     print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="Print the schema that is guessed, to edit, and exit.")
+        bool, typer.Option("--print-schema", help="Print the guessed schema, which you can edit, and exit.")
     ] = False,
     force: Force = False,
 ) -> None:
-    """Make a dataset of edge lists and tables of vertices.
+    """Make a dataset from edge lists and tables of vertices.
 
-    Columns are guessed by their names, and the guess is printed: src, source or from; dst, target or to;
-    weight; id; label or y; split, or train, val and test. Other columns of numbers of a table of vertices are
-    features. The data is streamed; an upper bound on memory is printed first. All wrong
-    rows are counted and the first ones are named; if there are any, nothing is written.
+    The meaning of columns is guessed from these names, and the guess is printed: src, source or from; dst,
+    target or to; weight; id; label or y; split, or train, val and test. Other columns of numbers of a table
+    of vertices are features. The data is streamed; an upper bound on memory is printed first. All wrong rows
+    are counted and the first ones are named; if there are any, nothing is written.
 
     \b
     Examples:

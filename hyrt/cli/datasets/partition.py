@@ -27,11 +27,13 @@ def partition(
         str,
         typer.Option(
             metavar="random|block|metis|volume",
-            help="Which vertices go together: any, consecutive ones, those with many edges between them, or "
-            "those that let the busiest part send fewest rows (metis and volume need hyrt[partition]).",
+            help="Which vertices go together: arbitrary ones, consecutive ones, those with many edges "
+            "between them, or "
+            "those with which the busiest part sends the fewest rows (metis and volume need "
+            "hyrt[partition]).",
         ),
     ] = "metis",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed of what the method draws.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed of random choices.")] = 0,
     topology: Annotated[
         Literal["replicated", "split"],
         typer.Option(
@@ -47,8 +49,9 @@ def partition(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="How much more than the mean a part may weigh; by default 0.03 for metis, 0.05 for volume. "
-            "A vertex weighs its in-edges and one more; for metis also its share of training vertices.",
+            help="How much the weight of a part may exceed the mean: 0.1 allows 10 % more. By default 0.03 "
+            "for metis and 0.05 for volume, where the weight of a vertex is 1 plus the number of its "
+            "in-edges; metis also balances training vertices.",
         ),
     ] = None,
     most_vertices: Annotated[
@@ -57,7 +60,7 @@ def partition(
             metavar="N",
             min=1,
             help="The most vertices that a part may have, so that its features fit into a rank's memory (not "
-            "for metis). Parts may then weigh more than --imbalance says.",
+            "for metis). Parts may then weigh more than --imbalance allows.",
         ),
     ] = None,
     force: Force = False,

@@ -115,8 +115,8 @@ class RankSession:
         is_split = part.manifest.topology == "split"
         if is_split and config.train.predicts_links:
             raise ConfigError(
-                "train.objective=links needs all edges on each rank, and these parts have their own alone: "
-                "partition again with --topology replicated"
+                "train.objective=links needs all edges on each rank, but each of these parts has only its "
+                "own edges: partition again with --topology replicated"
             )
         graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
         graph = link_graph(config, graph) if config.train.predicts_links else graph
@@ -205,8 +205,8 @@ class RankSession:
         for name in ("strategy", "shares", "cache", "wire"):
             if getattr(given, name) != type(given).model_fields[name].default:
                 raise ConfigError(
-                    f"distributed.{name}={getattr(given, name)} is of mini-batches, and --full-graph trains "
-                    f"the whole graph in every step: omit distributed.{name}"
+                    f"distributed.{name}={getattr(given, name)} is for mini-batches, but --full-graph "
+                    f"trains the whole graph in every step: omit distributed.{name}"
                 )
         if size % given.num_replicas:
             raise ConfigError(

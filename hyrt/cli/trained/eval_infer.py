@@ -43,7 +43,9 @@ def evaluate(
     data: _Data = None,
     mode: Annotated[
         Mode | None,
-        typer.Option(help="Use all neighbours or the fan-outs of the training. By default as in the run."),
+        typer.Option(
+            help="Use all neighbours or the fan-outs of the training. By default, the same as in the run."
+        ),
     ] = None,
     checkpoint: _Checkpoint = "best",
     as_json: AsJson = False,
@@ -118,8 +120,8 @@ def infer(
         Path | None,
         typer.Option(
             metavar="PAIRS.npy",
-            help="Write scores of pairs of vertices, [n, 2] integers, by a run that predicts links: [n] "
-            "float32, higher for a link. Their sigmoids are probabilities.",
+            help="Write the scores of these pairs of vertices, [n, 2] integers, for a run that predicts "
+            "links: [n] float32, higher for a link. Their sigmoids are probabilities.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -127,8 +129,8 @@ def infer(
 ) -> None:
     """Compute scores, classes or embeddings of vertices, or scores of links.
 
-    They are computed from all neighbours and written to a .npy file, or to a .csv table, which has the ids of
-    vertices and the names of classes where the dataset was imported with such.
+    They are computed from all neighbours and written to a .npy file or a .csv table. If the dataset was
+    imported with ids of vertices and names of classes, the table has these.
 
     \b
     Examples:

@@ -43,10 +43,12 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
     graph, config, model = trained.graph, trained.config, cast(GNN, trained.model)
     of_split, labelled = what != "embeddings", graph.vertices.label_kind
     if what == "confusion" and (labelled != "classes" or graph.links is not None):
-        raise ConfigError("--confusion: a confusion matrix is of classes, and this run predicts none")
+        raise ConfigError(
+            "--confusion: a confusion matrix needs classes, and this run does not predict classes"
+        )
     if what == "roc" and (labelled == "numbers" or graph.links is not None):
         raise ConfigError(
-            "--roc: a ROC curve is of classes or of labels of 0 and 1, and this run predicts neither"
+            "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither"
         )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
     if of_split and not splits:
@@ -76,7 +78,7 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
     curves = roc_curves(rows, labels)
     if not curves:
         raise ConfigError(
-            f"--roc: no class or label is one that some {name} vertices have and others have not"
+            f"--roc: there is no class or label that some {name} vertices have and others do not have"
         )
     plot_roc(curves, name, file)
     return f"ROC curves of {len(rows):,} vertices"

@@ -149,8 +149,8 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
         ) from error
     if not (own.homes == grid.row).any():
         raise ConfigError(
-            f"part {grid.row} has no vertices, so that its rank has nothing to train in chunks: cut the "
-            "graph into fewer parts"
+            f"part {grid.row} has no vertices, so its rank has nothing to train in chunks: cut the graph "
+            "into fewer parts"
         )
 
 

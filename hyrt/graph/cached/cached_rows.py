@@ -53,7 +53,7 @@ class CachedRows:
                 f"places are {self.places.dtype} of {self.places.shape}, not int32 of {(count,)}"
             )
         if values.ndim != 2 or values.shape[1] != width:
-            raise ValueError(f"rows of shape {values.shape} are sent, not of {width} columns")
+            raise ValueError(f"the rows that are sent have shape {values.shape}: give {width} columns")
         if count and not (-len(values) <= self.places.min() and self.places.max() < kept):
             raise ValueError(
                 f"places are from {self.places.min()} to {self.places.max()}, where {kept} rows are kept and "

@@ -178,7 +178,7 @@ def check_destination(destination: Path, force: bool) -> None:
         is_dataset = destination.suffix == ".npz"
     if not is_dataset:
         raise DataError(
-            f"{destination}: already there, and not a dataset, which is all that --force replaces; choose "
+            f"{destination}: already exists and is not a dataset; --force replaces only datasets: choose "
             "another name"
         )
     if not force:

@@ -86,8 +86,8 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
         parts = _read_csv(folder, scratch)
     elif (raw / "edge_index_dict.npz").exists():
         raise DataError(
-            f"{name}: a typed graph in ogb's binary form, which hyrt does not read: ogbn-mag and "
-            "mag240m:typed are read, and so is a HeteroData of PyG (hyrt.load)"
+            f"{name}: hyrt cannot read typed graphs in ogb's binary form, except ogbn-mag and "
+            "mag240m:typed: open it with PyG, and give the HeteroData to hyrt.load"
         )
     else:
         raise DataError(

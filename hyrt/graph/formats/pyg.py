@@ -45,7 +45,7 @@ def read_pyg(data: Any) -> Dataset:
         return read_hetero_data(data)
     if not hasattr(data, "x") and not hasattr(data, "edge_index"):
         raise DataError(
-            f"{data!r:.80} is no graph: give the path of a .npz file or a folder, a name such as "
+            f"{data!r:.80} is not a graph: give the path of a .npz file or a folder, a name such as "
             "synthetic:tiny, a PyG Data, or a DGL graph"
         )
     held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})

@@ -109,7 +109,7 @@ def draw_negatives(name: str, topology: Topology, seed: int, part: str, num: int
         if not len(wrong):
             return pairs
     raise DataError(
-        f"{name}: found no {num:,} pairs of vertices that are no edges: it has {topology.num_edges:,} edges "
+        f"{name}: cannot find {num:,} pairs of vertices without an edge: it has {topology.num_edges:,} edges "
         f"between {topology.num_vertices:,} vertices: give pairs in a file (links.split=FILE.npz, "
         f"{part}_neg)"
     )

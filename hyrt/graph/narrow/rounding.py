@@ -86,7 +86,7 @@ class Rounding:
         number = rows[i, k]
         why = f"which {self.format.name} cannot hold: keep float32, or scale the features"
         if not np.isfinite(number):
-            why = "and features must be finite numbers: mend the data"
+            why = "and features must be finite numbers: correct the data"
         raise DataError(f"{name}: the feature in column {k} of vertex {vertices[i]} is {number:g}, {why}")
 
 
@@ -125,7 +125,7 @@ def column_scales(
                 i, k = np.unravel_index(int(bad.argmax()), bad.shape)
                 raise DataError(
                     f"{name}: the feature in column {k} of vertex {at + i} is {block[i, k]:g}, and features "
-                    "must be finite numbers: mend the data"
+                    "must be finite numbers: correct the data"
                 )
             np.maximum(largest, most, out=largest)
         at += len(block)

@@ -145,7 +145,7 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
             )
         if job.most_vertices is not None and job.most_vertices * job.num_parts < count:
             raise DataError(
-                f"--most-vertices {job.most_vertices}: {counted(job.num_parts, 'part')} of so many do not "
+                f"--most-vertices {job.most_vertices}: {counted(job.num_parts, 'part')} of this size cannot "
                 f"hold the {counted(count, 'vertex', 'vertices')} of {data.name}: give at least "
                 f"{-(-count // job.num_parts)}"
             )

@@ -137,7 +137,9 @@ def parse_spec(text: str) -> SyntheticSpec:
     given: dict[str, int | float | str] = {}
     for part in parts if parts != [""] else ():
         if not part:
-            raise DataError(f"{text}: nothing stands between two commas or after the last one: omit a comma")
+            raise DataError(
+                f"{text}: there is an empty entry between two commas or at an end: remove a comma"
+            )
         key, equals, value = part.partition("=")
         if key in KEYS and not equals:
             raise DataError(f"{text}: {key} has no value: write {key}=...")

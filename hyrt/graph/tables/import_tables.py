@@ -212,8 +212,8 @@ def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
     count = ids.num_vertices
     if isinstance(ids, Positions) and ids.count is None and count > 1000 + _SPARSE * times_named:
         raise DataError(
-            f"{where}: ids go up to {ids.first + count - 1:,}, but edges name only {times_named:,}: where "
-            "they do not count up, give ids: names in the schema, else add a table of vertices"
+            f"{where}: ids go up to {ids.first + count - 1:,}, but edges name only {times_named:,}: if ids "
+            "are not consecutive numbers, give ids: names in the schema; otherwise add a table of vertices"
         )
 
 

@@ -185,7 +185,7 @@ def with_reverse(data: Dataset, scratch: Path) -> Dataset:
         )
     if EDGE_FEATURES in data.arrays:
         raise reject(
-            data.name, EDGE_FEATURES, "would be missing of reversed edges: omit --reverse, or this key"
+            data.name, EDGE_FEATURES, "has no values for the reversed edges: omit --reverse, or this key"
         )
     wider = with_reversed(types)
     edges = reversed_edges(typed_edges(data.arrays, types), types, wider)

@@ -80,7 +80,7 @@ def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> 
         )
     if torch.is_grad_enabled() and not scores.requires_grad:
         raise UnsupportedModel(
-            f"{name} returned scores that no gradient leads back from: use no detach(), .data or "
+            f"{name} returned scores that have no gradient: use no detach(), .data or "
             "torch.no_grad() between its parameters and its scores"
         )
 

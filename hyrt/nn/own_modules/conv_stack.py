@@ -180,7 +180,9 @@ def _width_after(named: str, conv: nn.Module, calls: ConvCalls, width: int | Non
     """Try a convolution on two made-up destinations; returns the width of its result."""
     into = calls.in_width(conv)
     if into is None and width is None:
-        raise UnsupportedModel(f"{named} does not tell its width: put it behind one that does")
+        raise UnsupportedModel(
+            f"{named} does not say how many columns it returns: put it after a convolution that does"
+        )
     if width is not None and into is not None and into != width:
         raise UnsupportedModel(f"{named} takes {into} columns, but is given {width}")
     columns = into or width or 1

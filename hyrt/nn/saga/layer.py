@@ -217,7 +217,7 @@ class SagaLayer(Layer):
         if self.self_loops:
             raise UnsupportedModel(
                 f"{name} has self_loops and reads edge.type, but an edge from a vertex to itself has no "
-                "type: leave self_loops out, and add what a vertex gives itself in apply_vertex"
+                "type: leave out self_loops, and add the vertex's message to itself in apply_vertex"
             )
 
     def _updated(

@@ -119,8 +119,8 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
         counts = [each for each in reads if _has_count(constants[each])]
         if counts and name_of(node) not in _COUNTED:
             raise UnsupportedModel(
-                f"{label}: {where(node)} computes with the number of rows, of which only a part is there at "
-                "a time: use -1 in its place in view"
+                f"{label}: {where(node)} computes with the number of rows, but only some of the rows are "
+                "there at a time: use -1 for this number in view"
             )
         if counts and name_of(node) in ("view", "reshape") and len(few[node]) == _FEW:
             # Torch finds out one dimension, and that is now the first.

@@ -198,15 +198,15 @@ def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Grap
         if str(error).startswith("edge."):
             raise UnsupportedModel(f"{label}: {line}: {error}") from None
         raise UnsupportedModel(
-            f"{label}: {line} decides by a value of the edges, but the method is read once, before there are "
-            "any: choose with torch.where, or by a setting of the layer"
+            f"{label}: {line} branches on a value of the edges, but the method is read once, before there "
+            "are any values: use torch.where, or branch on a setting of the layer"
         ) from error
     except Exception as error:
         line = _raiser(error.__traceback__)
         raise UnsupportedModel(
             f"{label}: {line} cannot be read: {error} ({type(error).__name__}). The method is read once, "
-            "before there are values: it may use torch's operations on what it is given, and no Python that "
-            "needs their numbers"
+            "before there are values: it may use torch's operations on what it is given, but no Python code "
+            "that needs their values"
         ) from error
     for node in graph.nodes:
         if node.op == "call_module" and "Dropout" in type(own.get_submodule(node.target)).__name__:
@@ -241,8 +241,8 @@ def _nodes(returned: Any, label: str) -> Node | tuple[Node, ...]:
     for one in each:
         if not isinstance(one, Proxy):
             raise UnsupportedModel(
-                f"{label} returned a value of type {type(one).__name__}: return what torch computes "
-                "of its arguments"
+                f"{label} returned a value of type {type(one).__name__}: return what torch computes from "
+                "its arguments"
             )
     nodes = tuple(one.node for one in each)
     return nodes if isinstance(returned, tuple) else nodes[0]
@@ -263,7 +263,7 @@ def _check(node: Node, label: str) -> None:
     if node.op.startswith("call_") and node.meta["without gradient"]:
         raise UnsupportedModel(
             f"{label}: {where(node)} computes where gradients are turned off, which is not kept when the "
-            "method is read: write .detach() after each value that shall have no gradient"
+            "method is read: write .detach() after each value that is to have no gradient"
         )
 
 

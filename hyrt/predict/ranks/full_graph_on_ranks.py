@@ -151,7 +151,7 @@ def predict_full_graph(
     if not algorithms:
         raise ConfigError(
             f"{config.data.source} has {counted(known[-1].number, 'part')}, which {ranks} ranks cannot "
-            "share: give a number of ranks of which it is a multiple"
+            "share equally: give a number of ranks that divides it"
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
     scaling = [fastest(found) for count in smaller if (found := epochs(count))]

@@ -52,7 +52,7 @@ class RanksQuestion:
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
-            raise ConfigError("--homes counts what is at home: omit --locality")
+            raise ConfigError("--homes says where every row is, so the locality is counted: omit --locality")
         try:
             Spread(ranks=self.ranks, locality=self._locality)
             find_network(self.network_name)
@@ -154,7 +154,8 @@ def predict_on_ranks(
             raise ConfigError("--homes counts on a graph: give --data instead of --workload")
         if config.train.predicts_links:
             raise ConfigError(
-                "homes are counted of targets, and train.objective=links trains links: give --locality"
+                "--homes counts the homes of targets, but train.objective=links trains links: give "
+                "--locality instead"
             )
         counted_steps = steps_of(config, question.homes, question.ranks, edges_are_split=is_split)
 
@@ -206,7 +207,8 @@ def _of_whole_datasets(
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
-            "every rank has all of a typed graph: omit --strategy, --locality and --homes, which are of parts"
+            "every rank has all of a typed graph: omit --strategy, --locality and --homes, which are for "
+            "graphs in parts"
         )
     traffic = StepTraffic(
         ranks=question.ranks,

@@ -93,9 +93,8 @@ def check_typed_costs(config: Config) -> None:
         )
     if costs_of(kind) not in TYPED_KINDS and find_model(kind).products({}) is None:
         raise ConfigError(
-            f"model.kind={kind} cannot be predicted on a typed graph: it is not known what its layers "
-            f"multiply: ask for one of {listed(TYPED_KINDS)} with the same settings, whichever is most like "
-            "it"
+            f"model.kind={kind} cannot be predicted on a typed graph, because it is not known what its "
+            f"layers multiply: predict the most similar of {listed(TYPED_KINDS)} with the same settings"
         )
 
 

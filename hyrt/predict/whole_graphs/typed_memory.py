@@ -37,7 +37,8 @@ def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     """
     if not find_model(kind).typed:
         raise ConfigError(
-            f"{graph.name} has types of vertices, and the model {kind} is not for these: ask for rgcn"
+            f"{graph.name} has types of vertices, but the model {kind} is not for typed graphs: give "
+            "another kind, such as rgcn"
         )
     types, rows = graph.types, graph.features
     assert types is not None

@@ -94,8 +94,8 @@ def by_umap(rows: Array, seed: int) -> Plane:
     """
     if len(rows) <= _NEIGHBOURS:
         raise ConfigError(
-            f"--method umap lays out each vertex by its {_NEIGHBOURS} nearest ones, but there are "
-            f"{len(rows)} vertices in all: use --method pca"
+            f"--method umap places each vertex by its {_NEIGHBOURS} nearest neighbours, but there are only "
+            f"{len(rows)} vertices: use --method pca"
         )
     from umap import UMAP
 

@@ -156,7 +156,8 @@ class RunFolder:
         """
         if is_too_long(path):
             raise CheckpointError(
-                f"{str(path)[:40]}...: no path is so long: give the folder of a run, such as runs/<name>"
+                f"{str(path)[:40]}...: this is too long for a path: give the folder of a run, such as "
+                "runs/<name>"
             )
         if path.is_file():
             raise CheckpointError(f"{path}: is a file: give the folder of a run, such as runs/<name>")

@@ -92,9 +92,9 @@ def _edges_between(
         if missing >= 0:
             row = int(np.searchsorted(offsets, missing, side="right")) - 1
             raise DataError(
-                f"the edge from vertex {neighbors[missing]} into vertex {vertices[row]} cannot be told by "
-                "its ends, and so neither its weight nor its features: rows must be sorted, with one edge "
-                "between two vertices: hyrt data convert --sort --unique"
+                f"the edge from vertex {neighbors[missing]} into vertex {vertices[row]} cannot be "
+                "identified by its ends, so its weight and its features are unknown: rows must be sorted, "
+                "with at most one edge from one vertex to another: hyrt data convert --sort --unique"
             )
 
     workers.run(find, len(vertices), _ROWS)

@@ -27,8 +27,8 @@ class LaborSettings(SamplerSettings):
     iterations: Annotated[int, Field(ge=0, le=20), NoTruth] = 0
     """The number of rounds that compute the importance of sources. With 0 (LABOR-0), every source has one
     random number in a layer, and each vertex keeps the `fanout` neighbours with the smallest numbers. With 1
-    and more (LABOR-1 and so on), fewer rows are read, over more edges, which have weights; the neighbours of
-    a whole step are then drawn at once."""
+    or more (LABOR-1 and so on), fewer rows are read, along more edges, which have weights; the neighbours of
+    a whole step are then drawn together."""
 
     @property
     def draws_whole_steps(self) -> bool:

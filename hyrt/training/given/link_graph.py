@@ -116,7 +116,7 @@ def _times(path: Path, graph: Graph) -> NDArray[Any]:
         )
     if graph.vertices.vertex_ids is not None:
         raise DataError(
-            f"links.times={path}: the edges of {graph.name} were put in another order, so nobody knows which "
-            "edge a time is of: give the dataset in its own order"
+            f"links.times={path}: the edges of {graph.name} were put in another order, so the times cannot "
+            "be matched with the edges: give the dataset in its original order"
         )
     return times

@@ -456,7 +456,7 @@ def test_what_is_given_several_times_is_made_once_and_what_holds_itself_is_refus
     assert found["options"] is found["again"][0]
     looped: dict[str, Any] = {}
     looped["a"] = [looped]
-    with pytest.raises(ConfigError, match="the settings have a value that holds itself"):
+    with pytest.raises(ConfigError, match="the settings have a value that contains itself"):
         Config(train={"optimizer_options": looped})
 
 

@@ -108,8 +108,8 @@ def test_rows_of_ranks_are_added_row_by_row() -> None:
 
 def test_what_is_of_graphs_in_parts_is_refused() -> None:
     for given, words in (
-        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 is of graphs in parts"),
-        ({"distributed": {"wire": "float16"}}, r"distributed\.wire=float16 is of graphs in parts"),
+        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 is for graphs in parts"),
+        ({"distributed": {"wire": "float16"}}, r"distributed\.wire=float16 is for graphs in parts"),
     ):
         config = build_config({**GIVEN, **given})
         prepared = PreparedRun(config, GRAPH)

@@ -269,7 +269,7 @@ def test_missing_source(tmp_path):
     with pytest.raises(DataError, match="the name of the dataset is empty: give a"):
         open_graph("")
     for wrong in (7, None, {"x": 1}, b"a.npz"):
-        with pytest.raises(DataError, match="is no graph: give the path of a"):
+        with pytest.raises(DataError, match="is not a graph: give the path of a"):
             open_graph(wrong)
 
 

@@ -94,9 +94,7 @@ def test_force_deletes_datasets_only(tmp_path):
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "notes").write_text("dear")
     for name, force in itertools.product(("home", "notes"), (True, False)):
-        with pytest.raises(
-            DataError, match="not a dataset, which is all that --force replaces; choose another"
-        ):
+        with pytest.raises(DataError, match="not a dataset; --force replaces only datasets: choose another"):
             convert(Conversion("synthetic:tiny", tmp_path / name, force=force))
     with pytest.raises(DataError, match=r"^-: nothing is written to the standard output: give the "):
         convert(Conversion("synthetic:tiny", tmp_path / "-"))

@@ -87,7 +87,7 @@ def test_weights_and_features_are_those_of_the_edges(key: str) -> None:
 def test_wrong_weights_and_features_are_refused() -> None:
     ends = SOURCES[:4], DESTINATIONS[:4]
     for wrong, says in (
-        ({"w": torch.zeros(4)}, r"edata\['w'\]: value 0.0 at position 0 is no weight"),
+        ({"w": torch.zeros(4)}, r"edata\['w'\]: value 0.0 at position 0 is not a valid weight"),
         (
             {"w": torch.ones(4, 2)},
             r"edata\['w'\]: float32 of shape \[4, 2\]: weights are one number for each",

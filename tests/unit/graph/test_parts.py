@@ -333,7 +333,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         ("topology", "half"): r"--topology half: give replicated or split",
         ("normalize", "half"): r"--normalize half: give",
         ("imbalance", 0.1): "--imbalance: --method random does not weigh parts; metis and volume do",
-        ("most_vertices", 14): "2 parts of so many do not hold the 30 vertices of .*: give at least 15",
+        ("most_vertices", 14): "2 parts of this size cannot hold the 30 vertices of .*: give at least 15",
     }.items():
         given = {"num_parts": 2, "method": "random", ("num_parts" if how[0] == "parts" else how[0]): how[1]}
         with pytest.raises(DataError, match=message):

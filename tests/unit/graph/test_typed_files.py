@@ -347,7 +347,7 @@ def test_what_cannot_be_reversed_is_refused(tmp_path):
     arrays = make_typed(8)
     arrays["edge_features"] = np.ones((len(arrays["indices"]), 2), np.float32)
     featured = save(arrays, tmp_path / "a.npz")
-    with pytest.raises(DataError, match="key 'edge_features': would be missing of reversed edges"):
+    with pytest.raises(DataError, match="key 'edge_features' has no values for the reversed edges"):
         convert(Conversion(str(featured), tmp_path / "b.npz", reverse=True))
     with pytest.raises(DataError, match="--reverse is for graphs with types"):
         convert(Conversion("cora", tmp_path / "b.npz", reverse=True))

@@ -146,7 +146,7 @@ class TestHeteroData:
             ),
             (
                 lambda d: setattr(d[TRIPLES[0]], "edge_attr", torch.full((12, 2), torch.inf)),
-                "edge_attr: row 0 has a value that is no finite number",
+                "edge_attr: row 0 has a value that is not a finite number",
             ),
             (
                 lambda d: [
@@ -159,11 +159,11 @@ class TestHeteroData:
                 lambda d: d[TRIPLES[0]].update(
                     {"edge_index": torch.ones((2, 12), dtype=torch.long), "edge_attr": torch.ones(12, 2)}
                 ),
-                "11 edges equal others of their relation, and each has features",
+                "11 edges are equal to others of their relation, and hyrt cannot know whose features to keep",
             ),
             (
                 lambda d: d[TRIPLES[0]].update({"edge_weight": torch.tensor([1.0] * 11 + [-2])}),
-                r"edge_weight: value -2.0 at position 11 is no weight: give a finite number above 0",
+                r"edge_weight: value -2.0 at position 11 is not a valid weight: give a finite number above 0",
             ),
             (
                 lambda d: d[TRIPLES[0]].update({"edge_time": torch.ones(12)}),
@@ -179,7 +179,7 @@ class TestHeteroData:
             ),
             (
                 lambda d: d["author"].update({"y": torch.zeros(5), "train_mask": torch.ones(5) > 0}),
-                "types author and paper have labels, and hyrt trains for those of one",
+                "types author and paper have labels, but hyrt trains for the labels of one",
             ),
         ],
     )

@@ -68,7 +68,7 @@ def test_no_place_at_all_is_told_where_kernels_are_needed(
     if named:
         monkeypatch.setenv("NUMBA_CACHE_DIR", named)
     kernel_cache.ensure_kernel_cache()
-    says = r"no folder for compiled kernels can be written, not .*: set NUMBA_CACHE_DIR to one that can$"
+    says = r"cannot write to any folder for .* kernels, not .*: set NUMBA_CACHE_DIR to a writable folder$"
     for use in (kernel_cache.check_compiler, lambda: hyrt.load("synthetic:tiny")):
         with pytest.raises(ConfigError, match=says):
             use()

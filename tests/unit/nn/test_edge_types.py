@@ -92,7 +92,7 @@ def test_a_layer_says_how_many_types_there_are() -> None:
     layer = typed_layer("relational", IN, OUT)
     layer.self_loops = True  # type: ignore[misc]
     with pytest.raises(
-        UnsupportedModel, match=r"an edge from a vertex to itself has no type: leave self_loops"
+        UnsupportedModel, match=r"an edge from a vertex to itself has no type: leave out self_loops"
     ):
         layer._read()
 

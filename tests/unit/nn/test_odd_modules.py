@@ -68,7 +68,7 @@ def overwritten(odd: Odd, scores: Tensor) -> Tensor:
             Odd(lambda odd, scores: scores.to("meta")),
             "scores on meta, and its parameters are on cpu",
         ),
-        (Odd(lambda odd, scores: scores.detach()), "Odd returned scores that no gradient leads back from"),
+        (Odd(lambda odd, scores: scores.detach()), "Odd returned scores that have no gradient"),
         (Odd(kept), "Odd: .*it keeps a tensor of an earlier step: keep tensor.detach"),
         (Odd(halved), r"Odd \(test_odd_modules.py:\d+\): .*it changes a parameter in place: leave"),
         (Odd(overwritten), "Odd: .*an operation in place.* has overwritten values that gradients need"),

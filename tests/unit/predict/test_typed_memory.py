@@ -22,5 +22,5 @@ def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
     text = "\n".join(typed_memory_lines({"model": "rgcn", "arrays": arrays}))
     assert "training with rgcn keeps" in text
     assert "learned rows of field, moments     300 KiB" in text
-    with pytest.raises(ConfigError, match="is not for these: ask for rgcn"):
+    with pytest.raises(ConfigError, match="is not for typed graphs: give another kind, such as rgcn"):
         typed_memory_facts(graph, "gcn")

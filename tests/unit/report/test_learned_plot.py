@@ -54,7 +54,7 @@ def test_umap_keeps_near_rows_near_and_says_what_it_needs() -> None:
     nearest = np.linalg.norm(places[:, None] - centres, axis=2).argmin(1)
     assert np.mean(nearest == groups) > 0.95
     np.testing.assert_array_equal(by_umap(rows, seed=3).places, places)
-    with pytest.raises(ConfigError, match="there are 15 vertices in all: use --method pca"):
+    with pytest.raises(ConfigError, match="there are only 15 vertices: use --method pca"):
         by_umap(rows[:15], seed=3)
 
 

@@ -110,7 +110,7 @@ def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
 
 def test_scores_without_a_gradient() -> None:
     model = Wrong(4, lambda blocks, x: x[: blocks[-1].num_dst].detach(), "training")
-    with pytest.raises(StageFailure, match="Wrong returned scores that no gradient leads back from: use no"):
+    with pytest.raises(StageFailure, match="Wrong returned scores that have no gradient: use no"):
         train(GRAPH, model, **SETTINGS)
 
 

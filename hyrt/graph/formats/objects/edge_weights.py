@@ -43,8 +43,8 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
     if wrong.any():
         at = int(wrong.argmax())
         raise DataError(
-            f"{where}: value {flat[at]} at position {at} is no weight: give a finite number above 0, or to "
-            f"train without weights, {remedy}"
+            f"{where}: value {flat[at]} at position {at} is not a valid weight: give a finite number above "
+            f"0, or to train without weights, {remedy}"
         )
     return weights
 
@@ -74,7 +74,8 @@ def as_edge_features(values: Array, num_edges: int, where: str, remedy: str) -> 
     if wrong.any():
         at = int(wrong.argmax())
         raise DataError(
-            f"{where}: row {at} has a value that is no finite number: mend it, or to train without them, "
+            f"{where}: row {at} has a value that is not a finite number: correct it, or to train without "
+            "features of edges, "
             f"{remedy}"
         )
     return features

@@ -130,8 +130,8 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
         )
     if left_out:
         raise DataError(
-            f"{parts.name}: {left_out:,} edges equal others of their relation, and each has features, of "
-            "which none are the right ones: leave all but one of equal edges out"
+            f"{parts.name}: {left_out:,} edges are equal to others of their relation, and hyrt cannot know "
+            "whose features to keep: keep only one of equal edges"
         )
     width = next(iter(widths.values()))
     rows, keys = [], []
@@ -163,8 +163,8 @@ def _target(parts: HeteroParts) -> str:
     with_masks = [each for each in labelled if parts.masks.get(each)]
     if len(labelled) > 1 and len(with_masks) != 1:
         raise DataError(
-            f"{parts.name}: the types {listed(labelled)} have labels, and hyrt trains for those of one: keep "
-            "masks for one of them only"
+            f"{parts.name}: the types {listed(labelled)} have labels, but hyrt trains for the labels of one "
+            "type: keep masks for only one of them"
         )
     return (with_masks or labelled)[0]
 

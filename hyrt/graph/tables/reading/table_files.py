@@ -47,7 +47,7 @@ def files_of(given: Path) -> list[Path]:
     if not given.exists():
         raise DataError(f"{name}: no such file or folder")
     if given.is_fifo():
-        raise DataError(f"{name}: a pipe, which can be read once only: write it to a file first")
+        raise DataError(f"{name}: a pipe, which can be read only once: write it to a file first")
     return [given]
 
 

@@ -15,7 +15,7 @@ def _as_tab(value: object) -> object:
 
 def _plain(letter: str) -> str:
     if len(letter) > 1 or not letter.isascii() or letter in ("\n", "\r", "\0"):
-        raise ValueError("give one letter of ASCII that ends no line")
+        raise ValueError("give a single ASCII character that is not a line break")
     return letter
 
 
@@ -39,5 +39,5 @@ class TextForm(Section):
     @model_validator(mode="after")
     def _fits(self) -> TextForm:
         if self.delimiter in ("", self.quote):
-            raise ValueError("give a delimiter, and another letter as quote (quote: '' for none)")
+            raise ValueError("give a delimiter, and a quote that differs from it (quote: '' for no quotes)")
         return self
