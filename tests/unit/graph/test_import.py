@@ -404,7 +404,7 @@ def test_ids_that_are_wrong(tmp_path: Path) -> None:
         "  nodes.csv, line 4, column 'id': '1' is the id of an earlier row"
     )
     sparse = write(tmp_path / "sparse.csv", "src,dst\n0,123456789\n")
-    assert "sparse.csv: ids go up to 123,456,789, but edges name only 2: where" in wrong(sparse)[0]
+    assert "sparse.csv: ids go up to 123,456,789, but edges name only 2: if" in wrong(sparse)[0]
     huge = write(tmp_path / "huge.csv", "src,dst\n0,12345678901234\n-1,3\n")
     assert wrong(huge)[1:3] == [
         "  huge.csv, line 3, column 'src': -1 is below the first id, 0",

@@ -66,8 +66,8 @@ def computed_without_gradients(layer, edge):
 @pytest.mark.parametrize(
     ("on_edge", "says"),
     [
-        (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) decides .*torch.where"),
-        (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) decides"),
+        (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) branches .*torch.where"),
+        (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) branches"),
         (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be read"),
         (lambda layer, edge: edge.data * edge.src, "reads edge.data: say how many columns it has"),
         (lambda layer, edge: edge.source, "edge.source: an edge has none"),
