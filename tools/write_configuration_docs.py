@@ -55,7 +55,8 @@ precedence. `hyrt run --model KIND --print-config` shows the result."""
 def values(schema: dict[str, Any]) -> str:
     """What a setting may be, in words."""
     if "anyOf" in schema:
-        return " or ".join(values(option) for option in schema["anyOf"])
+        options = [values(option) for option in schema["anyOf"]]
+        return (", or " if any(", such as" in option for option in options) else " or ").join(options)
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     match schema["type"]:
