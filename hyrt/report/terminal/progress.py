@@ -110,6 +110,8 @@ class Progress:
         self._epochs = 0
         # The epochs of the newest lines of their kind.
         self._epoch_line = self._evaluation_line = 0
+        # The best evaluation, where there was no line for it.
+        self._unshown_best: Evaluated | None = None
         self._shown_s = clock()
         self._stages = _StageMeans()
         self._predicted_s: float | None = None
@@ -154,11 +156,18 @@ class Progress:
                 self._evaluation_line = event.epoch
                 label = "" if event.epoch == self._epoch_line else f"epoch {event.epoch}"
                 self._print(f"{label:<10}{evaluation_line(event)}", indent=12)
+                if event.is_best:
+                    self._unshown_best = None
+            case Evaluated(is_best=True):
+                self._unshown_best = event
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")
             case Notice():
                 self._print(event.text, indent=2)
             case RunEnded():
+                # The last line names the best epoch, so its line is among the others.
+                if best := self._unshown_best:
+                    self._print(f"{f'epoch {best.epoch}':<10}{evaluation_line(best)}", indent=12)
                 self.say(self._last_line(event))
 
     def say(self, text: str) -> None:

@@ -179,6 +179,20 @@ def test_many_short_epochs_show_one_now_and_then(evaluate_every: int, named: int
     assert sum(line.startswith("epoch") for line in scores) == named
 
 
+@pytest.mark.parametrize("best", [44, 46])
+def test_the_best_evaluation_has_a_line_when_the_run_ends(best: int) -> None:
+    """Also where its epoch was left out: of 200 epochs, every fifth from 1 on is shown."""
+    events: list[Event] = [replace(STARTED, epochs=200)]
+    for epoch in range(1, 61):
+        events += [epoch_ended(epoch), evaluated(epoch, best=epoch in (1, best), test=epoch / 1000)]
+    lines = show([*events, ENDED])
+    told = [line for line in lines if "best so far" in line]
+    assert len(told) == 2
+    assert f"test accuracy {best / 1000:.3f}" in told[1]
+    assert (lines.index(told[1]) == len(lines) - 2) == (best == 44)
+    assert told[1].startswith("epoch 44" if best == 44 else " ")
+
+
 def test_quiet_shows_the_end_only() -> None:
     assert show(WHOLE_RUN, quiet=True) == ["test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch"]
 
