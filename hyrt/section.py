@@ -59,7 +59,7 @@ def _as_bytes(value: Any) -> Any:
 
 Bytes = Annotated[
     int,
-    Field(lt=2**63, json_schema_extra={"type": "size, such as 512MiB or 1.5GiB"}),
+    Field(lt=2**63, json_schema_extra={"type": "size such as 512MiB"}),
     BeforeValidator(_as_bytes),
 ]
 """A size in bytes, which people write as `512MiB`."""
@@ -73,9 +73,9 @@ def _as_cache_size(value: Any) -> Any:
         try:
             return _as_bytes(value)
         except ValueError as error:
-            raise ValueError("give a part such as 20%, or a size of at least 1MiB such as 2GiB") from error
+            raise ValueError("give a share such as 20%, or a size of at least 1MiB such as 2GiB") from error
     if not 0 < part <= 1:
-        raise ValueError("give a part of more than 0% and at most 100%, or a size such as 2GiB")
+        raise ValueError("give a share of more than 0% and at most 100%, or a size such as 2GiB")
     return part
 
 
@@ -89,14 +89,14 @@ def _as_row_cache(value: Any) -> Any:
 
 CacheSize = Annotated[
     int | float,
-    WithJsonSchema({"type": "part, such as 20%, or size, such as 2GiB,"}),
+    WithJsonSchema({"type": "share such as 20%, size such as 2GiB"}),
     BeforeValidator(_as_cache_size),
 ]
 """A size in bytes (int), which people write as `2GiB`; or a part of the whole (float), written as `20%`."""
 
 RowCacheSize = Annotated[
     int | float | Literal["auto"],
-    WithJsonSchema({"type": "part, such as 20%, size, such as 2GiB, or `auto`,"}),
+    WithJsonSchema({"type": "share such as 20%, size such as 2GiB, `auto`"}),
     BeforeValidator(_as_row_cache),
 ]
 """A `CacheSize`, or `auto`."""

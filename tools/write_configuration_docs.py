@@ -55,8 +55,7 @@ precedence. `hyrt run --model KIND --print-config` shows the result."""
 def values(schema: dict[str, Any]) -> str:
     """What a setting may be, in words."""
     if "anyOf" in schema:
-        options = [values(option) for option in schema["anyOf"]]
-        return (", or " if any(", such as" in option for option in options) else " or ").join(options)
+        return " or ".join(values(option) for option in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     match schema["type"]:

@@ -33,8 +33,8 @@ accuracy = result.metrics["test"]["accuracy"]
 print(f"accuracy on {graph.masks['test'].sum():,} papers that were never trained on: {accuracy:.1%}")
 
 # %%
-# The papers of the test split did not take part in any choice: hyrt keeps the weights of the epoch whose
-# accuracy on the *validation* split was best, and `result.metrics` are the metrics of that epoch.
+# The test split was not used to choose anything: hyrt keeps the weights of the epoch whose accuracy on the
+# *validation* split was best, and `result.metrics` are the metrics of that epoch.
 #
 # ## Look at how it learned
 #

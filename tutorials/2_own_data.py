@@ -9,8 +9,8 @@ graph, a model learns from it, and its guesses go back into a CSV file.
 # %%
 # ## Two files
 #
-# You already have your own files. For this page they are made up: customers who recommend the shop to each
-# other have similar taste.
+# You already have your own files. The files on this page are made up: they describe customers, and those who
+# recommend the shop to each other have similar tastes.
 
 import csv
 from pathlib import Path

@@ -54,8 +54,8 @@ print(f"mini-batches: test accuracy {batches.metrics['test']['accuracy']:.3f}")
 # %%
 # ## The whole graph, with a limit for the host
 #
-# A step on the whole graph keeps rows of every vertex in every layer. `fullgraph.host_memory` bounds these
-# matrices. What is beyond the bound goes to a file, and the losses have the same bits.
+# A step on the whole graph keeps rows of every vertex in every layer. `fullgraph.host_memory` limits the
+# memory of these matrices. Those that exceed the limit go to a file, and the losses have the same bits.
 
 from hyrt.observe.events import EpochEnded, Notice
 

@@ -62,7 +62,7 @@ for stage, time_ms in stages_ms(wide).items():
 # | synchronize | larger batches |
 #
 # Unless you turn it off, the resource manager moves threads and targets to the slowest stage by itself; the
-# report lists each decision with its reason. `hyrt predict` tells what would make a run faster, without
+# report lists each decision with its reason. `hyrt predict` says what would make a run faster, without
 # running it.
 #
 # ## Mend it

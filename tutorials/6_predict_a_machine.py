@@ -27,7 +27,7 @@ print(predicted)
 # the split of a step among the devices, and the memory that is needed. The next lines say what would make
 # an epoch shorter, how far off the prediction may be, and what was assumed.
 #
-# The table shows how many GPUs are worth their money. When the time stops falling, the host has become the
+# The table shows how many GPUs are worth buying. When the time stops falling, the host has become the
 # bottleneck: it loads rows for all GPUs, and further GPUs would only wait for it.
 #
 # ## A machine of your own making

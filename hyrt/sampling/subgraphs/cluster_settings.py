@@ -33,7 +33,8 @@ class ClusterSettings(SamplerSettings):
     parts: Count = 100
     """The number of parts that the graph is divided into."""
     parts_per_group: Count = 2
-    """The number of parts, drawn anew in each epoch, whose vertices and edges make one subgraph."""
+    """The number of parts whose vertices and edges make one subgraph; which parts go together is drawn again
+    in each epoch."""
     groups: Count = 1
     """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
     a whole subgraph, so give at least as many as there are devices."""

@@ -24,7 +24,7 @@ class ShadowSettings(SamplerSettings):
     """A bounded subgraph around each target (ShaDow), on which all layers run."""
 
     hops: Count = 2
-    """The number of hops that a target's subgraph reaches, whatever the number of layers."""
+    """The number of hops that a target's subgraph reaches, for any number of layers."""
     hop_neighbors: Count = 10
     """The number of neighbours, drawn without replacement, that each vertex of a hop adds to the subgraph."""
 
