@@ -357,7 +357,7 @@ def _array(what: str, x: Any) -> NDArray[Any]:
     try:
         return np.asarray(x)
     except ValueError as error:
-        raise ValueError(f"{what} is no array of numbers: {error}") from error
+        raise ValueError(f"{what} is not an array of numbers: {error}") from error
 
 
 def _check_flag(what: str, given: object) -> None:

@@ -168,7 +168,7 @@ def _network_place(file: Path) -> Path:
         try:
             read_network(place)
         except ValueError as error:
-            raise ConfigError(f"{file}: exists, and is no network: give another --network") from error
+            raise ConfigError(f"{file}: exists, and is not a network: give another --network") from error
     return place
 
 

@@ -52,7 +52,7 @@ def report(
     for path in runs:
         if path.suffix in (".csv", ".html") and not path.is_dir():
             raise ConfigError(
-                f"{path} is no run: to write to that file, give it as --output {shell_word(path)}"
+                f"{path} is not a run: to write to that file, give it as --output {shell_word(path)}"
             )
     # The same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())

@@ -156,7 +156,7 @@ def check_permutation(source: str, key: str, numbers: Array, count: int) -> None
         raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices")
     at = first_bad(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
     if at is not None:
-        raise reject(source, key, f"value {numbers[at]} at position {at} is no number of {count:,} vertices")
+        raise reject(source, key, f"value {numbers[at]} at position {at} is none of the {count:,} vertices")
     seen = np.zeros(count, np.bool_)
     seen[numbers] = True
     if not seen.all():

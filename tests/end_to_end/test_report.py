@@ -320,7 +320,7 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     assert "no such folder" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=2).stderr
     # What a program whose --csv takes a file would be given.
     said = hyrt("report", "--csv", "m x.csv", run, cwd=tmp_path, code=2).stderr
-    assert said == "error: m x.csv is no run: to write to that file, give it as --output 'm x.csv'\n"
+    assert said == "error: m x.csv is not a run: to write to that file, give it as --output 'm x.csv'\n"
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, torch.ones(V, 0, 2), torch.ones(E, 0)), "give at least one head"),
         (lambda g: ops.sddmm(g, X[:, :0], X[:, :0]), r"left has shape \(5, 0\): give at least one column"),
         (lambda g: ops.attention(g, X[:, :0], W[:V], W[:V]), r"x has shape \(5, 0\): give at least one"),
-        (lambda g: ops.spmm(g, [[1.0], [1.0, 2.0]]), "x is no array of numbers: .* inhomogeneous"),
+        (lambda g: ops.spmm(g, [[1.0], [1.0, 2.0]]), "x is not an array of numbers: .* inhomogeneous"),
         (lambda g: ops.spmm(g, torch.nested.nested_tensor([X], layout=torch.jagged)), "x is nested: give"),
         (lambda g: ops.spmm(g, X, row_scale=np.ones(V, complex)), "row_scale is complex128: give one number"),
         (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale is <U3: give one number"),

@@ -128,8 +128,8 @@ def checked_pairs(
         row, end = (int(at[0]) for at in np.nonzero(wrong))
         what, name = ("source", "destination")[end], ends.names[end]
         raise DataError(
-            f"{where}: {pairs[row, end]} in row {row} is no vertex of type {name!r}, as the {what} of a link "
-            "must be: vertices are numbered through all types"
+            f"{where}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
+            f"{what} of a link must be: vertices are numbered through all types"
         )
     return found
 

@@ -91,7 +91,7 @@ def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str 
         asked = (
             "train.objective=links predicts one relation of a typed graph: give links.relation="
             if name is None
-            else f"links.relation={name} is {'several relations' if meant else 'no relation'}: give "
+            else f"links.relation={name} is {'several relations' if meant else 'not a relation'}: give "
         )
         known = listed([each.full_name for each in types.relations], "or")
         raise ConfigError(f"{graph}: {asked}{known}")

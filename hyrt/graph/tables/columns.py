@@ -106,10 +106,10 @@ class FeatureColumns:
         remedy = "Give a number in each of these rows, or leave the column out of the features"
         fill = f", or what stands for a missing one: {self._where} in the schema" if self._where else ""
         wrong = wrong | (np.abs(values) > LARGEST).any(axis=1)
-        bad.add(piece, column, wrong, "is no number that float32 holds", remedy)
+        bad.add(piece, column, wrong, "is not a number that float32 holds", remedy)
         if missing.any():
             if self._fill is None:
-                bad.add(piece, column, missing & ~wrong, "is no feature", remedy + fill)
+                bad.add(piece, column, missing & ~wrong, "is not a feature", remedy + fill)
             else:
                 values = np.where(np.isnan(values), self._fill, values)
         return values

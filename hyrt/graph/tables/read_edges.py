@@ -95,13 +95,13 @@ def _weights(piece: TablePiece, column: str, decimal: str, bad: BadRows) -> Arra
     with np.errstate(invalid="ignore", over="ignore"):
         weights = values.astype(np.float32)
         wrong = missing | wrong | ~(weights > 0) | (values > LARGEST)
-    bad.add(piece, column, wrong, "is no weight", "Give each edge a weight, a finite number above 0")
+    bad.add(piece, column, wrong, "is not a weight", "Give each edge a weight, a finite number above 0")
     return weights
 
 
 def _types(piece: TablePiece, column: str, types: VertexNames, bad: BadRows) -> Array:
     names, missing = texts(piece.columns[column])
-    bad.add(piece, column, missing, "is no type", "Give each edge a type, a whole number or a text")
+    bad.add(piece, column, missing, "is not a type", "Give each edge a type, a whole number or a text")
     numbers = types.add(names, missing)
     bad.add(
         piece,

@@ -168,13 +168,15 @@ class _Reader:
             before = self._names.num
             numbers = self._names.add(ids, missing)
             newest = np.maximum.accumulate(np.append(before - 1, numbers))[:-1]
-            bad.add(piece, column, missing, "is no id", missing_remedy)
+            bad.add(piece, column, missing, "is not an id", missing_remedy)
             again = ~missing & (numbers <= newest)
             bad.add(piece, column, again, "is the id of an earlier row", "Have each vertex once")
             return
         values, missing, wrong = whole_numbers(piece.columns[column], self._table.text.decimal)
-        bad.add(piece, column, missing, "is no id", missing_remedy)
-        bad.add(piece, column, wrong, "is no whole number", "If ids are texts, give ids: names in the schema")
+        bad.add(piece, column, missing, "is not an id", missing_remedy)
+        bad.add(
+            piece, column, wrong, "is not a whole number", "If ids are texts, give ids: names in the schema"
+        )
         self._ids.append(values)
 
     def _read_labels(self, piece: TablePiece) -> Array:
@@ -195,7 +197,9 @@ class _Reader:
             for column in self._label:
                 real, _, wrong = real_numbers(piece.columns[column], decimal)
                 wrong = wrong | (np.abs(real) > LARGEST)
-                bad.add(piece, column, wrong, "is no number that float32 holds", "Give numbers, or nothing")
+                bad.add(
+                    piece, column, wrong, "is not a number that float32 holds", "Give numbers, or nothing"
+                )
                 with np.errstate(over="ignore"):
                     columns.append(real.astype(np.float32))
             return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
@@ -209,13 +213,13 @@ class _Reader:
                     piece,
                     column,
                     wrong,
-                    "is no label of 0 and 1",
+                    "is neither 0 nor 1",
                     "Give 0, 1, or nothing where it is not known",
                 )
                 columns.append(values.clip(-1, 1).astype(np.int8))
             else:
                 wrong = wrong | (values < -1) | (values >= MOST_CLASSES)
-                bad.add(piece, column, wrong, "is no class", _LABELS)
+                bad.add(piece, column, wrong, "is not a class", _LABELS)
                 columns.append(values.clip(-1, MOST_CLASSES).astype(np.int32))
         return columns[0] if kind == "classes" else np.stack(columns, axis=1)
 
@@ -229,7 +233,7 @@ class _Reader:
                 piece,
                 table.split,
                 found == -2,
-                "is no part of a split",
+                "is not a part of a split",
                 "Parts of a split are train, val and test; of vertices of none, leave the value out",
             )
             column = table.split

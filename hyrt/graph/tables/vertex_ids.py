@@ -60,8 +60,8 @@ class Positions:
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         values, missing, wrong = whole_numbers(piece.columns[column], self.decimal)
         if missing.any() or wrong.any():
-            bad.add(piece, column, missing, "is no id", _MISSING)
-            bad.add(piece, column, wrong, "is no whole number", _NAMES)
+            bad.add(piece, column, missing, "is not an id", _MISSING)
+            bad.add(piece, column, wrong, "is not a whole number", _NAMES)
         last = self.first + (self.limit if self.count is None else self.count) - 1
         good = ~(missing | wrong)
         outside = good & ((values < self.first) | (values > last))
@@ -82,7 +82,7 @@ class Positions:
                     piece,
                     column,
                     outside,
-                    f"is no vertex: the table of vertices has {self.first:,} to {last:,}",
+                    f"is not a vertex: the table of vertices has {self.first:,} to {last:,}",
                     "Add these vertices to their table, or give edges.unknown: drop in the schema to leave "
                     "their edges out"
                     + ("; if ids count from 1, give first_id: 1" if self.first == 0 else ""),
@@ -123,7 +123,7 @@ class Named:
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         ids, missing = texts(piece.columns[column])
         if missing.any():
-            bad.add(piece, column, missing, "is no id", _MISSING)
+            bad.add(piece, column, missing, "is not an id", _MISSING)
         if self.grows:
             return self.names.add(ids, missing)
         numbers = self.names.find(ids, missing)
@@ -132,7 +132,7 @@ class Named:
                 piece,
                 column,
                 (numbers < 0) & ~missing,
-                "is no vertex of the table of vertices",
+                "is not a vertex of the table of vertices",
                 "Add these vertices to their table, or give edges.unknown: drop in the schema to leave their "
                 "edges out",
             )

@@ -143,7 +143,7 @@ def _wrong_edge(
         return reject(
             source,
             "edge_type",
-            f"value {number} at position {at} is no number of {len(types.relations):,} relations",
+            f"value {number} at position {at} is none of the {len(types.relations):,} relations",
         )
     if what == typed_kernels.DISORDER:
         equal = value == arrays["indices"][at - 1] and number == arrays["edge_type"][at - 1]

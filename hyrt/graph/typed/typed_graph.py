@@ -103,7 +103,7 @@ def edge_pieces(
     """
     for triple in weights:
         if triple not in relations:
-            raise DataError(f"{name}: weights are given for {' '.join(triple)}, which is no relation")
+            raise DataError(f"{name}: weights are given for {' '.join(triple)}, which is not a relation")
     for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
         if len(sources) != len(targets):
             raise DataError(

@@ -154,7 +154,7 @@ def _check_conv(named: str, conv: Any, self_loops: bool) -> None:
     if not isinstance(conv, nn.Module) or not (is_of_dgl(conv) or _first_argument(conv) in GRAPHS):
         inside = isinstance(conv, nn.Module) and any(map(is_of_dgl, conv.modules()))
         remedy = f": {from_dgl_instead(conv)}" if inside else ""
-        raise UnsupportedModel(f"{named} is no convolution of dgl.nn{remedy}")
+        raise UnsupportedModel(f"{named} is not a convolution of dgl.nn{remedy}")
     if getattr(conv, "_norm", None) in ("both", "left"):
         raise UnsupportedModel(
             f"{named} divides by the number of edges that leave a source, which is another one in each "

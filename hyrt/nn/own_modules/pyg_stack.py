@@ -127,7 +127,7 @@ def _check_conv(named: str, conv: Any) -> None:
     if not isinstance(conv, nn.Module) or not hasattr(conv, "propagate"):
         inside = isinstance(conv, nn.Module) and any(hasattr(each, "propagate") for each in conv.modules())
         remedy = f": {from_pyg_instead(conv)}" if inside else ""
-        raise UnsupportedModel(f"{named} is no convolution of torch_geometric.nn{remedy}")
+        raise UnsupportedModel(f"{named} is not a convolution of torch_geometric.nn{remedy}")
     if any(isinstance(each, nn.parameter.UninitializedParameter) for each in conv.parameters()):
         raise UnsupportedModel(f"{named} does not know its width yet: give in_channels, not -1")
     if getattr(conv, "dropout", 0.0):

@@ -265,7 +265,7 @@ def test_numbers_too_large_are_told_without_a_warning_of_numpy(tmp_path: Path) -
     edges = write(tmp_path / "e.csv", "src,dst\n0,1\n1,0\n")
     vertices = write(tmp_path / "v.csv", "id,y,f\n0,0.5,1\n1,1e39,1e39\n")
     lines = wrong(edges, vertices)
-    assert len([line for line in lines if "1e+39 is no number that float32 holds" in line]) == 2
+    assert len([line for line in lines if "1e+39 is not a number that float32 holds" in line]) == 2
 
 
 def test_a_pipe_is_refused_since_it_is_read_twice(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
     edges = write(tmp_path / "edges.csv", f"src,dst,weight\n{rows}")
     assert wrong(edges, nodes) == [
         "2 values or rows are wrong; nothing is written",
-        "  nodes.csv, line 6, column 'x': inf is no number that float32 holds",
+        "  nodes.csv, line 6, column 'x': inf is not a number that float32 holds",
         "  nodes.csv, line 4, column 'x': the value is missing",
         "Give a number in each of these rows, or leave the column out of the features",
         "Give a number in each of these rows, or leave the column out of the features, or what stands for a "
@@ -378,9 +378,9 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
         "  edges.csv, line 8: has 2 values for 3 columns ('1,0'): give one for each, in quotes where it has "
         "the delimiter ',' in it",
         "  edges.csv, line 6, column 'src': the value is missing",
-        "  edges.csv, line 4, column 'dst': 'two' is no whole number",
-        "  edges.csv, line 5, column 'dst': '7' is no vertex: the table of vertices has 0 to 2",
-        "  edges.csv, line 7, column 'weight': '0' is no weight",
+        "  edges.csv, line 4, column 'dst': 'two' is not a whole number",
+        "  edges.csv, line 5, column 'dst': '7' is not a vertex: the table of vertices has 0 to 2",
+        "  edges.csv, line 7, column 'weight': '0' is not a weight",
         "Give every edge two ids; what counts as missing is named by text.nulls of the schema",
         "If ids are texts, give ids: names in the schema",
         "Add these vertices to their table, or give edges.unknown: drop in the schema to leave their edges "
@@ -436,7 +436,7 @@ def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     schema = ImportSchema(edges=EdgeTable(files=["*"], source="src", target="dst"))
     lines = wrong(edges, schema=schema)
     assert lines[0] == "1,000 values or rows are wrong; nothing is written"
-    assert lines[20] == "  edges.csv, line 41, column 'dst': 'x' is no whole number"
+    assert lines[20] == "  edges.csv, line 41, column 'dst': 'x' is not a whole number"
     assert lines[21] == "  and 980 more"
 
 

@@ -138,7 +138,9 @@ def test_what_is_wrong_with_types(tmp_path: Path) -> None:
         write_all(tmp_path, SCHEMA.replace(old, new))
         assert message in refused(*words, cwd=tmp_path)
     write_all(tmp_path, SCHEMA.replace(", unknown: drop", ""))
-    with pytest.raises(DataError, match=r"cites\.csv, line 4, column 'from': 'z' is no vertex of the table"):
+    with pytest.raises(
+        DataError, match=r"cites\.csv, line 4, column 'from': 'z' is not a vertex of the table"
+    ):
         run_here(*words, cwd=tmp_path)
     assert not (tmp_path / "x").exists()
 
@@ -182,5 +184,5 @@ def test_weights_of_edges(
     assert "author writes paper: 4 rows of edges, weights 'share'" in said
     assert "repeated edges that are left out, whose weights are added up: 1" in said
     (tmp_path / "cites.csv").write_text("from,to,times\na,b,0\n")
-    with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is no weight"):
+    with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is not a weight"):
         run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x", cwd=tmp_path)

@@ -180,7 +180,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "short edge types": (lambda a: a.update(edge_type=a["edge_type"][:-1]), "'edge_type' has .* entries for"),
     "an unknown relation": (
         _set("edge_type", 0, 5),
-        "'edge_type': value 5 at position 0 is no number of 5 relations",
+        "'edge_type': value 5 at position 0 is none of the 5 relations",
     ),
     "another destination": (
         _set("edge_type", 0, 3),

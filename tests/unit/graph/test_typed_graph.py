@@ -236,7 +236,7 @@ class TestTypedGraph:
         edges = as_arrays({("a", "r", "a"): ([0], [0])})
         for weights, message in (
             ({("a", "r", "a"): np.ones(2)}, "relation a r a has 1 edges and 2 weights: give one for every"),
-            ({("a", "s", "a"): np.ones(1)}, "weights are given for a s a, which is no relation"),
+            ({("a", "s", "a"): np.ones(1)}, "weights are given for a s a, which is not a relation"),
             ({("a", "r", "a"): np.zeros(1)}, "'edge_weight': value 0.0 at position 0 is not a finite number"),
         ):
             with pytest.raises(DataError, match=message):

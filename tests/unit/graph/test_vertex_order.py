@@ -192,7 +192,7 @@ def test_what_is_wrong_is_named(tmp_path, monkeypatch) -> None:
     ("ids", "message"),
     [
         (np.arange(29), "has 29 rows for 30 vertices"),
-        (np.append(np.arange(29), 30), "value 30 at position 29 is no number of 30 vertices"),
+        (np.append(np.arange(29), 30), "value 30 at position 29 is none of the 30 vertices"),
         (np.append(np.arange(29), 3), "has no vertex 29, but another one twice"),
         (np.arange(30.0), "dtype float64, expected int32 or int64"),
     ],

@@ -203,7 +203,7 @@ def test_modules_that_would_be_given_hyrts_blocks_are_told_of_from_dgl() -> None
     ("given", "more", "says"),
     [
         ([], {}, r"from_dgl\(\) needs at least one convolution"),
-        ([nn.Linear(3, 3)], {}, r"convolution 1 \(Linear\) is no convolution of dgl\.nn"),
+        ([nn.Linear(3, 3)], {}, r"convolution 1 \(Linear\) is not a convolution of dgl\.nn"),
         ([nn.Sequential(Mean(3, 3))], {}, r"hyrt\.from_dgl\(model\[0\], activation=torch\.relu\)"),
         ([Mean(10, 8), Mean(7, 3)], {}, r"convolution 2 \(Mean\) takes 7 columns, but is given 8"),
         ([Mean(10, 8, feat_drop=0.5)], {}, "on the split: make it with feat_drop=0 and attn_drop=0"),

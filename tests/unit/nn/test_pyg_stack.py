@@ -156,7 +156,7 @@ def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
     ("given", "says"),
     [
         ([], "needs at least one convolution"),
-        ([nn.Linear(3, 3)], r"convolution 1 \(Linear\) is no convolution of torch_geometric.nn"),
+        ([nn.Linear(3, 3)], r"convolution 1 \(Linear\) is not a convolution of torch_geometric.nn"),
         ([WholeGraph()], r"hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"),
         ([pyg.SAGEConv(-1, 3)], "does not know its width yet: give in_channels, not -1"),
         (

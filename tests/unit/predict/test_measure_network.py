@@ -85,7 +85,7 @@ def test_only_a_network_is_overwritten(tmp_path: Path) -> None:
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
     assert _network_place(file) == file
     file.write_text("of: mine\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="exists, and is no network: give another --network"):
+    with pytest.raises(ConfigError, match="exists, and is not a network: give another --network"):
         _network_place(file)
     with pytest.raises(ConfigError, match=r"give a name that ends in \.yaml"):
         _network_place(tmp_path / "lan")

@@ -251,14 +251,16 @@ def test_what_is_no_relation_and_no_link_is_told(tmp_path: Path) -> None:
     known = "author/writes/paper, author/likes/paper, paper/cites/paper or paper/rev_writes/author"
     for links, told in (
         ({"relation": None}, rf"predicts one relation of a typed graph: give links\.relation={known}"),
-        ({"relation": "wrote"}, rf"links\.relation=wrote is no relation: give {known}"),
+        ({"relation": "wrote"}, rf"links\.relation=wrote is not a relation: give {known}"),
     ):
         with pytest.raises(ConfigError, match=told):
             split_graph(graph, links=links)
     with pytest.raises(ConfigError, match=r"links\.relation=writes is for typed graphs, and cora has no"):
         split_graph(hyrt.load("cora"))
     np.savez(tmp_path / "links.npz", val=np.array([[0, 35], [35, 0]]))
-    with pytest.raises(DataError, match=r"'val': 35 in row 1 is no vertex of type 'author', as the source"):
+    with pytest.raises(
+        DataError, match=r"'val': 35 in row 1 is not a vertex of type 'author', as the source"
+    ):
         split_graph(graph, links={"split": str(tmp_path / "links.npz")})
     empty = replace(graph, topology=replace(graph.topology, **_without(graph, 2)))
     with pytest.raises(DataError, match="has no edges from paper to paper to predict"):
@@ -293,4 +295,4 @@ def test_the_commands_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert np.load(tmp_path / "embeddings.npy").shape == (600, 16)
     np.save(tmp_path / "pairs.npy", np.array([[paper, author]]))
     told = refused("infer", "runs/r", "--links", "pairs.npy", "-o", "other.npy", cwd=tmp_path)
-    assert "is no vertex of type 'author', as the source of a link must be" in told
+    assert "is not a vertex of type 'author', as the source of a link must be" in told

@@ -102,7 +102,7 @@ class _SavedBytes:
         try:
             return self.raw(self.number()).decode()
         except UnicodeDecodeError as error:
-            raise self.damaged("a name is no text") from error
+            raise self.damaged("a name is not text") from error
 
     def several(self, one: Callable[[], Any]) -> list[Any]:
         """As many as a number says, which is no more than there are bytes."""
