@@ -82,7 +82,7 @@ print("equal in every bit:", free == bounded)
 #
 # A device with memory of its own holds a few *chunks* of the graph at a time: vertices are cut into
 # intervals, and a chunk is the edges from one interval to another. hyrt takes the fewest intervals that
-# fit. OpenCL shows it without a GPU, where there is a driver for CPUs.
+# fit. With an OpenCL driver for CPUs, you can try this without a GPU.
 
 from hyrt.device.discovery import survey_devices
 

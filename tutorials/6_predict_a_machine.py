@@ -58,7 +58,7 @@ for name, found in epochs.items():
     print(f"8 GPUs, {name}: {found[-1].epoch_s:.2f} s per epoch, bound by {found[-1].bottleneck}")
 
 # %%
-# With faster memory, the time keeps falling for more GPUs.
+# With faster memory, more GPUs keep making the epoch shorter.
 
 import matplotlib.pyplot as plt
 

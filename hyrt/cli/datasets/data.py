@@ -40,7 +40,7 @@ def info(
         typer.Option(
             metavar="MODEL",
             help="Also list the arrays that full-graph training of this kind of model keeps in memory; for "
-            "a typed graph, those that are known for any training.",
+            "a typed graph, only those that any training keeps.",
         ),
     ] = None,
     as_json: AsJson = False,
