@@ -706,12 +706,13 @@ class Config(Section):
                 )
         return self
 
-    def __init__(self, *given: Any, **sections: Any) -> None:
+    # Not `__init__`: a validation of a model that has its own calls that, without the validation's context.
+    def __new__(cls, *given: Any, **sections: Any) -> Config:
         if given:
             raise ConfigError(
                 f"hyrt.Config takes settings by section, as in train={{'epochs': 5}}, not {given[0]!r:.60}"
             )
-        super().__init__(**sections)
+        return super().__new__(cls)
 
     # The outermost of all validators, as it is the last.
     @model_validator(mode="wrap")

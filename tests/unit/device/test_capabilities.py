@@ -13,6 +13,7 @@ from hyrt.device.capabilities import (
     ExplainsAbsence,
     GathersRows,
     KeepsHostBudget,
+    KeepsSteps,
     Resizable,
     SamplesNeighbors,
     ScoresVertices,
@@ -73,7 +74,7 @@ def test_what_is_declared_is_asked() -> None:
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
     assert declared == {
-        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops,
+        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, KeepsSteps, SharesColumns, SharesLoops,
         TellsGradients, Watchable,
     }  # fmt: skip
 

@@ -364,14 +364,14 @@ ON = "typed graphs"
 KINDS = ("rgcn", "rsage", "rgat", "hgt", "ggnn")
 
 
-@cell("typed", "`cpu`, alone or several", ON)
+@cell("typed", "one or several `cpu` trainers", ON)
 def typed_cpu(found: Cell) -> None:
     for kind in KINDS:
         found.trains(TYPED, kind)
     found.trains(TYPED, "rgcn", devices=["cpu:0", "cpu:1"])
 
 
-@cell("typed", "torch devices (`cuda`, `mps`, `xpu`), alone or beside `cpu`", ON)
+@cell("typed", "torch devices (`cuda`, `mps`, `xpu`), alone or together with `cpu`", ON)
 def typed_torch(found: Cell) -> None:
     found.trains(TYPED, "rgcn", devices=["cuda:0"])
     found.trains(TYPED, "rgcn", devices=["cpu:0", "cuda:0"])
