@@ -48,7 +48,12 @@ def predict(
     seed: Seed = None,
     workload: Workload = None,
     platform: Annotated[
-        str, typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The machine: this-machine, a .yaml file, or a built-in name such as h200, a100, 8x-p100 or "
+            "2x-epyc7763-4x-a5000.",
+        ),
     ] = "this-machine",
     devices: Annotated[
         str | None,
