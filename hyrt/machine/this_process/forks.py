@@ -12,7 +12,7 @@ from types import FrameType
 
 # What a process says of itself: a child that starts another interpreter has another number.
 _MARK = "HYRT_FORKED"
-# torch from a slow disk; whoever forks goes on then, whatever becomes of the child.
+# What importing torch from a slow disk may take. Whoever forks goes on then, whatever becomes of the child.
 _LONGEST_S = 60.0
 _LOOK_S = 0.01
 
@@ -21,8 +21,8 @@ _LOOK_S = 0.01
 def wait_at_forks() -> None:
     """From now on, whoever forks this process first waits for what is imported and compiled in other threads.
 
-    A child would have the modules that are half imported there for hyrt, locked by a thread that it does not
-    have, and so numba's compiler: its first use of them would wait for ever.
+    The child would find the modules that hyrt was importing there, and numba's compiler, locked by threads
+    that it does not have: its first use of them would wait for ever.
     """
     # What is registered last comes first: `logging`, whose lock an import may take, has to come after this.
     assert logging
@@ -42,11 +42,17 @@ def _others_hold_locks() -> bool:
 
 def _holds_locks(frame: FrameType | None) -> bool:
     """Whether a thread is in numba's compiler, or imports for hyrt; what others import is theirs."""
-    rooms = set()
+    is_import = False
     while frame is not None:
-        rooms.add(frame.f_globals.get("__name__", "").partition(".")[0])
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if room == "numba":
+            return True
+        # From the innermost call outwards: hyrt may itself run in what somebody else imports.
+        if room == "hyrt" and (is_import or frame.f_code.co_name == "<module>"):
+            return True
+        is_import = is_import or room == "importlib"
         frame = frame.f_back
-    return "numba" in rooms or rooms >= {"hyrt", "importlib"}
+    return False
 
 
 @cache

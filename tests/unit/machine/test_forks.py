@@ -106,3 +106,34 @@ def test_a_fork_waits_for_what_hyrt_imports_in_another_thread(tmp_path: Path) ->
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.stdout.splitlines() == ["5"], done.stderr
+
+
+IMPORTED = """
+import os
+import sys
+import threading
+import types
+import hyrt
+
+room = sys.modules["hyrt.room"] = types.ModuleType("hyrt.room")
+room.entered, room.forked = threading.Event(), threading.Event()
+exec("def work():\\n    entered.set()\\n    return forked.wait(30)", vars(room))
+found = []
+thread = threading.Thread(target=lambda: found.append(__import__("script").result))
+thread.start()
+room.entered.wait()
+if (child := os.fork()) == 0:
+    os._exit(5)
+room.forked.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found)
+"""
+
+
+def test_a_fork_does_not_wait_for_hyrt_that_works_in_what_others_import(tmp_path: Path) -> None:
+    """As where a script that trains is imported: nothing that a child needs of hyrt is locked."""
+    (tmp_path / "script.py").write_text("import sys\nresult = sys.modules['hyrt.room'].work()\n")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == ["5 [True]"], done.stderr
