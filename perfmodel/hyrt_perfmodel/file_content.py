@@ -66,31 +66,21 @@ class StrictYaml(yaml.SafeLoader):
     }
 
     def get_single_node(self) -> Any:
-        """The document as nodes, of which none stands for too much."""
+        """The document as nodes: no key is there twice in one, and none stands for too much."""
         node = super().get_single_node()
         if node is not None:
-            _check_aliases(node)
+            _check_nodes(node)
         return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in names:
-                raise _refused(f"duplicate key {key.value!r}: keep one of them", key)
-            names.add(key.value)
-        return super().construct_mapping(node, deep)
 
     def _decimal(self, node: yaml.ScalarNode) -> int:
         return int(str(self.construct_scalar(node)).replace("_", ""))
 
 
-def _check_aliases(document: yaml.Node) -> None:
-    """Refuse a document whose aliases stand for too many values, or for what they are in.
+def _check_nodes(document: yaml.Node) -> None:
+    """Refuse equal keys, and aliases that stand for too many values or for what they are in.
 
     What an alias stands for is one node, found once. Who merges (`<<`), prints or checks it meets it at each
-    of its places.
+    of its places. Keys are compared before that: merging puts those of other nodes beside a node's own.
     """
     # The values that a node stands for; None while those in it are counted.
     stands_for: dict[int, int | None] = {}
@@ -99,9 +89,12 @@ def _check_aliases(document: yaml.Node) -> None:
         if id(node) in stands_for:
             known = stands_for[id(node)]
             if known is None:
-                raise _refused("a value holds itself, by an anchor (&a, *a): write it out", node)
+                problem = "a value contains itself through an anchor (&a, *a): write the value out"
+                raise _refused(problem, node)
             return known
         stands_for[id(node)] = None
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = [part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,))]
         size = stands_for[id(node)] = 1 + sum(map(count, parts))
@@ -112,6 +105,16 @@ def _check_aliases(document: yaml.Node) -> None:
         raise _refused(
             f"aliases (*a) stand for more than {_MOST_REPEATED:,} values: write out what is meant", document
         )
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    names: set[str] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if key.value in names:
+            raise _refused(f"duplicate key {key.value!r}: keep one of them", key)
+        names.add(key.value)
 
 
 def _refused(problem: str, node: yaml.Node) -> yaml.YAMLError:

@@ -170,7 +170,10 @@ BILLION_MERGED = "a: &a {key: 1}\n" + "".join(
         ("host: {trains: true, trains: false}", "duplicate key 'trains'"),
         ("host: " + "[" * 5000, "not readable as YAML"),
         ("host: !!python/object:os.system {}", "not valid YAML"),
-        ("a: &a [*a]", r"line 1, column 4: a value holds itself, by an anchor \(&a, \*a\): write it out"),
+        (
+            "a: &a [*a]",
+            r"line 1, column 4: a value contains itself through an anchor \(&a, \*a\): write the value out",
+        ),
         (BILLION, r"line 1, column 1: aliases \(\*a\) stand for more than 100,000 values"),
         (BILLION_MERGED, r"aliases \(\*a\) stand for more than 100,000 values: write out what is meant"),
         ("x: " + "9" * 5000, "not readable as YAML"),
@@ -191,6 +194,25 @@ def test_aliases_that_stand_for_little_and_many_keys_are_read(tmp_path: Path) ->
     # Keys compared with all before them would take minutes.
     path.write_text("".join(f"key_{i}: 1\n" for i in range(30_000)))
     assert len(read_yaml(path)) == 30_000
+
+
+def test_only_what_aliases_repeat_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyrt_perfmodel.file_content._MOST_REPEATED", 12)
+    path = tmp_path / "p.yaml"
+    # A hundred values of their own; each alias stands for a list and its three values.
+    values = ", ".join(["1"] * 96)
+    path.write_text(f"a: &a [1, 2, 3]\nb: [{values}]\nc: [*a, *a, *a]\n")
+    assert read_yaml(path)["c"] == [[1, 2, 3]] * 3
+    path.write_text(f"a: &a [1, 2, 3]\nb: [{values}]\nc: [*a, *a, *a]\nd: *a\n")
+    with pytest.raises(ValueError, match=r"aliases \(\*a\) stand for more than 12 values"):
+        read_yaml(path)
+
+
+def test_a_key_that_takes_the_place_of_a_merged_one_is_no_duplicate(tmp_path: Path) -> None:
+    """Wherever the mapping is that is merged again: it is read after the one that merges it."""
+    path = tmp_path / "p.yaml"
+    path.write_text("a: &a {x: 1}\nb: {in: &b {<<: *a, x: 2}}\nc: {<<: *b, y: 3}\n")
+    assert read_yaml(path) == {"a": {"x": 1}, "b": {"in": {"x": 2}}, "c": {"x": 2, "y": 3}}
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000])
