@@ -55,3 +55,16 @@ def test_ranks_on_one_machine_share_its_cores(
     )
     assert cores.available_cores() == expected
     assert cores.shared_cores() == cpus
+
+
+def test_ranks_of_a_launcher_that_has_ended_share_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def affinity(process: int) -> set[int]:
+        if process != 0:
+            raise ProcessLookupError(3, "No such process")
+        return set(range(8))
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(os, "sched_getaffinity", affinity)
+    assert cores.available_cores() == 4

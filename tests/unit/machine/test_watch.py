@@ -104,7 +104,8 @@ def test_a_session_is_stopped_only_if_its_leader_is(tmp_path: Path) -> None:
 
     def write(pid: int, state: str, session: int, ticks: int) -> None:
         (tmp_path / str(pid)).mkdir(exist_ok=True)
-        rest = ["0"] * 7 + [str(ticks), "0"]
+        # Terminal, its group, flags; faults of it and its children: 8 and 9 without a disk, 5 and 6 with one.
+        rest = ["0", "0", "0", "8", "9", "5", "6", str(ticks), "0"]
         text = " ".join([str(pid), "(a ) b)", state, "1", str(session), str(session), *rest, "0"])
         (tmp_path / str(pid) / "stat").write_text(text)
 
@@ -117,6 +118,6 @@ def test_a_session_is_stopped_only_if_its_leader_is(tmp_path: Path) -> None:
     assert (found.is_ready, found.is_stopped) == (False, False)
     assert found.cpu_s == pytest.approx(7 * tick_s)
     write(11, "R", 10, 4)
-    assert activity_of(10, tmp_path) == Activity(7 * tick_s, is_ready=True)
+    assert activity_of(10, tmp_path) == Activity(7 * tick_s, is_ready=True, pages_read=5)
     write(10, "T", 10, 3)
-    assert activity_of(10, tmp_path) == Activity(3 * tick_s, is_stopped=True)
+    assert activity_of(10, tmp_path) == Activity(3 * tick_s, is_stopped=True, pages_read=5)
