@@ -401,7 +401,7 @@ def _end_soon(loss: RankLost) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without torch's own end, which would wait for ranks that are gone, or Python's."""
+    """End the process at once: it might else wait for ranks that are gone, or be aborted."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
