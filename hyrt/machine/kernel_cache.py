@@ -28,7 +28,7 @@ def check_compiler() -> None:
         raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
     named = os.environ.get("NUMBA_CACHE_DIR")
     if not any(map(_can_write, [*([Path(named)] if named else []), *_usual_places()])):
-        given = f"not NUMBA_CACHE_DIR ({named}) either" if named else "not one for temporary files either"
+        given = f"not even NUMBA_CACHE_DIR ({named})" if named else "not even one for temporary files"
         raise ConfigError(
             f"hyrt cannot write to any folder for compiled kernels, {given}: set NUMBA_CACHE_DIR to a "
             "writable folder"
