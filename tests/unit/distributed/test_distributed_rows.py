@@ -157,32 +157,37 @@ def test_rows_are_aggregated_where_they_have_come_to(
 
     def work(ranks: JoinedRanks) -> None:
         local = DenseFeatures(rows[homes == ranks.rank].astype(stored))
-        source = DistributedRows(local, places, homes, ranks.rows, wire)
-        assert isinstance(source, AggregatedRows)
         workers = Workers(2, "test")
         is_own = (homes == ranks.rank)[:, None]
         seen = np.where(is_own, rows.astype(np.float64), as_sent)
         others = np.flatnonzero(~is_own[:, 0]).astype(np.int32)
         # A cache may hold nothing: where it is smaller than a row, or a rank needs none.
-        for step, cached in enumerate((None, others[:0], others[::3])):
+        for cached in (None, others[:0], others[::3]):
+            source = DistributedRows(local, places, homes, ranks.rows, wire)
+            assert isinstance(source, AggregatedRows)
             if cached is not None:
                 source.cache(cached, workers)
-            # Shares of a step, one of which reads gathered rows.
-            blocks = [drawn_block(10 * ranks.rank + number, weighted=weighted) for number in range(2)]
-            gathered = np.random.default_rng(ranks.rank).permutation(VERTICES)[:30].astype(np.int32)
-            read = [each for block in blocks for each in (block.columns, block.destinations)]
-            before = source.cache_counts().lookups
-            source.fetch(step, [*read, gathered], workers)
-            needed = {int(v) for each in [*read, gathered] for v in each if homes[v] != ranks.rank}
-            assert source.cache_counts().lookups - before == len(needed)
-            for block in blocks:
-                out = np.full((block.num_dst, aggregation.width(WIDTH)), np.nan, np.float32)
-                source.aggregate(aggregation, block, out, workers)
-                np.testing.assert_allclose(out, aggregated(aggregation, block, seen), rtol=1e-5, atol=1e-6)
-            out = np.full((len(gathered), WIDTH), np.nan, np.float32)
-            source.rows(gathered, out, workers)
-            np.testing.assert_array_equal(out, seen[gathered].astype(np.float32))
-            source.release(step)
+            kept = set() if cached is None else set(cached.tolist())
+            hits = lookups = 0
+            for step in range(2):
+                # Shares of a step, one of which reads gathered rows.
+                seed = 10 * ranks.rank + 2 * step
+                blocks = [drawn_block(seed + number, weighted=weighted) for number in range(2)]
+                gathered = np.random.default_rng(seed).permutation(VERTICES)[:30].astype(np.int32)
+                read = [each for block in blocks for each in (block.columns, block.destinations)]
+                source.fetch(step, [*read, gathered], workers)
+                needed = {int(v) for each in [*read, gathered] for v in each if homes[v] != ranks.rank}
+                hits, lookups = hits + len(needed & kept), lookups + len(needed)
+                assert source.cache_counts()[2:] == (hits, lookups)
+                for block in blocks:
+                    out = np.full((block.num_dst, aggregation.width(WIDTH)), np.nan, np.float32)
+                    source.aggregate(aggregation, block, out, workers)
+                    right = aggregated(aggregation, block, seen)
+                    np.testing.assert_allclose(out, right, rtol=1e-5, atol=1e-6)
+                out = np.full((len(gathered), WIDTH), np.nan, np.float32)
+                source.rows(gathered, out, workers)
+                np.testing.assert_array_equal(out, seen[gathered].astype(np.float32))
+                source.release(step)
 
     results_of(RANKS, work)
 
