@@ -38,6 +38,7 @@ def expected_typed_work(config: Config, dataset: TypedDatasetSizes) -> TrainingW
     ConfigError
         If the settings do not go with a typed graph, or it is not known what the model multiplies.
     """
+    check_typed_costs(config)
     return _training(config, dataset, expected_sizes_of(config, dataset))
 
 
@@ -63,6 +64,7 @@ def sampled_typed_work(
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
 
+    check_typed_costs(config)
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_sizes_of(config, graph, built, workers)
@@ -99,7 +101,6 @@ def check_typed_costs(config: Config) -> None:
 
 
 def _training(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) -> TrainingWorkload:
-    check_typed_costs(config)
     model, costs = config.model, costs_of(config.model.kind)
     options = {EDGE_TYPES: len(dataset.relations), **model.options}
     products = None if costs in TYPED_KINDS else find_model(model.kind).products(options)

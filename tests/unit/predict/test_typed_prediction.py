@@ -19,6 +19,7 @@ from hyrt.config import Config, build_config
 from hyrt.device import DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
+from hyrt.errors import ConfigError
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -146,6 +147,21 @@ def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
         assert each.at(1).vertices == pytest.approx((20_000, 20_000, 20_000))
     assert mine.at(1).num_edges == pytest.approx(theirs.at(1).num_edges, rel=0.01)
     assert (mine.at(1).calls, theirs.at(1).calls) == pytest.approx((12, 12))
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not know the relations"),
+        ({"data": {"source": SOURCE, "rows": "float16"}}, "data.rows=float16: the rows of a typed graph are"),
+    ],
+)
+def test_settings_for_other_graphs_are_refused(sections: dict[str, Any], words: str) -> None:
+    config = config_of(**sections)
+    with pytest.raises(ConfigError, match=words):
+        configured_workload(config)
+    with pytest.raises(ConfigError, match=words):
+        sampled_workload(config, GRAPH)
 
 
 def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> dict[str, Any]:
