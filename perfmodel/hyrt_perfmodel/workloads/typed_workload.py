@@ -98,7 +98,7 @@ def typed_workload(
             columns = graph.edge_value_bytes / _FLOAT_BYTES
             made.append(_rgat(sizes, layer, *ends, heads, columns, last=layer == sizes.layers))
         else:
-            made.append(_hgt(sizes, layer, *ends, last=layer == sizes.layers))
+            made.append(_hgt(sizes, layer, *ends, heads, last=layer == sizes.layers))
     maps = sum(width * hidden for width in graph.widths)
     if kind not in FIRST_COMBINED:
         mapped = sum(n * width for n, width in zip(sizes.vertices[0], graph.widths, strict=True))
@@ -141,14 +141,17 @@ def _sums(
     def of_type(number: int) -> int:
         return (graph.widths[number] or width) if first else width
 
-    macs = sum(rows * of_type(number) * out for number, rows in enumerate(ends))
+    def joined(count: float, number: int) -> float:
+        """Multiply-accumulates that make one matrix of the type's map and another, if anything needs it."""
+        return min(1.0, count) * graph.widths[number] * width * out if first else 0.0
+
+    macs = sum(rows * of_type(number) * out + joined(rows, number) for number, rows in enumerate(ends))
     read_bytes = 0.0
     each = zip(graph.relations, sizes.runs[layer - 1], sizes.edges[layer - 1], strict=True)
     for (source, _), runs, edges in each:
         columns, before = of_type(source), runs * of_type(source) * out
         if first:
-            # The type's map and the relation's matrix are one.
-            macs += before + min(1.0, edges) * columns * width * out * (graph.widths[source] > 0)
+            macs += before + joined(edges, source)
             # Learned rows take a gradient.
             read_bytes += edges * columns * _FLOAT_BYTES * (1 if graph.widths[source] else 2)
             continue
@@ -184,13 +187,14 @@ def _rgat(
     return _LayerWork(macs, width * _FLOAT_BYTES, weights, 1 + _present(sizes, layer))
 
 
-def _hgt(sizes: RelationSizes, layer: int, width: int, out: int, *, last: bool) -> _LayerWork:
+def _hgt(sizes: RelationSizes, layer: int, width: int, out: int, heads: int, *, last: bool) -> _LayerWork:
     """Keys and values of sources, queries of destinations, two products of runs, and the result's."""
     sources, ends = sum(sizes.vertices[layer - 1]), sum(sizes.vertices[layer])
     hidden, runs = (width if last else out), sum(sizes.runs[layer - 1])
     macs = (2 * sources + ends) * width * hidden + 2 * runs * hidden * hidden + ends * hidden * out
     types, relations = len(sizes.vertices[0]), len(sizes.edges[layer - 1])
-    weights = types * (3 * width * hidden + hidden * out) + 2 * relations * hidden * hidden
+    # Of relations, each head has two matrices of its own width; runs are multiplied by all heads' at once.
+    weights = types * (3 * width * hidden + hidden * out) + 2 * relations * hidden * hidden / heads
     return _LayerWork(macs, hidden * _FLOAT_BYTES, weights, 1 + _present(sizes, layer))
 
 

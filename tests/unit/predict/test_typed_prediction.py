@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 from hyrt_perfmodel.prediction.stages import aggregate_s, update_s
-from hyrt_perfmodel.workloads.typed_workload import typed_workload
+from hyrt_perfmodel.sizes.relations.relation_sizes import RelationSizes
+from hyrt_perfmodel.workloads import typed_workload as typed_works
+from hyrt_perfmodel.workloads.typed_workload import FIRST_COMBINED, typed_workload
+from hyrt_perfmodel.workloads.workload import Workload
 from in_process import refused, run_here
 from typed_cases import shape_of_small, small_batch, small_typed
 
@@ -20,11 +23,13 @@ from hyrt.device import DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
 from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.operators import product
 from hyrt.nn.typed import stacked_products
+from hyrt.nn.typed.layers import relation_sums
 from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.predict.calibrate.trainers import Probe, Widths, measure
@@ -36,6 +41,7 @@ from hyrt.predict.typed.typed_sizes import (
     typed_graph_sizes,
 )
 from hyrt.predict.workload import configured_workload, sampled_workload
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.training.setup import build_sampler
 
 SOURCE = "synthetic:typed,vertices=20k,edges=200k"
@@ -87,41 +93,94 @@ def test_bytes_of_a_generated_graph_are_those_that_it_has() -> None:
     assert mine.graph_bytes == pytest.approx(theirs.graph_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "rsage"])
-def test_multiply_accumulates_are_those_that_a_step_makes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+HIDDEN, CLASSES, HEADS = 16, 4, 2
+MATRICES = {"weight", "own", "key", "query", "value", "result", "attention", "message"}
+"""The parameters that rows are multiplied by; of all others there are few numbers."""
+
+
+def small_model(kind: str, graph: Graph) -> tuple[TypedGNN, MiniBatch, RelationSizes, Workload]:
+    """A model, a mini-batch, its sizes, and the work expected of it; R-GAT looks at weights of edges."""
+    options = {"edge_features": 1} if graph.topology.edge_weights is not None else {}
+    model = TypedGNN(
+        Architecture(
+            kind=kind,
+            in_features=HIDDEN,
+            hidden=HIDDEN,
+            num_classes=CLASSES,
+            heads=HEADS,
+            options=options,
+            shape=shape_of_small(graph),
+        )
+    ).eval()
+    batch = small_batch(graph, (3, 2))
+    assert graph.types is not None
+    sizes = relation_sizes(batch, graph.types)
+    widths = typed_graph_sizes(graph, np.zeros(1)).widths
+    work = typed_workload(kind, sizes, widths, hidden=HIDDEN, classes=CLASSES, heads=HEADS)
+    return model, batch, sizes, work
+
+
+@pytest.mark.parametrize(
+    ("kind", "graph", "read"),
+    [
+        ("rgcn", GRAPH, 4),
+        ("rsage", GRAPH, 4),
+        # As if reading a row took long: the last layer multiplies all sources before it combines them.
+        ("rgcn", GRAPH, 10**6),
+        ("rgat", GRAPH, 4),
+        ("rgat", small_typed(weights=True), 4),
+        ("hgt", GRAPH, 4),
+    ],
+    ids=["rgcn", "rsage", "rgcn, sources first", "rgat", "rgat of edges", "hgt"],
+)
+def test_multiply_accumulates_are_those_that_a_step_makes(
+    kind: str, graph: Graph, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted: list[int] = []
 
     def watched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, **given: Any) -> None:
         counted.append(a.shape[0] * a.shape[1] * b.shape[1])
         out.copy_(a @ b if given.get("bias") is None else a @ b + given["bias"])
 
+    def joined(weight: torch.Tensor, before: torch.Tensor | None, bias: Any) -> Any:
+        # The maps of types times the matrices of relations are torch's own products.
+        if before is not None:
+            counted.append(weight.shape[0] * weight.shape[1] * before.shape[1])
+        return through(weight, before, bias)
+
+    assert typed_works._READ == relation_sums._READ
+    for module in (typed_works, relation_sums):
+        monkeypatch.setattr(module, "_READ", read)
     for module in (product, stacked_products):
         monkeypatch.setattr(module, "multiply", watched)
-    hidden, classes = 16, 4
-    shape = shape_of_small(GRAPH)
-    model = TypedGNN(
-        Architecture(kind=kind, in_features=hidden, hidden=hidden, num_classes=classes, shape=shape)
-    ).eval()
-    batch = small_batch(GRAPH, (3, 2))
+    through = relation_sums._through
+    monkeypatch.setattr(relation_sums, "_through", joined)
+    model, batch, _, work = small_model(kind, graph)
     with torch.no_grad():
         model(batch.blocks, batch.inputs)
-    assert GRAPH.types is not None
-    work = typed_workload(
-        kind,
-        relation_sizes(batch, GRAPH.types),
-        typed_graph_sizes(GRAPH, np.zeros(1)).widths,
-        hidden=hidden,
-        classes=classes,
-    )
-    # The maps of types times the matrices of relations are torch's own products.
-    mapped = sum(hidden * hidden * (shape.widths[source] or 0) for source, _, _ in shape.relations)
-    assert sum(counted) == pytest.approx(update_s(work, 1, 1.0) + update_s(work, 2, 1.0) - mapped)
-    read = [len(block.columns) for block in batch.blocks]
-    assert list(work.edges) == read
+    assert sum(counted) == pytest.approx(sum(update_s(work, 1 + at, 1.0) for at in range(work.layers)))
+    read_by = [len(block.columns) for block in batch.blocks]
+    if kind not in FIRST_COMBINED:
+        # The maps of types are a layer of their own.
+        assert list(work.edges) == [0, *read_by]
+        return
+    assert list(work.edges) == read_by
     # A row that an edge reads in the second layer has as many columns as the narrower side of the product.
-    assert aggregate_s(work, 2, 1.0) <= read[1] * hidden * 4
-    widths = [shape.widths[shape.relations[r][0]] or 2 * hidden for r in batch.blocks[0].edge_types]
-    assert aggregate_s(work, 1, 1.0) == pytest.approx(4 * sum(widths))
+    assert aggregate_s(work, 2, 1.0) <= read_by[1] * HIDDEN * 4
+    shape = model.shape
+    columns = [shape.widths[shape.relations[r][0]] or 2 * HIDDEN for r in batch.blocks[0].edge_types]
+    assert aggregate_s(work, 1, 1.0) == pytest.approx(4 * sum(columns))
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage", "rgat", "hgt"])
+def test_weights_are_those_of_the_models_matrices_and_of_the_learned_rows_that_a_step_reads(
+    kind: str,
+) -> None:
+    model, _, sizes, work = small_model(kind, GRAPH)
+    names = [(name.rpartition(".")[2], parameter.numel()) for name, parameter in model.named_parameters()]
+    learned = sizes.vertices[0][2] * HIDDEN
+    assert learned > 0
+    assert work.num_weights == sum(count for name, count in names if name in MATRICES) + learned
 
 
 @pytest.mark.parametrize("kind", ["rgcn", "rsage", "rgat", "hgt", "gnn-film"])
