@@ -107,6 +107,31 @@ def test_all_targets_with_all_neighbours_reach_whatever_has_an_edge() -> None:
     assert found.vertices[0] == (PAPERS, pytest.approx(authors))
 
 
+def alike(count: int, edges: float) -> TypedDegrees:
+    """Vertices of one type, with so many edges each, of one relation."""
+    means = np.full(1, edges)
+    relation = RelationDegrees(source=0, destination=0, in_degrees=means, out_degrees=means)
+    counts = (np.full(1, float(count)),)
+    return TypedDegrees(counts=counts, relations=(relation,), target=0, num_targets=count)
+
+
+def test_a_target_that_draws_one_edge_reaches_one_vertex_more_unless_it_has_none() -> None:
+    """Of ten vertices with two edges in the mean: by hand. The other end is the target itself for a tenth."""
+    found = expected_relation_sizes(alike(10, 2.0), [[1]], 1)
+    has_edges = 1 - np.exp(-2.0)
+    assert found.edges[0] == pytest.approx((has_edges,))
+    assert found.runs[0] == pytest.approx((has_edges,))
+    assert found.vertices[0] == pytest.approx((1 + 0.9 * has_edges,), rel=5e-3)
+
+
+@pytest.mark.parametrize("fanout", [20, 60, 90])
+def test_degrees_of_vertices_with_many_edges_scatter_too(fanout: int) -> None:
+    """Three points stand for all degrees there: beside a million that are drawn."""
+    drawn = np.random.default_rng(4).poisson(60.0, 10**6)
+    found = expected_relation_sizes(alike(1000, 60.0), [[fanout]], 1000)
+    assert found.edges[0][0] == pytest.approx(1000 * np.minimum(drawn, fanout).mean(), rel=0.015)
+
+
 def test_assumed_degrees_have_the_published_edges() -> None:
     found = assumed_relations([50_000, 400], [(0, 0, 300_000), (1, 0, 10_000)], target=0, num_targets=1000)
     assert found.num_edges == pytest.approx([300_000, 10_000], rel=1e-6)

@@ -145,6 +145,10 @@ def test_trainers_that_wait_for_a_slower_stage_lose_nothing_to_shared_cores_mean
     }
     for sample_ms, step_ms in expected_ms.items():
         assert iteration_s(replace(taken, sample_s=1e-3 * sample_ms), host) == pytest.approx(1e-3 * step_ms)
+    # No trainer on these cores waits there: 22 ms on both, a third as much that is lost, and 1 ms.
+    elsewhere = replace(taken, busy_s=0.0, lock_s=0.0, sample_s=0.020, host_trainers="")
+    step_s = iteration_s(elsewhere, replace(host, core_efficiency=0.75))
+    assert step_s == pytest.approx((22 + 22 / 3 + 1) * 1e-3)
 
 
 def test_rates_with_one_thread_and_with_all_are_joined_by_amdahls_law() -> None:
