@@ -73,19 +73,8 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
         If the sampler fails, naming its kind and package.
     """
     with SAMPLERS.blamed(settings.kind, "sample"):
-        rows = measured_pieces(sampler, workers, lambda batch, size: _row(settings.sizes_of(batch, size)))
-    return SampledSizes({count: _of_row(row) for count, row in rows.items()})
-
-
-def _row(sizes: BlockSizes) -> tuple[float, ...]:
-    return (*sizes.vertices, *sizes.edges, sizes.walk_steps, sizes.scanned_edges)
-
-
-def _of_row(row: tuple[float, ...]) -> BlockSizes:
-    layers = (len(row) - 3) // 2
-    return BlockSizes(
-        vertices=row[: layers + 1], edges=row[layers + 1 : -2], walk_steps=row[-2], scanned_edges=row[-1]
-    )
+        rows = measured_pieces(sampler, workers, lambda batch, size: settings.sizes_of(batch, size).row)
+    return SampledSizes({count: BlockSizes.of_row(row) for count, row in rows.items()})
 
 
 def measured_pieces(

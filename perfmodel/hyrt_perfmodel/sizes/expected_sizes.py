@@ -42,8 +42,31 @@ class BlockSizes:
                 f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: give "
                 "one more vertex count than edge counts"
             )
-        if not min((*self.vertices, *self.edges, self.walk_steps, self.scanned_edges)) >= 0:
+        if not min(self.row) >= 0:
             raise ValueError(f"sizes: a size of {self.vertices} and {self.edges} is negative or not a number")
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """All sizes one after the other, as `of_row` takes them."""
+        return (*self.vertices, *self.edges, self.walk_steps, self.scanned_edges)
+
+    @classmethod
+    def of_row(cls, row: Sequence[float]) -> BlockSizes:
+        """The sizes that one row has.
+
+        Parameters
+        ----------
+        row
+            All sizes, as `row` gives them.
+        """
+        *blocks, walk_steps, scanned_edges = row
+        layers = len(blocks) // 2
+        return cls(
+            vertices=tuple(blocks[: layers + 1]),
+            edges=tuple(blocks[layers + 1 :]),
+            walk_steps=walk_steps,
+            scanned_edges=scanned_edges,
+        )
 
 
 def expected_sizes(

@@ -103,8 +103,7 @@ class SampledSizes:
             raise ValueError(
                 f"sampled sizes: numbers of layers {sorted(layers)}: give mini-batches of one model"
             )
-        self._layers = max(layers, default=0)
-        self._curves = SizeCurves({count: _row(sizes) for count, sizes in measured.items()})
+        self._curves = SizeCurves({count: sizes.row for count, sizes in measured.items()})
 
     def at(self, targets: float) -> BlockSizes:
         """Sizes of a mini-batch with that many targets, at least 0.
@@ -114,17 +113,7 @@ class SampledSizes:
         ValueError
             If `targets` is negative.
         """
-        *blocks, walk_steps, scanned_edges = self._curves.at(targets)
-        return BlockSizes(
-            vertices=tuple(blocks[: self._layers + 1]),
-            edges=tuple(blocks[self._layers + 1 :]),
-            walk_steps=walk_steps,
-            scanned_edges=scanned_edges,
-        )
-
-
-def _row(sizes: BlockSizes) -> tuple[float, ...]:
-    return (*sizes.vertices, *sizes.edges, sizes.walk_steps, sizes.scanned_edges)
+        return BlockSizes.of_row(self._curves.at(targets))
 
 
 def _slopes(known: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
