@@ -317,21 +317,20 @@ def configured_workload(config: Config) -> TrainingWorkload:
     """
     source = config.data.source
     check_predictable(config)
+    # Ends of links are drawn by their edges, so mini-batches around them are sampled.
+    if not config.train.predicts_links:
+        known = _unopened_types(source)
+        if known is not None:
+            _check_types_of_model(config, source, typed=True)
+            return expected_typed_work(config, known)
+        if source in DATASETS or source.startswith(_GENERATED):
+            _check_types_of_model(config, source, typed=False)
+            published = source in DATASETS
+            return expected_workload(
+                config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
+            )
     from hyrt.training.given.opened_graph import opened_graph
 
-    if config.train.predicts_links:
-        # Ends of links are drawn by their edges, so mini-batches around them are sampled.
-        return sampled_workload(config, opened_graph(config))
-    known = _unopened_types(source)
-    if known is not None:
-        _check_types_of_model(config, source, typed=True)
-        return expected_typed_work(config, known)
-    if source in DATASETS or source.startswith(_GENERATED):
-        _check_types_of_model(config, source, typed=False)
-        published = source in DATASETS
-        return expected_workload(
-            config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
-        )
     return sampled_workload(config, opened_graph(config))
 
 
