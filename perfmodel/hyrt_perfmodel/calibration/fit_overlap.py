@@ -115,7 +115,7 @@ def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
 
 def _weights_gb(run: MeasuredRun) -> float:
     """1e9 bytes of gradients and weights that a step moves."""
-    return synchronize_s(run.training.at(1.0), 1e9)
+    return synchronize_s(run.training.at(run.training.batch_size), 1e9)
 
 
 def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) -> Sharing:
