@@ -301,7 +301,8 @@ class RuntimeConfig(Section):
     depth: Annotated[int, Field(ge=1, le=64), NoTruth] = 4
     """The number of steps that may be in flight, which means that they are sampled but not finished."""
     fuse_load: bool = True
-    """Whether trainers that read host memory aggregate input features while loading them."""
+    """Whether trainers that read host memory aggregate input features where they lie, while loading them or
+    in the first layer, instead of copying the rows first."""
     device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
     """The most memory that a device with memory of its own may use for mini-batches and weights; null leaves
     it to the device."""
