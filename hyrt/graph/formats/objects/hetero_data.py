@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 NAME = "PyG HeteroData"
 _OF_VERTICES = ("x", "y", "num_nodes", *(f"{split}_mask" for split in SPLITS))
-_WEIGHTS = (EDGE_WEIGHT, "edge_attr")
+_OF_EDGES = (EDGE_WEIGHT, "edge_attr")
 """What weights and features of edges are called."""
 
 
@@ -92,7 +92,7 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
         held = data[triple].to_dict()
         where = f"data[{', '.join(map(repr, triple))}]"
         for key, value in held.items():
-            if value is not None and key not in ("edge_index", *_WEIGHTS) and names_edges(key):
+            if value is not None and key not in ("edge_index", *_OF_EDGES) and names_edges(key):
                 raise DataError(
                     f"{NAME}: {where}.{key}: hyrt would leave this out, because it reads only edge_weight "
                     "and edge_attr of the edges of HeteroData: rename it, or to train "
@@ -112,7 +112,7 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
                 "integers [2, E]"
             )
         found[tuple(triple)] = (edges[0], edges[1])
-        for key in _WEIGHTS:
+        for key in _OF_EDGES:
             if held.get(key) is None:
                 continue
             values = _array(held[key], f"{where}.{key}")
