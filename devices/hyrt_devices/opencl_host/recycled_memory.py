@@ -69,6 +69,8 @@ class RecycledMemory(Generic[P]):
         # By place, the smallest first.
         self._free: dict[Hashable, list[P]] = {}
         self._lent: dict[int, P] = {}
+        # Of these, the ones that are freed when they come back.
+        self._exact: set[int] = set()
         self.allocated_bytes = 0
         self.peak_bytes = 0
         """The most that all pieces together, in use or free, have ever taken."""
@@ -82,7 +84,8 @@ class RecycledMemory(Generic[P]):
     def take(self, least: int, place: Hashable = None, *, exact: bool = False) -> P:
         """A piece of at least `least` bytes that belongs to a place; what it holds is not defined.
 
-        With `exact` it is a new one of just so many bytes: what is left of the limit can be told beforehand.
+        With `exact` it is a new one of just so many bytes, which is freed when it comes back: what is left of
+        the limit can be told beforehand.
 
         Raises
         ------
@@ -95,19 +98,28 @@ class RecycledMemory(Generic[P]):
             fits = at < len(free) and free[at].size <= 2 * least + PAGE_BYTES
             piece = free.pop(at) if fits else self._new(place, least, exact=exact)
             self._lent[id(piece)] = piece
+            if exact:
+                self._exact.add(id(piece))
             return piece
 
     def give(self, piece: P, place: Hashable = None) -> None:
         """Take back a piece of `take`."""
         with self._lock:
-            if self._lent.pop(id(piece), None) is not None:
+            if self._lent.pop(id(piece), None) is None:
+                return
+            if id(piece) not in self._exact:
                 insort(self._free.setdefault(place, []), piece, key=_size)
+                return
+            self._exact.remove(id(piece))
+            self.allocated_bytes -= piece.size
+            piece.release()
 
     def close(self) -> None:
         """Free every piece, those in use too."""
         with self._lock:
             self._drop_free()
             lent, self._lent = self._lent, {}
+            self._exact.clear()
             for piece in lent.values():
                 piece.release()
             self.allocated_bytes = 0

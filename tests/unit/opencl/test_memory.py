@@ -34,6 +34,20 @@ def test_buffers_are_used_again() -> None:
     assert pool.take(1000) is not first
 
 
+def test_buffers_of_exact_sizes_are_freed_when_they_come_back() -> None:
+    """Nothing takes them again: those of each loop would stay beside new ones, up to the limit."""
+    pool = memory()
+    first, other = pool.take(1000, exact=True), pool.take(1000)
+    assert first.size == 1000 + 256
+    pool.give(first)
+    assert first.released
+    assert pool.buffers.allocated_bytes == pool.buffers.used_bytes == other.size
+    pool.give(first)
+    pool.give(other)
+    assert pool.take(1000, exact=True) is not other
+    assert not other.released
+
+
 def test_a_request_over_the_limit_says_what_is_in_use() -> None:
     pool = memory()
     kept = pool.take(600_000)
@@ -91,19 +105,20 @@ def test_closing_frees_what_is_lent_as_well() -> None:
     pool.buffers.close()
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 400_000)), max_size=40))
-def test_the_limit_holds_whatever_is_taken_and_given(requests: list[tuple[bool, int]]) -> None:
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 400_000), st.booleans()), max_size=40))
+def test_the_limit_holds_whatever_is_taken_and_given(requests: list[tuple[bool, int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyopencl", module([]))
         pool = memory()
         lent: list[Any] = []
-        for giving, size in requests:
+        for giving, size, exact in requests:
             if giving and lent:
                 pool.give(lent.pop(size % len(lent)))
             else:
                 try:
-                    lent.append(pool.take(size))
+                    lent.append(pool.take(size, exact=exact))
                     assert lent[-1].size >= size
+                    assert not exact or lent[-1].size == size + 256
                 except DeviceOutOfMemory:
                     assert sum(buffer.size for buffer in lent) + size + 256 > LIMIT
             assert pool.buffers.used_bytes == sum(buffer.size for buffer in lent)
