@@ -16,6 +16,7 @@ from unit.cuda.emulated_kernels import needs_compiler
 
 from hyrt.device import Device, DeviceOptions
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.saga.loop_grid import LoopEdges
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.on_devices import needs_loops
@@ -94,3 +95,47 @@ def test_weights_of_mini_batches_are_dropped_as_on_the_cpu() -> None:
     assert mine.loss_sum == pytest.approx(cpu.loss_sum, rel=1e-5)
     for a, b in zip(mine.gradients, cpu.gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@needs_opencl
+# In the host's memory, and in a memory of its own, where rows and edges come, too.
+@pytest.mark.parametrize("product", ["chosen", "tiled"])
+def test_later_steps_take_no_more_memory_and_look_for_no_edges(
+    product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those into the targets, by source, are found among all edges, of which each is looked at."""
+    of, found = LoopEdges.of, list[Any]()
+
+    def noted(*given: Any) -> LoopEdges:
+        found.append(given)
+        return of(*given)
+
+    monkeypatch.setattr(LoopEdges, "of", noted)
+    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    graph = random_graph(90, features=7, classes=4, symmetric=False)
+    device = opened(product)
+    device.take_chunks(ChunkOptions(3))
+    load(device, model)
+    after = []
+    for batch in cases.whole_graph(graph, 2, graph.split("train"), cases.ROWS, steps=[0, 1, 2]):
+        step(device, batch)
+        after.append((device._memory.buffers.allocated_bytes, len(found)))
+    assert after[0][1] > 0
+    assert after == [after[0]] * 3
+    assert device._memory.buffers.peak_bytes > after[0][0]
+    device.close()
+
+
+@needs_opencl
+def test_mini_batches_of_all_sizes_leave_no_buffers() -> None:
+    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    graph = cases.make_graph(7, 4)
+    device = opened("tiled")
+    load(device, model)
+    allocated = []
+    for count in (40, 25, 31):
+        step(device, cases.sampled(graph, 2, cases.some_targets(count), cases.ROWS))
+        allocated.append(device._memory.buffers.allocated_bytes)
+    assert allocated == [allocated[0]] * 3
+    assert device._memory.buffers.peak_bytes > allocated[0]
+    device.close()

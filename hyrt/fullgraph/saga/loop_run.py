@@ -83,6 +83,11 @@ class LoopRun:
     def _is_near_destination(self) -> bool:
         return self._loop.near == "destination"
 
+    @property
+    def num_near(self) -> int:
+        """Rows of the near end."""
+        return len(self.edges.indptr) - 1 if self.edges.rows is None else len(self.edges.rows)
+
     @cached_property
     def num_far(self) -> int:
         """Rows of the far end."""
@@ -97,7 +102,7 @@ class LoopRun:
 
     @cached_property
     def loop_edges(self) -> LoopEdges:
-        """The edges by near row."""
+        """The edges by near row; takes time where only some destinations gather."""
         return LoopEdges.of(self.edges, self.num_far)
 
     @cached_property
@@ -108,7 +113,7 @@ class LoopRun:
     @property
     def most_intervals(self) -> int:
         """As many as there are rows of the longer end."""
-        return max(self.loop_edges.num_near, self.num_far)
+        return max(self.num_near, self.num_far)
 
     @property
     def is_plain(self) -> bool:
@@ -167,7 +172,7 @@ class LoopRun:
         return form.heads * (form.width if form.values[form.results[k]].kind == "row" else 1)
 
     def _state(self, *, continues: bool) -> LoopState:
-        num = self.loop_edges.num_near
+        num = self.num_near
         places = self._chosen if self._is_near_destination else None
         return LoopState(self._loop, self._outs, num, places, continues=continues)
 
@@ -176,14 +181,14 @@ class LoopRun:
     @property
     def is_empty(self) -> bool:
         """Whether one of the ends has no rows: of a process without targets, while others have some."""
-        return not (self.loop_edges.num_near and self.num_far)
+        return not (self.num_near and self.num_far)
 
     def nothing(self) -> list[Array]:
         """What comes of no edges."""
         state = self._state(continues=True)
         for part in state.parts:
             part.rows[:] = part.start
-        state.finish(0, self.loop_edges.num_near)
+        state.finish(0, self.num_near)
         return [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
 
     def all(
@@ -210,7 +215,7 @@ class LoopRun:
         -------
         What is added up over their rows.
         """
-        near = Intervals(self.loop_edges.num_near, 1) if cut is None else cut.rows
+        near = Intervals(self.num_near, 1) if cut is None else cut.rows
         far = Intervals(self.num_far, 1) if cut is None else cut.columns
         continues = cut is not None or self.edges.loops > 0
         state = self._state(continues=continues)
