@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -285,6 +286,27 @@ def test_losses_are_added_with_their_rounding_errors() -> None:
     queue.read(results, found)
     queue.finish()
     assert results.tolist() == [2**24 + 1000, 3003]
+
+
+def test_a_queue_lets_go_of_what_it_has_copied() -> None:
+    """Of the arrays, not of the events: else those of a step would all be there at its end."""
+    import pyopencl as cl
+
+    device = survey().found[0].device
+    context = cl.Context([device])
+    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4000)
+    queue, arrays = Launcher(context, device), []
+    for _ in range(2):
+        rows, back = np.arange(1000, dtype=np.float32), np.empty(1000, np.float32)
+        arrays += [weakref.ref(rows), weakref.ref(back)]
+        queue.write(buffer, rows)
+        queue.read(back, buffer)
+        queue.finish()
+        np.testing.assert_array_equal(back, rows)
+        del rows, back
+        assert [each() for each in arrays] == [None] * len(arrays)
+    assert len(queue.taken()) == 4
+    queue.close()
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

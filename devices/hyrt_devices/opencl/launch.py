@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,8 @@ class Launcher:
             context, device=device, properties=cl.command_queue_properties.PROFILING_ENABLE
         )
         self._events: list[Command] = []
+        # Of copies to and from host arrays, those that may be under way.
+        self._copying: deque[Any] = deque()
         self._waits: list[Any] | None = None
         self.last: Any = None
         """The event of the last command; None before the first."""
@@ -66,6 +69,7 @@ class Launcher:
         )
         self.in_bytes += array.nbytes
         self._note("copy in" if self.about else "copy", event)
+        self._hold(event)
         return event
 
     def copy(self, buffer: Any, source: Any, size_bytes: int) -> Any:
@@ -81,6 +85,7 @@ class Launcher:
         event = self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False, wait_for=self._waited())
         self.out_bytes += array.nbytes
         self._note("copy out" if self.about else "copy", event)
+        self._hold(event)
         return event
 
     def _waited(self) -> list[Any] | None:
@@ -91,6 +96,16 @@ class Launcher:
         self.last = event
         self._events.append((f"{what}, {self.about}" if self.about else what, event))
 
+    def _hold(self, copy: Any) -> None:
+        self._let_go()
+        self._copying.append(copy)
+
+    def _let_go(self) -> None:
+        """Let go of the host arrays of copies that are over; pyopencl does when a copy is waited for."""
+        over = self._cl.command_execution_status.COMPLETE
+        while self._copying and self._copying[0].command_execution_status == over:
+            self._copying.popleft().wait()
+
     def flush(self) -> None:
         """Start what is enqueued."""
         self._queue.flush()
@@ -98,10 +113,12 @@ class Launcher:
     def finish(self) -> None:
         """Wait for all."""
         self._queue.finish()
+        self._let_go()
 
     def close(self) -> None:
         """Wait for all, and let go of the queue; idempotent, valid after the device failed."""
         queue, self._queue, self._events, self.last = self._queue, None, [], None
+        self._copying.clear()
         if queue is not None:
             # What failed has been raised by the call that it failed in.
             with suppress(self._cl.Error):
@@ -115,4 +132,5 @@ class Launcher:
     def taken(self) -> list[Command]:
         """The commands since the last call."""
         events, self._events = self._events, []
+        self._copying.clear()
         return events
