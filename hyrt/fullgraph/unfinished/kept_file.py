@@ -6,8 +6,9 @@ Its matrices may be larger than memory: they are written from where they lie, an
 from __future__ import annotations
 
 import json
+import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hyrt.errors import CheckpointError, told_of_system
+from hyrt.errors import CheckpointError, listed, told_of_system
 from hyrt.fullgraph.unfinished.step_keeper import StepPosition
+from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 from hyrt.machine.atomic_write import atomic_file
 
 Array = NDArray[Any]
@@ -25,6 +27,12 @@ Array = NDArray[Any]
 _FORMAT = 1
 _ABOUT = "about"
 _PIECE = 1 << 24
+# So many bytes are written between two syncs: a single one at the end might take as long as a stall.
+_SYNCED = 1 << 28
+
+
+def _nothing() -> None:
+    """Nobody watches."""
 
 
 def write_kept(
@@ -33,6 +41,7 @@ def write_kept(
     matrices: Mapping[str, Array],
     about: Mapping[str, Any],
     before: Callable[[str], None] = lambda doing: None,
+    moved: Callable[[], None] = _nothing,
 ) -> None:
     """Write a step that is under way, whole or not at all.
 
@@ -48,6 +57,8 @@ def write_kept(
         What else is to be known of it; plain values that JSON holds.
     before
         See `atomic_file`.
+    moved
+        Called after each piece that was written.
 
     Raises
     ------
@@ -65,6 +76,7 @@ def write_kept(
             "passes": position.num_passes,
             "losses": [[q, loss, counts] for q, (loss, counts) in position.losses.items()],
             "sums": [len(of) for of in position.sums],
+            "matrices": list(matrices),
             "rest": dict(position.rest),
         }
     )
@@ -72,7 +84,19 @@ def write_kept(
         before("write")
         arrays: dict[str, Any] = {_ABOUT: np.frombuffer(text.encode(), np.uint8), **sums}
         arrays |= {f"matrix {name}": each for name, each in matrices.items()}
-        np.savez(file, **arrays)
+        synced = 0
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, each in arrays.items():
+                array = np.asarray(each, order="C")
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                    npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array))
+                    for piece in _pieces(array):
+                        stream.write(piece)
+                        if file.tell() - synced >= _SYNCED:
+                            file.flush()
+                            os.fsync(file.fileno())
+                            synced = file.tell()
+                        moved()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +107,11 @@ class KeptFile:
     position: StepPosition
     about: Mapping[str, Any]
     matrices: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    moved: Callable[[], None] = _nothing
+    """Called after each piece that was read."""
 
     @classmethod
-    def read(cls, path: Path) -> KeptFile:
+    def read(cls, path: Path, moved: Callable[[], None] = _nothing) -> KeptFile:
         """Read all but the matrices, and check these.
 
         Raises
@@ -95,8 +121,11 @@ class KeptFile:
         """
         try:
             with zipfile.ZipFile(path) as file:
-                if (bad := file.testzip()) is not None:
-                    raise CheckpointError(f"{path}: damaged at {bad}")
+                for each in file.infolist():
+                    with file.open(each) as stream:
+                        # At its end the checksum is compared.
+                        while stream.read(_PIECE):
+                            moved()
                 known = json.loads(bytes(_array(file, _ABOUT)))
                 if known["format"] != _FORMAT:
                     raise CheckpointError(
@@ -111,10 +140,12 @@ class KeptFile:
                     if name.startswith("matrix "):
                         with file.open(name) as stream:
                             kinds[name.removeprefix("matrix ").removesuffix(".npy")] = _header(stream)
+                if lost := set(known["matrices"]) - set(kinds):
+                    raise CheckpointError(f"{path}: damaged: {listed(sorted(lost))} is lost")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {told_of_system(error)}") from error
-        except (zipfile.BadZipFile, LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: damaged: {error}") from error
+        except (*ARCHIVE_DAMAGE, LookupError, TypeError) as error:
+            raise CheckpointError(f"{path}: damaged: {error or type(error).__name__}") from error
         position = StepPosition(
             plan=known["plan"],
             number=known["number"],
@@ -124,7 +155,7 @@ class KeptFile:
             sums=sums,
             rest=known["rest"],
         )
-        return cls(path, position, known["about"], kinds)
+        return cls(path, position, known["about"], kinds, moved)
 
     def fill(self, name: str, out: Array) -> None:
         with zipfile.ZipFile(self.path) as file, file.open(f"matrix {name}.npy") as stream:
@@ -133,14 +164,19 @@ class KeptFile:
                 raise CheckpointError(
                     f"{self.path}: {name} is {dtype} {shape}, where this step has {out.dtype} {out.shape}"
                 )
-            bytes_of = memoryview(out.reshape(-1).view(np.uint8).data) if out.size else memoryview(b"")
-            at = 0
-            while at < len(bytes_of):
-                piece = stream.read(min(_PIECE, len(bytes_of) - at))
-                if not piece:
+            for piece in _pieces(out):
+                found = stream.read(len(piece))
+                if len(found) != len(piece):
                     raise CheckpointError(f"{self.path}: {name} ends early")
-                bytes_of[at : at + len(piece)] = piece
-                at += len(piece)
+                piece[:] = found
+                self.moved()
+
+
+def _pieces(array: Array) -> Iterator[memoryview]:
+    """The bytes of a C-contiguous array, one piece after the other."""
+    all_bytes = array.reshape(-1).view(np.uint8).data
+    for at in range(0, len(all_bytes), _PIECE):
+        yield all_bytes[at : at + _PIECE]
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import lzma
 import math
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +28,7 @@ from hyrt.graph.formats.schema import (
 from hyrt.graph.names.name_files import NAME_FILES
 from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
+from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 
 Array = NDArray[Any]
 
@@ -38,17 +36,6 @@ Array = NDArray[Any]
 _MAX_EXPANSION = 1032
 _READ_BYTES = 8 << 20
 _NPY = b"\x93NUMPY"
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    KeyError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-)
 
 
 @contextlib.contextmanager
@@ -60,7 +47,7 @@ def _damage_named(where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise DataError(f"{where} cannot be read: {told_of_system(error)}") from error
-    except _DAMAGE as error:
+    except ARCHIVE_DAMAGE as error:
         raise DataError(
             f"{where}: damaged or truncated ({error or type(error).__name__}): copy or download it again"
         ) from error

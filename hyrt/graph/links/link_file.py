@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import lzma
-import struct
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,11 @@ from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_split import HeldOut, LinkSplit
 from hyrt.graph.links.message_edges import links_of, without_links
 from hyrt.graph.topology import Topology
+from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 from hyrt.machine.atomic_write import write_atomically
 
 # What zipfile and numpy raise of files that are damaged, or no archive of arrays.
-_UNREADABLE = (
-    *(OSError, ValueError, EOFError, MemoryError, OverflowError, LookupError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-)
+_UNREADABLE = (*ARCHIVE_DAMAGE, OSError, MemoryError, LookupError)
 _KEYS = ("train", "train_neg", "val", "val_neg", "test", "test_neg")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hyrt.errors import CheckpointError
+from hyrt.fullgraph.unfinished import kept_file
 from hyrt.fullgraph.unfinished.kept_file import KeptFile, write_kept
 from hyrt.fullgraph.unfinished.step_keeper import StepPosition
 
@@ -86,3 +87,47 @@ def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(CheckpointError, match="cannot be read"):
         KeptFile.read(tmp_path / "step.npz")
+
+
+def test_any_changed_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
+    """Also in what zipfile reads before any checksum: names, places, and how files are compressed."""
+    path, rows = tmp_path / "step.npz", np.arange(6, dtype=np.float32).reshape(3, 2)
+    write_kept(path, position_of(sums=[[np.ones(2, np.float32)]]), {"rows": rows}, {"checkpoint": "a"})
+    whole, num_found = path.read_bytes(), 0
+    for at in range(len(whole)):
+        for bit in (0x01, 0x08):
+            changed = bytearray(whole)
+            changed[at] ^= bit
+            path.write_bytes(changed)
+            out = np.empty_like(rows)
+            try:
+                found = KeptFile.read(path)
+                found.fill("rows", out)
+            except CheckpointError:
+                num_found += 1
+                continue
+            assert (found.about, found.position.plan) == ({"checkpoint": "a"}, {"intervals": 3})
+            assert (found.position.number, found.position.columns) == (2, [1, 0])
+            assert found.position.sums[0][0].tolist() == [1, 1]
+            assert out.tobytes() == rows.tobytes()
+    # What is left are times, versions and the like.
+    assert num_found > len(whole)
+
+
+def test_whoever_watches_hears_of_each_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of hours' work takes minutes, in which nothing else moves."""
+    monkeypatch.setattr(kept_file, "_PIECE", 64)
+    monkeypatch.setattr(kept_file, "_SYNCED", 256)
+    moves: list[int] = []
+    rows, out = np.arange(1000, dtype=np.float32).reshape(100, 10), np.empty((100, 10), np.float32)
+    path = tmp_path / "step.npz"
+    # In the other order of its elements; what is kept has one order.
+    write_kept(path, position_of(), {"rows": np.asfortranarray(rows)}, {}, moved=lambda: moves.append(1))
+    assert len(moves) >= 63
+    moves.clear()
+    found = KeptFile.read(path, lambda: moves.append(1))
+    assert len(moves) >= 63
+    moves.clear()
+    found.fill("rows", out)
+    assert len(moves) == 63
+    assert out.tobytes() == rows.tobytes()

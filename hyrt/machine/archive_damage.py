@@ -1,0 +1,20 @@
+"""What zipfile and numpy raise of archives that are damaged."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zipfile
+import zlib
+
+ARCHIVE_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
