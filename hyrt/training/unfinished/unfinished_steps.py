@@ -57,6 +57,7 @@ class UnfinishedSteps:
         self._took_s = self._before_s = self._resumed_s = 0.0
         self._was_asked = False
         self._has_failed = False
+        self._kept_step: int | None = None
         self._found: KeptFile | None = None
 
     @property
@@ -80,7 +81,7 @@ class UnfinishedSteps:
         if begins_from is None or not path.exists():
             return None
         try:
-            found = KeptFile.read(path)
+            found = KeptFile.read(path, self.moved)
         except CheckpointError as error:
             self._parts.warn(f"{error}: step {step} begins again")
             return None
@@ -93,6 +94,7 @@ class UnfinishedSteps:
         self._begun_at = self._clock()
         self._before_s, found, self._found = 0.0, self._found, None
         step = self._state.step
+        self._kept_step = None if kept is None else step
         if kept is None and found is not None:
             was = found.position.plan
             others = listed([name for name in plan if plan[name] != was.get(name)])
@@ -125,18 +127,20 @@ class UnfinishedSteps:
             self._remove_others(step)
             if wanted > (free := shutil.disk_usage(self._folder).free):
                 raise OSError(f"{size(free)} are free")
-            write_kept(self._path(step), position, matrices, about, before)
+            write_kept(self._path(step), position, matrices, about, before, self.moved)
 
         try:
             parts.call("checkpoint", step, write)
         except OSError as error:
             self._has_failed = True
             why = told_of_system(error) if error.errno else str(error)
+            then = "goes on from what was kept before" if self._kept_step == step else "begins the step again"
             parts.warn(
                 f"{self._folder}: what is done of step {step} ({size(wanted)}) could not be kept: {why}. A "
-                "run that is resumed begins the step again"
+                f"run that is resumed {then}"
             )
         else:
+            self._kept_step = step
             if self.stops:
                 parts.emit(Notice(kind="info", text=f"stopped in step {step}, {_told(position)}"))
         self._kept_at = self._clock()

@@ -5,19 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from graphs import random_graph
 
 from hyrt.config import build_config, settings
 from hyrt.config.settings import CheckpointConfig
+from hyrt.fullgraph.unfinished.step_keeper import StepPosition
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Event, Notice, StepGroup
 from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
+from hyrt.training.run_state import RunState
 from hyrt.training.train import Training
 from hyrt.training.unfinished import unfinished_steps
+from hyrt.training.unfinished.unfinished_steps import UnfinishedSteps
 
 GRAPH = random_graph(150, features=12)
 
@@ -163,3 +168,106 @@ def test_when_a_step_is_kept() -> None:
     assert not usual.is_due_within(61.0, 4.0)
     assert usual.is_due_within(81.0, 4.0)
     assert not never.is_due_within(1e6, 0.0)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.write_s = 0.0
+        """How long writing takes."""
+
+    def __call__(self) -> float:
+        return self.now
+
+    def written(self, stage: str, step: int, work: Callable[[], None]) -> None:
+        self.now += self.write_s
+        work()
+
+
+def keeper_of(folder: Path, clock: Clock, warned: list[str], checkpoint: str = "a") -> UnfinishedSteps:
+    """One of a run that is in step 3, which began from a checkpoint."""
+    parts: Any = SimpleNamespace(
+        config=build_config({}),
+        should_stop=lambda: False,
+        hooks=[],
+        call=clock.written,
+        warn=warned.append,
+        emit=lambda event: None,
+    )
+    whole = folder / checkpoint
+    found = UnfinishedSteps(parts, RunState(step=3, checkpoint=whole), folder, clock)
+    found.save_whole = lambda: whole
+    return found
+
+
+POSITION = StepPosition(plan={"intervals": 4}, number=1, columns=(2,), num_passes=5)
+
+
+def test_the_time_of_earlier_processes_counts_once(tmp_path: Path) -> None:
+    clock = Clock()
+    for began, took, before in ((100.0, 7.0, 0.0), (1000.0, 2.5, 7.0), (5000.0, 1.0, 9.5)):
+        clock.now = began
+        keeper = keeper_of(tmp_path, clock, [])
+        keeper.begins(POSITION.plan, keeper.begun(3))
+        assert [keeper.take_seconds_before(), keeper.take_seconds_before()] == [before, 0]
+        clock.now += took
+        keeper.keep(POSITION, {})
+
+
+def test_what_was_kept_counts_once_and_for_its_checkpoint_alone(tmp_path: Path) -> None:
+    warned: list[str] = []
+    keeper_of(tmp_path, Clock(), warned, "a").keep(POSITION, {})
+    assert keeper_of(tmp_path, Clock(), warned, "b").begun(3) is None
+    keeper = keeper_of(tmp_path, Clock(), warned, "a")
+    assert keeper.begun(3) is not None
+    assert keeper.begun(3) is None
+    assert keeper_of(tmp_path, Clock(), warned, "a").begun(4) is None
+    assert not warned
+
+
+def test_what_is_kept_of_other_steps_goes(tmp_path: Path) -> None:
+    for name in ("unfinished-00000002.npz", ".unfinished-00000003.npz.77.partial", "step-00000003.x"):
+        (tmp_path / name).touch()
+    keeper = keeper_of(tmp_path, Clock(), [])
+    keeper.keep(POSITION, {})
+    mine = {"unfinished-00000003.npz", "step-00000003.x"}
+    assert {path.name for path in tmp_path.iterdir()} == mine
+    keeper.saved(3)
+    assert {path.name for path in tmp_path.iterdir()} == mine
+    keeper.saved(4)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000003.x"}
+
+
+def test_a_step_is_kept_after_a_minute_and_writing_takes_little_of_the_time(tmp_path: Path) -> None:
+    clock = Clock()
+    keeper, clock.write_s = keeper_of(tmp_path, clock, []), 4.0
+    for wait, is_due in ((59.0, False), (2.0, True)):
+        clock.now += wait
+        assert keeper.is_due == is_due
+    keeper.keep(POSITION, {})
+    for wait, is_due in ((79.0, False), (2.0, True)):
+        clock.now += wait
+        assert keeper.is_due == is_due
+    keeper.saved(3)
+    assert not keeper.is_due
+
+
+def test_a_disk_that_fills_up_says_from_where_a_resumed_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, warned = Clock(), list[str]()
+    keeper = keeper_of(tmp_path, clock, warned)
+    keeper.keep(POSITION, {})
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(unfinished_steps.shutil, "disk_usage", lambda folder: usage)
+    keeper.keep(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
+    assert warned[0].endswith("1000 bytes are free. A run that is resumed goes on from what was kept before")
+    assert keeper_of(tmp_path, clock, warned).begun(3) is not None
+    # No more is tried, but where the run is stopped.
+    clock.now += 1e6
+    assert not keeper.is_due
+    keeper.begins(POSITION.plan, None)
+    keeper.keep(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
+    assert warned[1].endswith("A run that is resumed begins the step again")
