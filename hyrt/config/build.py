@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hyrt_perfmodel.nearest_name import nearest_name
@@ -10,6 +10,8 @@ from hyrt_perfmodel.nearest_name import nearest_name
 from hyrt.config.by_kind import LENIENT
 from hyrt.config.explained import known_keys
 from hyrt.config.settings import OWN_MODEL, Config
+from hyrt.config.yaml_text import apply_overrides
+from hyrt.errors import ConfigError
 
 # What other programs call some settings.
 _OTHER_NAMES = {
@@ -70,3 +72,30 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False, own_mode
     """
     context = LENIENT if lenient else OWN_MODEL if own_model else None
     return Config.model_validate(settings, context=context)
+
+
+def changed_config(config: Config, overrides: Iterable[str], *, own_model: bool = False) -> Config:
+    """The settings of a run that was started, with some changed.
+
+    An earlier version may have started it with what this one refuses in a new run: that still holds.
+
+    Parameters
+    ----------
+    config
+        The settings that it was started with, read as `lenient`.
+    overrides
+        `key=value` for each change.
+    own_model
+        Whether its model is a module of the user's own.
+
+    Raises
+    ------
+    ConfigError
+        As `build_config` does.
+    """
+    settings = config.model_dump()
+    try:
+        build_config(settings, own_model=own_model)
+    except ConfigError:
+        return build_config(apply_overrides(settings, overrides), lenient=True)
+    return build_config(apply_overrides(settings, overrides), own_model=own_model)

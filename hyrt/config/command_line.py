@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
+from hyrt.config.build import changed_config
 from hyrt.config.yaml_text import leaves, settings_of
 from hyrt.errors import ConfigError
 from hyrt.graph.bundled import NAMES
@@ -119,13 +120,13 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
                 "run to change it"
             )
-    return build_config(apply_overrides(config.model_dump(), overrides))
+    return changed_config(config, overrides)
 
 
 def _says_again(config: Config, entry: str) -> bool:
     """Whether a `key=value` is what the settings are without it."""
     try:
-        there = build_config(apply_overrides(config.model_dump(), [entry]))
+        there = changed_config(config, [entry])
     except ConfigError:
         return False
     return there == config

@@ -254,6 +254,16 @@ def test_warnings_are_pythons_at_the_callers_line_where_nobody_hears_events(tmp_
     assert [each.filename for each in told] == [__file__]
 
 
+def test_a_run_of_an_earlier_version_is_loaded_with_what_new_runs_may_not_have(tmp_path: Path) -> None:
+    data, folder = tmp_path / "g.npz", tmp_path / "run"
+    hyrt.save("synthetic:tiny", data)
+    hyrt.train(data, "gcn", full_graph=True, train={"epochs": 1}, devices=["cpu:0"], folder=folder)
+    config = {"data": {"source": str(data)}, "model": {"kind": "gcn"}, "sampler": {"kind": "full"}}
+    text = to_yaml(build_config(config)).replace("depth: 4", "depth: 2")
+    (folder / "config.yaml").write_text(text)
+    assert hyrt.load_run(folder).config.runtime.depth == 2
+
+
 def accuracy(run: hyrt.TrainedRun) -> float:
     """Of the loaded model on the test vertices, evaluated anew."""
     with contextlib.closing(Workers(1, "test")) as workers:

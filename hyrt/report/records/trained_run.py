@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from hyrt.config import Config, apply_overrides, build_config
+from hyrt.config import Config, build_config
+from hyrt.config.build import changed_config
 from hyrt.config.yaml_text import settings_of
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph.graph import Graph
@@ -96,7 +97,7 @@ def open_trained(
         settings = build_config(settings_of(found.state["config"], str(found.path)), lenient=True)
     else:
         settings = folder.config()
-    config = build_config(apply_overrides(settings.model_dump(), overrides), own_model=module is not None)
+    config = changed_config(settings, overrides, own_model=module is not None)
     best = found.state["best"]
     if checkpoint == "best" and best["weights"] is not None:
         weights, words = best["weights"], f"best validation, epoch {best['epoch']}"

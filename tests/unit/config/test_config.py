@@ -627,6 +627,29 @@ def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
             resumed_config(config, None, [other])
 
 
+@pytest.mark.parametrize(
+    "started",
+    [
+        {"runtime": {"depth": 2}},
+        {"runtime": {"pipelined": False}},
+        {"sampler": {"kind": "full", "fanout": [5, 5]}},
+    ],
+)
+def test_a_run_of_an_earlier_version_goes_on_with_what_new_runs_may_not_have(started: dict[str, Any]) -> None:
+    whole = {"sampler": {"kind": "full"}}
+    with pytest.raises(ConfigError, match="has no effect with"):
+        build_config(whole | started)
+    config = build_config(whole | started, lenient=True)
+    assert resumed_config(config, None, []) == config
+    found = resumed_config(config, None, ["sampler.kind=full", "train.epochs=7"])
+    assert found.train.epochs == 7
+    assert (found.runtime, found.sampler) == (config.runtime, config.sampler)
+    with pytest.raises(ConfigError, match=r"train\.lr cannot change"):
+        resumed_config(config, None, ["train.lr=0.5"])
+    with pytest.raises(ConfigError, match=r"runtime\.depth=2 has no effect with"):
+        resumed_config(build_config(whole), None, ["runtime.depth=2"])
+
+
 def test_a_key_with_a_point_in_a_file_is_told_to_be_a_section(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("train.epochs: 5")
