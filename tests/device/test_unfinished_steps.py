@@ -22,6 +22,7 @@ from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import KeepsSteps, RunsChunks
 from hyrt.errors import StepStopped
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
@@ -202,3 +203,54 @@ def test_a_step_is_cut_as_it_was_where_that_fits(tmp_path: Path) -> None:
     assert_equal(kept(step(device, batches[0])), wanted)
     assert device.num_chunks == 4
     device.close()
+
+
+# The host computes the vertices, so that a step pauses between halves of its layers.
+GAT = {"kind": "gat", "heads": 3, "layers": 2, "dropout": 0.3, "attention_dropout": 0.2}
+
+
+def limited(device: Any) -> Any:
+    """What is computed of so few rows is not kept besides, and computed again."""
+    device.take_host_budget(HostBudget(1 << 30))
+    return device
+
+
+@pytest.mark.parametrize("name", [each for each in KINDS if each.values != ("three in a chain",)])
+def test_a_step_of_loops_that_ends_after_any_half_of_a_layer_goes_on_there(name: str, tmp_path: Path) -> None:
+    options = ChunkOptions(3)
+    graph, model, batches = problem(**GAT)
+    one, other = limited(DEVICES[name]()), limited(DEVICES[name]())
+    counting = Pauses(tmp_path / "none.npz")
+    wanted = kept(step(loaded(one, model, options, counting), batches[0]))
+    agree(wanted, expected(model, batches[0], graph))
+    assert counting.asked == 8
+    for after in range(counting.asked):
+        paused(one, model, options, batches[:1], tmp_path / "step.npz", after)
+        second = Pauses(tmp_path / "step.npz", reads=True)
+        found = step(loaded(other, model, options, second), batches[0])
+        assert second.begun_at[0] is not None
+        assert_equal(kept(found), wanted)
+    one.close()
+    other.close()
+
+
+@needs_opencl
+def test_loops_stay_cut_as_they_were_where_there_is_more_memory(tmp_path: Path) -> None:
+    """Else a sum over chunks would be another one, in the last bits."""
+    _, model, batches = problem(**GAT)
+    small, large = limited(opened("tiled", memory_bytes=12_000)), limited(opened("tiled"))
+    # The first step finds out what fits.
+    for device in (large, small):
+        step(loaded(device, model, ChunkOptions(), Pauses(tmp_path / "none.npz")), batches[0])
+    wanted = kept(step(small, batches[1]))
+    num = small.num_chunks
+    assert num > large.num_chunks
+    for after in (0, 3, 5):
+        paused(small, model, ChunkOptions(), batches, tmp_path / "step.npz", after)
+        second = Pauses(tmp_path / "step.npz", reads=True)
+        found = step(loaded(large, model, ChunkOptions(), second), batches[1])
+        assert_equal(kept(found), wanted)
+        assert second.begun_at[0] is not None
+        assert large.num_chunks == num
+    small.close()
+    large.close()
