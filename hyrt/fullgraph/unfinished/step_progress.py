@@ -125,8 +125,6 @@ class StepProgress:
             def do(member: int, kernels: ChunkKernels, chain: PassChain = chain) -> None:
                 mine = self._columns(member, kernels, columns[member], by_column=by_column)
                 part(member, kernels, mine, chain)
-                if not by_column:
-                    self._done[member] = len(columns[member])
 
             together.run(do, chain.part)
             if self._keeper is not None and (self._last is not None or self._keeper.is_due):
