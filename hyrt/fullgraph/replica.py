@@ -181,7 +181,7 @@ class FullGraphReplica:
             "edges": topology.num_edges,
             "targets": len(batch.targets),
             "rows at a time": plan.chunk_rows,
-            "first layer": [plan.keeps_first, plan.reads_in_place],
+            "memory for sums of the first layer": [plan.keeps_first, plan.reads_in_place],
             **devices,
         }
         kept = keeper.begun(batch.blocks[0].step)
