@@ -14,6 +14,7 @@ from graphs import random_graph
 
 from hyrt.config import build_config, settings
 from hyrt.config.settings import CheckpointConfig
+from hyrt.flow.stage_threads import StageThreads
 from hyrt.fullgraph.unfinished.step_keeper import StepPosition
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Event, Notice, StepGroup
@@ -271,3 +272,20 @@ def test_a_disk_that_fills_up_says_from_where_a_resumed_run_goes_on(
     keeper.begins(POSITION.plan, None)
     keeper.keep(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
     assert warned[1].endswith("A run that is resumed begins the step again")
+
+
+def test_columns_that_end_in_a_step_are_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a step would be a stall that takes longer than `runtime.stall_timeout_s`."""
+    moved, more = StageThreads.moved, list[int]()
+
+    def noted(threads: StageThreads) -> None:
+        before = threads._activity()
+        moved(threads)
+        more.append(threads._activity() - before)
+
+    monkeypatch.setattr(StageThreads, "moved", noted)
+    training(tmp_path, []).run()
+    # Two steps: forward, at the targets, and back. A column is heard of once the next one was enqueued.
+    of_targets = -(-len(GRAPH.split("train")) // 30)
+    assert len(more) == 2 * (4 + of_targets - 1 + 4)
+    assert min(more) > 0
