@@ -156,8 +156,11 @@ def test_rows_are_aggregated_where_they_have_come_to(
     as_sent = torch.from_numpy(rows).to(getattr(torch, wire)).double().numpy()
 
     def work(ranks: JoinedRanks) -> None:
+        with Workers(2, "test") as workers:
+            aggregate(ranks, workers)
+
+    def aggregate(ranks: JoinedRanks, workers: Workers) -> None:
         local = DenseFeatures(rows[homes == ranks.rank].astype(stored))
-        workers = Workers(2, "test")
         is_own = (homes == ranks.rank)[:, None]
         seen = np.where(is_own, rows.astype(np.float64), as_sent)
         others = np.flatnonzero(~is_own[:, 0]).astype(np.int32)
