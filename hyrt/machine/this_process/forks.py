@@ -14,6 +14,8 @@ from types import FrameType
 _MARK = "HYRT_FORKED"
 # What importing torch from a slow disk may take. Whoever forks goes on then, whatever becomes of the child.
 _LONGEST_S = 60.0
+# Neither module locks nor the lock of numba's compiler tell other threads when they are free, so both are
+# looked at every so often.
 _LOOK_S = 0.01
 
 
