@@ -39,6 +39,8 @@ class HyrtError(Exception):
     """Root of every error a user of hyrt may want to catch."""
 
     exit_code = 1
+    others_wait = False
+    """Whether other processes, if a launcher has started any, wait for this one to join them."""
 
 
 class DataError(HyrtError):

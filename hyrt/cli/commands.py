@@ -21,7 +21,7 @@ from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
-from hyrt.cli.options import Command, Group
+from hyrt.cli.options import Command, Group, RankCommand
 from hyrt.cli.plot import plot
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
@@ -110,7 +110,8 @@ app = typer.Typer(
 )
 _COMMANDS = (run, init, evaluate, infer, export, partition, devices, doctor, calibrate, predict, report, plot)
 for command in _COMMANDS:
-    app.command("eval" if command is evaluate else None, cls=Command)(command)
+    kind = RankCommand if command is run else Command
+    app.command("eval" if command is evaluate else None, cls=kind)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")
 
@@ -249,8 +250,14 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     is_whole = message.startswith("error in ") and not prefix
     print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)
     if prefix:
-        # The interpreter's end would wait for operations with ranks that are gone.
         sys.stdout.flush()
         sys.stderr.flush()
+        if isinstance(error, HyrtError) and error.others_wait:
+            from hyrt.distributed.joining.unjoined import tell_why_unjoined
+
+            # Whoever has pressed Ctrl-C meanwhile does not want to wait.
+            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                tell_why_unjoined(error)
+        # The interpreter's end would wait for operations with ranks that are gone.
         os._exit(exit_code)
     sys.exit(exit_code)

@@ -245,6 +245,23 @@ class Command(TyperCommand):
         return f"--help lists the options{settings}"
 
 
+class RankCommand(Command):
+    """A command that several processes run together: what is wrong with one's words is told to all."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command.
+
+        Raises
+        ------
+        ConfigError
+            As the method of `Command`.
+        """
+        from hyrt.distributed.launch import unjoined
+
+        with unjoined():
+            return super().parse_args(ctx, args)
+
+
 def _at_home(path: Path) -> Path:
     return Path(os.path.expanduser(path))
 

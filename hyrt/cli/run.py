@@ -25,6 +25,7 @@ from hyrt.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from hyrt.cli.sessions.rank_session import ResumedSettings
     from hyrt.config import Config
     from hyrt.distributed.launch import Launch
     from hyrt.graph.graph import Graph
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
 
+_NEEDED_TO_JOIN = "distributed.timeout_s="
 # Each of them has a run folder; a longer series would take days to be listed alone.
 _MOST_SEEDS = 10_000
 
@@ -119,49 +121,60 @@ def run(
         short_forms,
         sort_arguments,
     )
+    from hyrt.distributed.launch import launched, unjoined
 
-    short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
-    file, overrides = sort_arguments([*short, *(arguments or [])])
-    options = option_overrides(data__source=data, model__kind=model, devices=devices, loggers=loggers)
-    overrides = [*options, *overrides]
-    if full_graph:
-        overrides = [full_graph_override(overrides), *overrides]
-    if trace:
-        overrides = ["runtime.trace=true", *overrides]
-    series = None
-    if resume is None:
-        config = new_config(file, overrides)
-    else:
-        from hyrt.errors import ConfigError
-        from hyrt.report.records.run_folder import SERIES, RunFolder
-        from hyrt.report.records.run_series import RunSeries
-
-        if seeds is not None or splits is not None:
-            raise ConfigError("--seeds and --splits start a series: omit them to resume one")
-        if name is not None or output != Path("runs"):
-            given = "--output" if name is None else "--name"
-            raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {given}")
-        if (resume / SERIES).is_file():
-            series = RunSeries.open(resume, file, overrides)
-            config = series.config
-        else:
-            folder = RunFolder.open(resume)
-            config = located(resumed_config(folder.config(), file, overrides))
     shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard)
-    if config.loggers:
-        from hyrt.report.loggers.registry import check_loggers
+    series = None
+    with unjoined():
+        short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
+        file, overrides = sort_arguments([*short, *(arguments or [])])
+        options = option_overrides(data__source=data, model__kind=model, devices=devices, loggers=loggers)
+        overrides = [*options, *overrides]
+        if full_graph:
+            overrides = [full_graph_override(overrides), *overrides]
+        if trace:
+            overrides = ["runtime.trace=true", *overrides]
+        launch = launched()
+        follows = resume is not None and launch is not None and launch.rank > 0 and not print_config
+        if resume is None:
+            config = new_config(file, overrides)
+        else:
+            from hyrt.errors import ConfigError
+            from hyrt.report.records.run_folder import SERIES, RunFolder
+            from hyrt.report.records.run_series import RunSeries
 
-        check_loggers(config.loggers)
+            if seeds is not None or splits is not None:
+                raise ConfigError("--seeds and --splits start a series: omit them to resume one")
+            if name is not None or output != Path("runs"):
+                given = "--output" if name is None else "--name"
+                raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {given}")
+            if (resume / SERIES).is_file():
+                if launch is not None:
+                    raise ConfigError(f"{resume}: is a series of runs: resume it without torchrun")
+                series = RunSeries.open(resume, file, overrides)
+                config = series.config
+            elif follows:
+                # Rank 0 has the folder, and tells the settings in it.
+                config = new_config(None, [each for each in overrides if each.startswith(_NEEDED_TO_JOIN)])
+            else:
+                folder = RunFolder.open(resume)
+                config = located(resumed_config(folder.config(), file, overrides))
+        if config.loggers:
+            from hyrt.report.loggers.registry import check_loggers
+
+            check_loggers(config.loggers)
     if print_config:
         from hyrt.config import to_yaml
 
         typer.echo(to_yaml(config), nl=False)
     elif series is not None:
         _resume_series(series, shown)
-    elif resume is not None:
-        _resume(config, folder, shown)
-    else:
+    elif resume is None:
         _start(config, output, name, shown, seeds, splits)
+    elif launch is not None:
+        _resume_on_ranks(config, launch, shown, None if follows else folder, file, overrides)
+    else:
+        _resume_alone(config, folder, shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +204,7 @@ def _run_as_rank(
     shown: _Shown,
     signals: StopSignals,
     folder: Callable[[int], tuple[RunFolder, bool]],
+    resumed: ResumedSettings | None = None,
 ) -> int:
     """Train as one of the processes that a launcher has started."""
     from hyrt.cli.sessions.rank_session import RankSession
@@ -201,6 +215,7 @@ def _run_as_rank(
         signals=signals,
         progress=shown.progress,
         folder=folder,
+        resumed=resumed,
     ).run()
 
 
@@ -215,7 +230,7 @@ def _start(
         prepare_process()
         from hyrt.cli.sessions.run_session import Session
         from hyrt.config.command_line import located
-        from hyrt.distributed.launch import launched
+        from hyrt.distributed.launch import launched, unjoined
         from hyrt.errors import ConfigError
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
@@ -231,9 +246,10 @@ def _start(
         launch = launched()
         if launch is not None:
             if seeds is not None or splits is not None:
-                raise ConfigError(
-                    "--seeds and --splits train one run after another: start them without torchrun"
-                )
+                with unjoined():
+                    raise ConfigError(
+                        "--seeds and --splits train one run after another: start them without torchrun"
+                    )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:
                 """The folder of the run that the launcher has started again, or a new one."""
@@ -330,24 +346,42 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
     return exit_code
 
 
-def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
-    from hyrt.distributed.launch import launched
+def _resume_on_ranks(
+    config: Config,
+    launch: Launch,
+    shown: _Shown,
+    folder: RunFolder | None,
+    file: Path | None,
+    overrides: list[str],
+) -> None:
+    """Resume a run as one of several ranks; all but rank 0 learn its settings from there."""
     from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
-        launch = launched()
-        if launch is not None:
-            from hyrt.machine.this_process.process_settings import prepare_process
+        from hyrt.machine.this_process.process_settings import prepare_process
 
-            prepare_process()
-            raise typer.Exit(_run_as_rank(config, launch, shown, signals, lambda restarts: (folder, False)))
-        _resume_alone(config, folder, shown, signals)
+        prepare_process()
+        from hyrt.cli.sessions.rank_session import OWN_SETTINGS, ResumedSettings
+        from hyrt.config import to_yaml
+        from hyrt.config.command_line import located, resumed_config
+
+        def changed(of_run: Config) -> Config:
+            return located(resumed_config(of_run, file, overrides, also=OWN_SETTINGS))
+
+        def folder_of(restarts: int) -> tuple[RunFolder, bool]:
+            assert folder is not None
+            return folder, False
+
+        text = None if folder is None else to_yaml(folder.config())
+        resumed = ResumedSettings(text, changed)
+        raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, resumed))
 
 
-def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: StopSignals) -> None:
+def _resume_alone(config: Config, folder: RunFolder, shown: _Shown) -> None:
+    from hyrt.machine.this_process.stop_signals import StopSignals
     from hyrt.report.records.run_lock import locked
 
-    with locked(folder.path):
+    with StopSignals() as signals, locked(folder.path):
         folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(

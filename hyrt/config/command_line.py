@@ -100,8 +100,21 @@ def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
     return build_config(apply_overrides(settings, overrides))
 
 
-def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) -> Config:
+def resumed_config(
+    config: Config, file: Path | None, overrides: Sequence[str], also: Sequence[str] = ()
+) -> Config:
     """The settings of a run that goes on: only what leaves its steps as they are may change.
+
+    Parameters
+    ----------
+    config
+        The settings that it was started with.
+    file
+        A settings file, which is refused.
+    overrides
+        The changes.
+    also
+        What else may change, as of a rank that has devices of its own.
 
     Raises
     ------
@@ -115,7 +128,7 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
     for entry in overrides:
         key = entry.partition("=")[0]
         # What a run has already may be said again, as the command that started it does.
-        if not _is_changeable(key) and not _says_again(config, entry):
+        if not _is_changeable(key, also) and not _says_again(config, entry):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
                 "run to change it"
@@ -189,8 +202,8 @@ def _looks_like_data(word: str) -> bool:
     )
 
 
-def _is_changeable(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in _CHANGEABLE)
+def _is_changeable(key: str, also: Sequence[str] = ()) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in (*_CHANGEABLE, *also))
 
 
 def located(config: Config) -> Config:

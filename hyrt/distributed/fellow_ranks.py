@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.distributed import DistError
@@ -17,6 +18,8 @@ from hyrt.errors import RankLost, describe, one_line
 _BEAT_S = 0.5
 # After a connection has broken: how long a rank that failed may take to say so.
 _LAST_WORDS_S = 2.5
+# How long a rank that lives takes to hear of a failure, at most, on a busy machine.
+_KNOWN_S = 1.5
 # For how long nothing is heard of a rank that lives, at most: between two beats, and until they are read.
 _BETWEEN_S = 3 * _BEAT_S
 SILENT_S = 6.0
@@ -38,6 +41,8 @@ class FellowRanks:
         Whose process keeps the store, for messages.
     silent_s
         For how long nothing may be heard of a rank before it counts as lost.
+    begun
+        Gives how many operations this rank has begun in each group, by its name, which the others are told.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class FellowRanks:
         on_loss: Callable[[RankLost], None],
         keeper: str,
         silent_s: float = SILENT_S,
+        begun: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._store = store
         self._rank = rank
@@ -55,6 +61,7 @@ class FellowRanks:
         self._on_loss = on_loss
         self._keeper = keeper
         self._silent_s = silent_s
+        self._begun = begun
         self._stop = threading.Event()
         self._loss: RankLost | None = None
         self._lost: int | None = None
@@ -85,9 +92,23 @@ class FellowRanks:
         """Tell the others why this rank fails; the first failure of all ranks is the one that counts."""
         try:
             self._store.compare_set("failure", "", f"{self._rank}\n{one_line(describe(error))}")
+            self._say_known()
         except (DistError, RuntimeError):
             # Nobody can be told: the others find the store silent, too.
             return
+
+    def wait_until_known(self) -> None:
+        """Wait a moment until all others know that the run fails: they read it where this process keeps it.
+
+        Without the store they would know no more than that this rank is gone.
+        """
+        end, unsaid = time.monotonic() + _KNOWN_S, set(self._others)
+        with contextlib.suppress(DistError, RuntimeError):
+            while time.monotonic() < end:
+                unsaid = {other for other in unsaid if not self._store.check([_known(other)])}
+                if not unsaid - {self._lost}:
+                    return
+                time.sleep(_BEAT_S / 20)
 
     def tell_end(self) -> None:
         """Tell the others that this rank leaves because all is done."""
@@ -110,12 +131,19 @@ class FellowRanks:
         """The error to end with, once another rank is lost."""
         return self._loss
 
+    def loss_within(self, seconds: float) -> RankLost | None:
+        """The error to end with, if another rank is lost within so many seconds."""
+        end = time.monotonic() + seconds
+        while self._loss is None and time.monotonic() < end:
+            time.sleep(_BEAT_S / 5)
+        return self._loss
+
     @property
     def reachable(self) -> list[int]:
         """The other ranks that are not known to be lost, while there is a store to reach them by."""
         return [] if self._is_store_lost else [other for other in self._others if other != self._lost]
 
-    def loss(self, doing: str, error: Exception) -> RankLost:
+    def loss(self, doing: str, error: Exception, group: str = "") -> RankLost:
         """Why an operation with the others failed: waits a moment for what they say.
 
         Parameters
@@ -124,15 +152,21 @@ class FellowRanks:
             The operation.
         error
             What torch raised.
+        group
+            The name of its group, if it is of one: it may be known who has not come to it.
         """
         began = time.monotonic()
+        # Without the place in torch's sources, and its guess.
+        text = re.sub(r"^\[[^]]*\] ", "", one_line(str(error)).partition(" This is typically")[0])
+        is_late = re.search(r"timed out|timeout", text, re.IGNORECASE) is not None
         while self._loss is None:
             waited_s = time.monotonic() - began
             gone = self._gone() if waited_s > _LAST_WORDS_S else []
-            # Without the place in torch's sources, and its guess.
-            text = re.sub(r"^\[[^]]*\] ", "", one_line(str(error)).partition(" This is typically")[0])
+            late = self._last_in(group) if waited_s > _LAST_WORDS_S and is_late else []
             if len(gone) == 1:
                 self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"), gone[0])
+            elif len(late) == 1:
+                self._lose(RankLost(f"rank {late[0]} did not come to {doing}: {text}"), late[0])
             elif waited_s > self._silent_s + _BETWEEN_S:
                 self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
             else:
@@ -143,6 +177,15 @@ class FellowRanks:
         """Ranks that were not heard of when the others were: on a busy machine, this one may read late."""
         since = self._answered - _BETWEEN_S
         return [other for other, (_, at) in self._heard.items() if at < since]
+
+    def _last_in(self, group: str) -> list[int]:
+        """The ranks that have begun the fewest operations of a group, if fewer than this one."""
+        said = {other: _begun_by(beat).get(group) for other, (beat, _) in self._heard.items()}
+        known = {other: count for other, count in said.items() if count is not None}
+        least = min(known.values(), default=0)
+        if least >= self._begun().get(group, 0):
+            return []
+        return [other for other, count in known.items() if count == least]
 
     def _lose(self, loss: RankLost, rank: int | None = None) -> None:
         with self._lock:
@@ -170,8 +213,10 @@ class FellowRanks:
         while not self._stop.is_set():
             number += 1
             try:
-                self._store.set(f"beat/{self._rank}", str(number))
+                self._store.set(f"beat/{self._rank}", f"{number} {json.dumps(dict(self._begun()))}")
                 self._hear()
+                if self._loss is not None:
+                    self._say_known()
             except (DistError, RuntimeError) as error:
                 if not self._stop.is_set():
                     text = one_line(str(error))
@@ -180,6 +225,9 @@ class FellowRanks:
                 return
             self._answered = time.monotonic()
             self._stop.wait(_BEAT_S)
+
+    def _say_known(self) -> None:
+        self._store.set(_known(self._rank), "")
 
     def _hear(self) -> None:
         if self._store.check(["failure"]):
@@ -216,3 +264,15 @@ class FellowRanks:
                     )
                 )
                 return
+
+
+def _known(rank: int) -> str:
+    """The key that a rank sets once it knows that the run fails."""
+    return f"knows/{rank}"
+
+
+def _begun_by(beat: bytes) -> Mapping[str, int]:
+    """How many operations a rank has begun in each group, as its last beat says."""
+    text = beat.decode().partition(" ")[2]
+    begun: dict[str, int] = json.loads(text) if text else {}
+    return begun

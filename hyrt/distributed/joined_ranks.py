@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +15,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
+from hyrt.distributed.joining.found_store import found_store, keeper_of_store
+from hyrt.distributed.joining.meeting import meet
 from hyrt.distributed.last_words import LastWords
 from hyrt.distributed.launch import launched
-from hyrt.distributed.meeting import meet
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError, HyrtError, RankLost, listed, one_line
 
 _LEAVE_S = 5.0
+# Ranks notice within two seconds of each other that nothing moves.
+_HEAR_S = 3.0
 
 
 class JoinedRanks:
@@ -71,7 +72,9 @@ class JoinedRanks:
         self._timeout_s = timeout_s
         self._report = on_loss
         # Over a connection of its own: whoever waits for a key in a store has its connection for as long.
-        self._fellows = FellowRanks(store.clone(), rank, size, self._lose, keeper, silent_s)
+        self._fellows = FellowRanks(
+            store.clone(), rank, size, self._lose, keeper, silent_s, lambda: self._begun
+        )
         self.last_words = LastWords(store.clone, rank, lambda: self._fellows.reachable)
         """Takes what this rank has to say of a run that fails."""
         self._groups: list[RankGroup] = []
@@ -91,6 +94,10 @@ class JoinedRanks:
             raise
 
     @property
+    def _begun(self) -> dict[str, int]:
+        return {group.name: group.begun for group in list(self._groups)}
+
+    @property
     def leaves_work_behind(self) -> bool:
         """Whether the process has to end without torch's own end, and without Python's.
 
@@ -107,6 +114,18 @@ class JoinedRanks:
         for group in self._groups:
             # Whichever thread ends the run is to name the cause.
             group.give_up(error if isinstance(error, HyrtError) else given_up)
+
+    def why_held_up(self) -> RankLost | None:
+        """Why another rank does not come to what this one waits for; None if it waits for none, or if none of
+        them says so within a moment.
+        """
+        if not any(group.is_waiting for group in self._groups):
+            return None
+        return self._fellows.loss_within(_HEAR_S)
+
+    def wait_until_known(self) -> None:
+        """Wait a moment until all others know that the run fails, where they read it in this process."""
+        self._fellows.wait_until_known()
 
     def agree(self, subject: str, facts: Mapping[str, Any]) -> None:
         """Compare what has to be the same at every rank.
@@ -204,7 +223,7 @@ class JoinedRanks:
             self.size if members is None else len(members),
             timeout_s=self._timeout_s,
             counts=self.counts,
-            lost=self._fellows.loss,
+            lost=partial(self._fellows.loss, group=name),
         )
         try:
             group = self._joined(make)
@@ -265,8 +284,8 @@ def joined_by_launcher(
     RankLost
         If the ranks cannot be joined, or one of them is lost.
     """
-    keeper = "torchrun" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0"
-    store, rank, size = _found_store(timeout_s, keeper)
+    keeper = keeper_of_store()
+    store, rank, size = found_store(timeout_s, keeper)
     launch = launched()
     restarts = 0 if launch is None else launch.restarts
     try:
@@ -290,42 +309,8 @@ def joined_by_launcher(
         ranks.leave()
     except BaseException as error:
         ranks.tell_failure(error)
+        if keeper == f"rank {rank}":
+            ranks.wait_until_known()
         raise
     finally:
         ranks.close()
-
-
-def _found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
-    """The store that the environment names, the number of this rank, and how many there are."""
-    found: list[tuple[Any, int, int] | Exception] = []
-
-    def find() -> None:
-        try:
-            # torch tries twice, and tells of the first time in its own words: by then this is over.
-            found.append(next(iter(rendezvous("env://", timeout=timedelta(seconds=2 * timeout_s)))))
-        except (dist.DistError, RuntimeError, ValueError) as error:
-            found.append(error)
-
-    finding = threading.Thread(target=find, name="hyrt.ranks.store", daemon=True)
-    finding.start()
-    finding.join(timeout_s)
-    first = found[0] if found else TimeoutError("nothing answers")
-    if isinstance(first, tuple):
-        return first
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    if keeper != f"rank {os.environ['RANK']}":
-        raise RankLost(
-            f"the store of the ranks at {where}, which {keeper} keeps, could not be reached within "
-            f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, that {keeper} has "
-            "started, and that a firewall lets them through"
-        ) from first
-    if not found:
-        raise RankLost(
-            f"not all of {os.environ['WORLD_SIZE']} ranks came to the store of this one at {where} within "
-            f"{timeout_s:g} s. Check that all of them have started, with this MASTER_ADDR and MASTER_PORT, "
-            "and that a firewall lets them through"
-        )
-    raise RankLost(
-        f"the store of the ranks cannot be kept at {where}: {one_line(str(first))}. Check MASTER_ADDR, and "
-        "that MASTER_PORT is free"
-    ) from first

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hyrt.errors import ConfigError, listed
+from hyrt.errors import ConfigError, HyrtError, listed
 from hyrt.quantities import whole_number
 
 _LAST_PORT = 65535
@@ -70,3 +71,13 @@ def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
     """`rank 2: `, for what a process among several prints; empty where a process was started alone."""
     several = environment.get("WORLD_SIZE", "1") not in ("", "1")
     return f"rank {environment.get('RANK', '?')}: " if several else ""
+
+
+@contextmanager
+def unjoined() -> Iterator[None]:
+    """What is done before this process joins the others: an error in the block is one that they wait for."""
+    try:
+        yield
+    except HyrtError as error:
+        error.others_wait = True
+        raise

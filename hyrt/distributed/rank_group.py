@@ -192,6 +192,11 @@ class RankGroup:
         self.exchange(given, ones, taken, ones, purpose)
         return [int(count) for count in taken.tolist()]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an operation has begun that is not over: other ranks may not have come to it."""
+        return any(begun.unwaited is not None for begun in list(self._waiting))
+
     def give_up(self, reason: Exception) -> None:
         """Raise `reason` in the thread that is in an operation, and in all that begin one from now on.
 

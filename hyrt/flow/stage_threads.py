@@ -69,6 +69,9 @@ class StageThreads:
         Called with all threads' stacks when that time is over.
     on_failure
         Called with the first failure, in the thread that failed.
+    cause_of_stall
+        Asked when that time is over: the failure that the group ends with, where something else has held it
+        up.
     watch
         Returns who hears how many items a named channel holds; None where nobody does.
     on_close
@@ -82,6 +85,7 @@ class StageThreads:
         stall_timeout_s: float,
         on_stall: Callable[[str], None],
         on_failure: Callable[[BaseException], None] = lambda failure: None,
+        cause_of_stall: Callable[[], BaseException | None] = lambda: None,
         watch: Callable[[str], Callable[[int], None] | None] = lambda name: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -89,6 +93,7 @@ class StageThreads:
         self._timeout_s = stall_timeout_s
         self._report_stall = on_stall
         self._report_failure = on_failure
+        self._cause_of_stall = cause_of_stall
         self._watch = watch
         self._channels: list[Channel[Any]] = []
         self._threads: dict[threading.Thread, Place] = {}
@@ -194,6 +199,10 @@ class StageThreads:
             channel.fail(failure)
 
     def _stalled(self, stacks: str) -> None:
+        cause = self._cause_of_stall()
+        if cause is not None:
+            self._fail(cause)
+            return
         recent = [f"{stage} on {device}: step {step}" for stage, device, step in self._recent]
         last = recent[-1] if recent else "nothing has started"
         busy = self._busy()

@@ -72,6 +72,13 @@ class Hook:
     def fail(self, failure: BaseException) -> None:
         """Called with the first failure of the pipeline, in the thread that failed."""
 
+    def stall(self) -> BaseException | None:
+        """Called when nothing has moved for too long: the error to end with, if it is known what held it up.
+
+        May take some seconds to find out.
+        """
+        return None
+
     def end(self, summary: dict[str, Any]) -> Notice | None:
         """Add to the summary of a run that has ended; returns what is to be said."""
         return None

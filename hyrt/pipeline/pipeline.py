@@ -39,12 +39,16 @@ class _ThreadedSteps:
             for hook in hooks:
                 hook.fail(failure)
 
+        def cause() -> BaseException | None:
+            return next((found for hook in hooks if (found := hook.stall()) is not None), None)
+
         self._stages = stages
         self._steps = steps
         self._threads = StageThreads(
             stall_timeout_s=stall_timeout_s,
             on_stall=on_stall,
             on_failure=failed,
+            cause_of_stall=cause,
             watch=watch,
             on_close=stages.end,
         )

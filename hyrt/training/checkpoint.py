@@ -114,8 +114,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     CheckpointError
         If it is missing, unreadable, damaged or no checkpoint; the message says which.
     """
-    match = _NAME.fullmatch(path.name)
-    if match is None:
+    if _NAME.fullmatch(path.name) is None:
         raise CheckpointError(
             f"{path}: not the name of a checkpoint: give best, newest, or a file of a run's checkpoints/ "
             "under the name that it was written with, step-<number>.<checksum>.safetensors"
@@ -124,6 +123,26 @@ def load_checkpoint(path: Path) -> Checkpoint:
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {told_of_system(error)}") from error
+    return checkpoint_of(path, data)
+
+
+def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
+    """Make a checkpoint of the bytes of its file, which need not be here.
+
+    Parameters
+    ----------
+    path
+        The file, under the name that it was written with.
+    data
+        What is in it.
+
+    Raises
+    ------
+    CheckpointError
+        If they are damaged, or no checkpoint.
+    """
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
     checksum = hashlib.sha256(data).hexdigest()[:32]
     if checksum != match["checksum"]:
         raise CheckpointError(

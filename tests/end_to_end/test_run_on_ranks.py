@@ -27,8 +27,14 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
-def start(folder: Path, *words: str | Path, differing: str = "", command: str = "run") -> list[BegunRun]:
-    """Two ranks; `differing` is a setting of the second alone."""
+def start(
+    folder: Path,
+    *words: str | Path,
+    differing: str = "",
+    command: str = "run",
+    elsewhere: Path | None = None,
+) -> list[BegunRun]:
+    """Two ranks; `differing` is a setting of the second alone, and `elsewhere` the folder that it runs in."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,7 +49,7 @@ def start(folder: Path, *words: str | Path, differing: str = "", command: str = 
             command,
             *words,
             *([differing] if differing and rank else []),
-            cwd=folder,
+            cwd=elsewhere if elsewhere and rank else folder,
             RANK=str(rank),
             **there,
         )
@@ -189,6 +195,16 @@ def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_rank_whose_words_are_wrong_ends_all_with_its_reason(parts: Path, tmp_path: Path) -> None:
+    # It ends before it joins the others.
+    (code, _, errors), (other_code, _, other_errors) = ends(
+        start(tmp_path, "--data", str(parts), *SMALL, differing="train.lrr=0.5")
+    )
+    assert (code, other_code) == (1, 2)
+    assert errors.startswith("error: rank 0: rank 1 failed: unknown setting 'train.lrr'")
+    assert other_errors.startswith("error: rank 1: unknown setting 'train.lrr'")
+
+
 def test_a_network_is_measured_for_predictions(tmp_path: Path) -> None:
     (code, output, errors), (other_code, other_output, other_errors) = ends(
         start(tmp_path, "--network", "lan.yaml", "--json", command="calibrate")
@@ -223,3 +239,10 @@ def test_two_ranks_share_a_full_graph(parts: Path, tmp_path: Path) -> None:
     hyrt("run", "--resume", one, "train.epochs=5", cwd=tmp_path)
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     assert len(losses(two)) == 5
+    # The folder of the run need be at rank 0 alone.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    again = ["--resume", "runs/two", "train.epochs=6"]
+    told = ends(start(tmp_path, *again, elsewhere=elsewhere, differing="devices=cpu:1"))
+    assert [code for code, _, _ in told] == [0, 0], told
+    assert len(losses(two)) == 6

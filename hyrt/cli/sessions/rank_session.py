@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,11 +19,11 @@ from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
 from hyrt.cli.sessions.lost_leader import LostLeader
 from hyrt.cli.sessions.run_session import Session, newest_checkpoint
-from hyrt.config import Config
+from hyrt.config import Config, build_config
 from hyrt.config.command_line import check_same_training
-from hyrt.config.yaml_text import leaves
+from hyrt.config.yaml_text import leaves, settings_of
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
-from hyrt.distributed.launch import Launch, rank_prefix
+from hyrt.distributed.launch import Launch, rank_prefix, unjoined
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
@@ -36,7 +35,7 @@ from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.manifest import is_partition, read_manifest
+from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.nn.models.model_kind import find_model, takes_edge_types
@@ -48,7 +47,7 @@ from hyrt.predict.ranks.run_on_ranks import RankRun
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
-from hyrt.training.checkpoint import Checkpoint, load_checkpoint
+from hyrt.training.checkpoint import Checkpoint, checkpoint_of
 from hyrt.training.compose import compose_run
 from hyrt.training.given.link_graph import link_graph
 from hyrt.training.given.opened_graph import opened_graph
@@ -59,12 +58,24 @@ from hyrt.training.train import Training
 _LEAVE_S = 6.0
 # An exchange that is so long says enough of the network to choose an algorithm.
 _MEASURED_S = 0.03
-# Each rank may have its own.
-_OWN_SETTINGS = (
+OWN_SETTINGS = (
     *("devices", "split", "data.source", "distributed.network"),
     *("checkpoint", "evaluate.memory_gib", "fullgraph"),
 )
-_SAME_RUNTIME = ("runtime.depth", "runtime.trace")
+"""Each rank may have its own."""
+_VERSIONS = {"the version of hyrt": __version__, "the version of torch": torch.__version__}
+# How far ahead steps are cut follows from the first two: all ranks divide the same steps alike.
+_SAME_RUNTIME = ("runtime.depth", "runtime.pipelined", "runtime.trace")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedSettings:
+    """The settings of a run that goes on, which all ranks but the first learn from there."""
+
+    text: str | None
+    """Those that the run was started with, as YAML, at rank 0; None at the others."""
+    changed: Callable[[Config], Config]
+    """Makes of these what the words of this rank ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,8 @@ class RankSession:
     """Makes the display."""
     folder: Callable[[int], tuple[RunFolder, bool]]
     """Gives, from how often ranks have been started again, the folder of the run, and whether it is new."""
+    resumed: ResumedSettings | None = None
+    """Where the run is resumed: `config` is then no more at the others than what it takes to join rank 0."""
     said: tuple[str, ...] = ()
     """What is to be said at the start."""
     measured: Network | None = None
@@ -91,21 +104,39 @@ class RankSession:
         HyrtError
             As a run of one process does, and `RankLost` where another rank has failed or been lost.
         """
-        config = self.config
-        self._check()
-        with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
-            ranks.agree("settings", _facts(config))
-            typed = self._typed_graph()
-            if typed is not None:
-                code = self._train_typed(ranks, typed)
-            elif config.sampler.whole_graph and config.distributed.algorithm == "auto":
-                chosen, reason, network = _chosen(config, ranks)
-                code = replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
-            else:
-                code = self._train(ranks)
+        with unjoined():
+            self._check()
+        timeout_s = self.config.distributed.timeout_s
+        with joined_by_launcher(timeout_s=timeout_s, on_loss=_end_soon) as ranks:
+            ranks.agree("versions", _VERSIONS)
+            ranks.agree("command", {"--resume": "not given" if self.resumed is None else "given"})
+            code = self._with_settings_of_run(ranks)._run(ranks)
         if ranks.leaves_work_behind:
             _leave(code)
         return code
+
+    def _with_settings_of_run(self, ranks: JoinedRanks) -> RankSession:
+        """The session with the settings that rank 0 has found in the folder of the run, if it goes on."""
+        if self.resumed is None:
+            return self
+        text = told_by_all(ranks.control, self.resumed.text)[0]
+        if ranks.rank == 0:
+            return self
+        of_run = build_config(settings_of(text, "the run"), lenient=True)
+        session = replace(self, config=self.resumed.changed(of_run))
+        session._check()
+        return session
+
+    def _run(self, ranks: JoinedRanks) -> int:
+        config = self.config
+        ranks.agree("settings", common_settings(config))
+        typed = self._typed_graph(ranks)
+        if typed is not None:
+            return self._train_typed(ranks, typed)
+        if config.sampler.whole_graph and config.distributed.algorithm == "auto":
+            chosen, reason, network = _chosen(config, ranks)
+            return replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
+        return self._train(ranks)
 
     def _train(self, ranks: JoinedRanks) -> int:
         config = self.config
@@ -145,12 +176,14 @@ class RankSession:
         )
         return self._lead(ranks, prepared, mine, stop, hooks, seen)
 
-    def _typed_graph(self) -> Graph | None:
+    def _typed_graph(self, ranks: JoinedRanks) -> Graph | None:
         """The graph, where it is a typed one: no rank has a part of it."""
         config, kind = self.config, self.config.model.kind
-        if is_partition(Path(config.data.source)):
-            return None
         if not find_model(kind).typed and not takes_edge_types(kind):
+            return None
+        in_parts = is_partition(Path(config.data.source))
+        ranks.agree("kind of data", {"data.source": "in parts" if in_parts else "not in parts"})
+        if in_parts:
             return None
         graph = opened_graph(config)
         return None if graph.types is None else graph
@@ -219,7 +252,8 @@ class RankSession:
         whole = self.config.sampler.whole_graph
         copies = self.config.distributed.num_replicas if whole else 1
         size //= copies
-        if not is_partition(Path(source)):
+        # A folder of parts that lacks partition.json is damaged.
+        if not is_partition(Path(source)) and not (Path(source) / GRAPH).is_dir():
             raise DataError(
                 f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt "
                 f"partition --data {source} --parts {size} -o PARTS, and give --data PARTS"
@@ -343,17 +377,14 @@ def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
     return config.model_copy(update={"distributed": given}), reason, network
 
 
-def _facts(config: Config) -> dict[str, Any]:
+def common_settings(config: Config) -> dict[str, Any]:
     """What has to be the same at all ranks."""
-    kept = {
+    return {
         name: value
         for name, value in leaves(config.model_dump(mode="json"))
         if name in _SAME_RUNTIME
-        or not any(
-            name == own or name.startswith(f"{own}.") for own in (*_OWN_SETTINGS, "runtime", "balance")
-        )
+        or not any(name == own or name.startswith(f"{own}.") for own in (*OWN_SETTINGS, "runtime", "balance"))
     }
-    return {"the version of hyrt": __version__, "the version of torch": torch.__version__, **kept}
 
 
 def _send_checkpoint(ranks: JoinedRanks, checkpoint: Checkpoint | None) -> None:
@@ -376,12 +407,7 @@ def _take_checkpoint(ranks: JoinedRanks) -> Checkpoint | None:
         ranks.control.from_first(data, "control")
         taken.append(data.numpy().tobytes())
     name, data_bytes = taken
-    if not name:
-        return None
-    with tempfile.TemporaryDirectory(prefix="hyrt-checkpoint-") as folder:
-        path = Path(folder) / name.decode()
-        path.write_bytes(data_bytes)
-        return load_checkpoint(path)
+    return checkpoint_of(Path(name.decode()), data_bytes) if name else None
 
 
 def _print_stacks(stacks: str) -> None:

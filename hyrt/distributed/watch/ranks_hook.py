@@ -53,6 +53,10 @@ class RanksHook(Hook):
         """Let the others know at once; this rank's own end may take seconds."""
         self._ranks.tell_failure(failure)
 
+    def stall(self) -> BaseException | None:
+        """Why another rank holds this one up, if that is so: whoever waits is not to blame itself."""
+        return self._ranks.why_held_up()
+
     def hear(self, event: Event) -> None:
         """Note the times of steps, and compare the weights after each epoch.
 

@@ -625,6 +625,8 @@ def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
     for other in ("sampler.kind=neighbor", "train.lr=0.5", "nonsense=1"):
         with pytest.raises(ConfigError, match=f"{other.partition('=')[0]} cannot change"):
             resumed_config(config, None, [other])
+    # A rank of several has devices of its own.
+    assert resumed_config(config, None, ["devices=opencl"], also=["devices"]).devices == ["opencl"]
 
 
 @pytest.mark.parametrize(

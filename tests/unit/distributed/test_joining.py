@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch.distributed as dist
@@ -14,8 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from hyrt.distributed import fellow_ranks
 from hyrt.distributed.fellow_ranks import FellowRanks
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
+from hyrt.distributed.joining.meeting import Met, meet
 from hyrt.distributed.launch import Launch, launched
-from hyrt.distributed.meeting import Met, meet
 from hyrt.errors import ConfigError, RankLost
 
 
@@ -93,6 +94,38 @@ def test_a_thread_that_is_in_a_call_to_the_store_is_known_at_the_end(monkeypatch
         if thread.name.startswith("hyrt.ranks"):
             thread.join(30)
     assert not fellows.is_left_behind
+
+
+def test_whoever_keeps_the_store_stays_until_the_others_know_why_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fellow_ranks, "_KNOWN_S", 60.0)
+    store, losses = dist.HashStore(), dict[int, RankLost]()
+    fellows = [FellowRanks(store, rank, 3, partial(losses.setdefault, rank), "rank 0") for rank in range(3)]
+    for each in fellows:
+        each.start()
+    fellows[0].tell_failure(ConfigError("there is no such thing"))
+    fellows[0].wait_until_known()
+    said = {rank: str(loss) for rank, loss in losses.items()}
+    assert said == dict.fromkeys((1, 2), "rank 0 failed: there is no such thing")
+    for each in fellows:
+        each.close()
+
+
+def test_a_rank_that_lives_but_does_not_come_to_an_operation_is_named() -> None:
+    store, losses = dist.HashStore(), dict[int, RankLost]()
+    counts = [{"control": 7, "rows": 9}, {"control": 6, "rows": 9}, {"control": 7, "rows": 8}]
+    fellows = [
+        FellowRanks(store, rank, 3, partial(losses.setdefault, rank), "rank 0", 60.0, partial(dict, count))
+        for rank, count in enumerate(counts)
+    ]
+    for each in fellows:
+        each.start()
+    found = fellows[0].loss("evaluation (control)", RuntimeError("Timed out waiting 9ms"), "control")
+    assert str(found) == "rank 1 did not come to evaluation (control): Timed out waiting 9ms"
+    assert fellows[0].reachable == [2]
+    for each in fellows:
+        each.close()
 
 
 def attempt(store: dist.Store, restarts: list[int], *, without: int = -1) -> list[Met | BaseException]:

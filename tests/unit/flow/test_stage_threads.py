@@ -106,6 +106,26 @@ def test_who_hangs_is_named_with_all_stacks() -> None:
     assert not alive()
 
 
+def test_a_stall_ends_with_what_has_held_all_up_where_that_is_known() -> None:
+    release = threading.Event()
+    cause = StageFailure("rank 1 failed: nothing moved for 9 s")
+
+    def square(number: int) -> int:
+        release.wait(20)
+        return number
+
+    def held_up() -> StageFailure:
+        release.set()
+        return cause
+
+    reports: list[str] = []
+    with pytest.raises(StageFailure) as raised:
+        Squares(square, timeout_s=0.2, on_stall=reports.append, cause_of_stall=held_up).all()
+    assert raised.value is cause
+    assert not reports
+    assert not alive()
+
+
 def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyrt.flow.stage_threads._JOIN_S", 0.2)
     release = threading.Event()

@@ -1,0 +1,1 @@
+"""How the processes that a launcher has started find each other."""
