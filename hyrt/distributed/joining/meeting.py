@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import Any, NamedTuple
 
-from hyrt.errors import RankLost, listed
+from hyrt.errors import ConfigError, RankLost, listed
 
 _AGAIN_S = 0.02
 
@@ -47,6 +47,8 @@ def meet(store: Any, rank: int, size: int, restarts: int, timeout_s: float) -> M
     ------
     RankLost
         Naming the ranks that did not come.
+    ConfigError
+        If ranks were told different numbers of ranks.
     """
     word = f"{uuid.uuid4().hex} {restarts}"
     end = time.monotonic() + timeout_s
@@ -55,6 +57,9 @@ def meet(store: Any, rank: int, size: int, restarts: int, timeout_s: float) -> M
     store.set(f"word/{rank}", word)
     while True:
         first, *others = _read(store, "words").split("\n")
+        if word in others and len(others) != size - 1:
+            store.set(f"heard/{rank}", f"{first}\n{size}")
+            raise _other_size(rank, size, len(others) + 1)
         if len(others) == size - 1 and others[rank - 1] == word:
             store.set(f"heard/{rank}", first)
             return Met(first.partition(" ")[0], restarts)
@@ -73,6 +78,10 @@ def _repeat_words(store: Any, word: str, size: int, end: float, timeout_s: float
         heard = [_read(store, f"heard/{rank}") for rank in others]
         # Read after that: whoever has heard has said its word before.
         words = [word, *(_read(store, f"word/{rank}") for rank in others)]
+        for rank, each in zip(others, heard, strict=True):
+            whose, _, other_size = each.partition("\n")
+            if whose == word and other_size:
+                raise _other_size(rank, int(other_size), size)
         if all(each == word for each in heard):
             return Met(word.partition(" ")[0], max(int(each.partition(" ")[2]) for each in words))
         if said != (said := "\n".join(words)):
@@ -81,6 +90,13 @@ def _repeat_words(store: Any, word: str, size: int, end: float, timeout_s: float
             late = [str(rank) for rank, each in zip(others, heard, strict=True) if each != word]
             raise RankLost(f"rank {listed(late)} did not come within {timeout_s:g} s: {_REMEDY}")
         time.sleep(_AGAIN_S)
+
+
+def _other_size(rank: int, size: int, first_size: int) -> ConfigError:
+    return ConfigError(
+        f"WORLD_SIZE is {size} at rank {rank}, but {first_size} at rank 0: start all ranks with the same "
+        "number"
+    )
 
 
 def _read(store: Any, key: str) -> str:

@@ -167,6 +167,23 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     assert len({each.name for each in again if isinstance(each, Met)} - names) == 1
 
 
+def test_ranks_that_were_told_other_numbers_of_ranks_say_so_at_once() -> None:
+    store, found = dist.HashStore(), dict[int, str]()
+
+    def come(rank: int, size: int) -> None:
+        with pytest.raises(ConfigError) as told:
+            meet(store, rank, size, 0, 60.0)
+        found[rank] = str(told.value)
+
+    threads = [threading.Thread(target=come, args=given) for given in ((0, 2), (1, 3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    says = "WORLD_SIZE is 3 at rank 1, but 2 at rank 0: start all ranks with the same number"
+    assert found == {0: says, 1: says}
+
+
 def test_without_rank_0_nobody_begins() -> None:
     store = dist.HashStore()
     assert isinstance(attempt(store, [0, 0])[0], Met)
