@@ -195,7 +195,7 @@ class RankGroup:
     @property
     def is_waiting(self) -> bool:
         """Whether an operation has begun that is not over: other ranks may not have come to it."""
-        return any(begun.unwaited is not None for begun in list(self._waiting))
+        return any(begun.ended_at is None for begun in list(self._waiting))
 
     def give_up(self, reason: Exception) -> None:
         """Raise `reason` in the thread that is in an operation, and in all that begin one from now on.

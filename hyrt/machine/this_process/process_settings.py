@@ -47,6 +47,8 @@ def prepare_process() -> None:
     second of each command, which now comes only with a model that uses it. What the user has set in the
     environment stays.
     """
+    # Of connections that break, hyrt tells itself; torch tells of each in its own words, with frames of C++.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Where torch is loaded, its compiler may be too.
     sys.modules.setdefault(_COMPILER, _Compiler(_COMPILER))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
