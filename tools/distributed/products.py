@@ -12,8 +12,9 @@ partial sums' of 1.5D included, that a rank gets in an epoch, in the mean and at
 the smaller of multiplying and communicating that took no time of its own, added up over ranks. `wire /
 counted` are the bytes of all interfaces, headers included, over what was counted in the whole run.
 Links are limited in what they send and, with `--both`, in what they receive, too, as real ones are.
-`predicted` is the epoch of the cost model, as of `hyrt predict`, for ranks of which each has its part of the
-cores of this machine, which has to be calibrated (`hyrt calibrate`). Root is needed, see cluster.py.
+`predicted` is the epoch of the cost model, as of `hyrt predict`, with the network that `hyrt calibrate
+--network` measures between as many nodes of the same rate, once before their first run. They share the cores
+of this machine, which has to be calibrated (`hyrt calibrate`). Root is needed, see cluster.py.
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch
-from hyrt_perfmodel.communication.network import find_network
-from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.communication.full_graph_epoch import AlgorithmEpoch, algorithm_epoch
+from hyrt_perfmodel.communication.network import Network, read_network
 
 from hyrt.config.command_line import new_config
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
@@ -64,10 +63,8 @@ def measure(
             *(sys.executable, "-m", "hyrt", "run", "--data", str(data.resolve()), "--name", "run"),
             *("--full-graph", "evaluate.every=0", *settings),
         ]
-        # One thread a library, as torchrun sets it for several processes a machine; hyrt as it lies here.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            command, cwd=folder, env=_environment(), capture_output=True, text=True, check=False
         )
         if done.returncode:
             printed = "\n".join(log.read_text()[-1000:] for log in sorted(logs.glob("*.log")))
@@ -81,20 +78,43 @@ def measure(
         }
 
 
-def predicted(data: Path, nodes: int, rate: str, settings: Sequence[str]) -> float:
-    """Seconds of an epoch by the cost model."""
+def measured_network(nodes: int, rate: str, limit_s: float, *, both: bool = False) -> Network:
+    """The network of the nodes, as `hyrt calibrate --network` measures it.
+
+    Raises
+    ------
+    RuntimeError
+        If a rank fails, with what was printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
+        file = Path(folder) / f"{rate}.yaml"
+        command = [
+            *(sys.executable, str(_CLUSTER), "--nodes", str(nodes), "--rate", rate, "--limit", str(limit_s)),
+            *(["--both"] if both else []),
+            *("--", sys.executable, "-m", "hyrt", "calibrate", "--network", str(file)),
+        ]
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"calibrate --network: exit code {done.returncode}\n{done.stderr}")
+        return read_network(file)
+
+
+def _environment() -> dict[str, str]:
+    """One thread a library, as torchrun sets it for several processes a machine; hyrt as it lies here."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def predicted(data: Path, nodes: int, network: Network, settings: Sequence[str]) -> AlgorithmEpoch:
+    """An epoch by the cost model."""
     overrides = [setting for setting in settings if not setting.startswith("evaluate")]
     config = new_config(None, [f"data.source={data}", "sampler.kind=full", *overrides])
     platform, _ = machine("this-machine")
     graph = open_graph(str(data))
-    work = full_graph_work(config, graph, platform, predict(platform, configured_workload(config)))
+    work = full_graph_work(config, graph, platform, configured_workload(config))
     homes = np.load(data / "graph" / "home.npy")
     num = int(homes.max()) + 1
     volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, num)
-    algorithm = config.distributed.algorithm
-    # Ranks share the cores: each is a machine that computes so many times slower.
-    one = replace(work, edges_s=work.edges_s * nodes, rows_s=work.rows_s * nodes)
-    return algorithm_epoch(algorithm, volumes, nodes, one, find_network(rate)).epoch_s
+    return algorithm_epoch(config.distributed.algorithm, volumes, nodes, work, network)
 
 
 def row(rate: str, name: str, found: Mapping[str, Any], predicted_s: float) -> str:
@@ -142,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *("multiplying (s)", "communicating (s)", "hidden", "wire / counted", "val accuracy"),
     ]
     print(f"| {' | '.join(columns)} |\n| --- | ---{' | ---:' * (len(columns) - 2)} |", flush=True)
+    networks: dict[tuple[str, int], Network] = {}
     for rate in asked.rates.split(","):
         for each in asked.runs.split(";"):
             name, _, own = each.partition(",")
@@ -154,9 +175,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     copies = int(setting.partition("=")[2])
             data = folders[partition]
             nodes = copies * len(json.loads((data / "partition.json").read_text())["parts"])
+            if (rate, nodes) not in networks:
+                networks[rate, nodes] = measured_network(nodes, rate, asked.limit, both=asked.both)
             found = measure(data, nodes, rate, settings, asked.limit, both=asked.both)
-            expected_s = predicted(data, nodes, rate, settings)
-            print(row(rate, f"{each} at {nodes}", found, expected_s), flush=True)
+            expected = predicted(data, nodes, networks[rate, nodes], settings)
+            print(row(rate, f"{each} at {nodes}", found, expected.epoch_s), flush=True)
+    for (rate, nodes), network in networks.items():
+        print(f"{rate}, {nodes} nodes: {network}")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> F
         all_reduces,
         exchanges,
         name=name,
+        machines=0 if hosts == ranks.size else hosts,
         source=f"measured {today.isoformat()} between {counted(ranks.size, 'rank')} on {where} with gloo",
     )
 
@@ -91,37 +92,44 @@ class _Timing:
         given, taken = num_bytes[rank].tolist(), num_bytes[:, rank].tolist()
         sent = torch.zeros((sum(given), 1), dtype=torch.uint8)
         received = torch.zeros((sum(taken), 1), dtype=torch.uint8)
-        seconds = self._seconds(lambda: self._group.exchange(sent, given, received, taken, _PURPOSE))
+        seconds, core_s = self._took(lambda: self._group.exchange(sent, given, received, taken, _PURPOSE))
         busiest = busiest_bytes(num_bytes.astype(float))
-        return TimedTravel(operation, len(num_bytes) - 1, busiest, seconds)
+        # In the mean, ranks have fewer bytes than the busiest one.
+        core_s *= busiest * len(num_bytes) / float(num_bytes.sum())
+        return TimedTravel(operation, len(num_bytes) - 1, busiest, seconds, core_s)
 
     def all_reduce(self, size: int) -> TimedTravel:
         """Time adding numbers up, for which a rank sends as much as `size` bytes to each other would be."""
         ranks = self._group.size
         values = torch.zeros(size * ranks // 2 // 4)
-        seconds = self._seconds(lambda: self._group.add(values, _PURPOSE))
+        took = self._took(lambda: self._group.add(values, _PURPOSE))
         travels = all_reduce_bytes(values.nbytes, ranks)
-        return TimedTravel("all-reduces", 2 * (ranks - 1), travels, seconds)
+        return TimedTravel("all-reduces", 2 * (ranks - 1), travels, *took)
 
-    def _seconds(self, operation: Callable[[], None]) -> float:
-        """The median time of the slowest rank, which is known at all of them."""
+    def _took(self, operation: Callable[[], None]) -> tuple[float, float]:
+        """The median time of the slowest rank, and the median of what ranks spent of their cores' time in
+        the mean; known at all of them.
+        """
         (first,) = self._times(operation, 1)
         # Not the first again: connections and memory are new to it.
         (second,) = self._times(operation, 1)
-        shorter = max(min(first, second), 1e-9)
+        shorter = max(min(first[0], second[0]), 1e-9)
         repeats = min(max(int(_REPEATS_S / shorter), _LEAST_REPEATS), _MOST_REPEATS)
-        return statistics.median([second, *self._times(operation, repeats)])
+        seconds, of_cores = zip(second, *self._times(operation, repeats), strict=True)
+        return statistics.median(seconds), statistics.median(of_cores)
 
-    def _times(self, operation: Callable[[], None], repeats: int) -> list[float]:
-        own = torch.zeros((self._group.size, repeats), dtype=torch.float64)
+    def _times(self, operation: Callable[[], None], repeats: int) -> list[tuple[float, float]]:
+        own = torch.zeros((2, self._group.size, repeats), dtype=torch.float64)
         together = torch.zeros(1)
         for repeat in range(repeats):
             self._group.add(together, _PURPOSE)
-            start = time.perf_counter()
+            # All threads of the process: another one than this sends and receives.
+            start, spent = time.perf_counter(), time.process_time()
             operation()
-            own[self._group.rank, repeat] = time.perf_counter() - start
+            own[0, self._group.rank, repeat] = time.perf_counter() - start
+            own[1, self._group.rank, repeat] = time.process_time() - spent
         self._group.add(own, _PURPOSE)
-        return [float(seconds) for seconds in own.amax(dim=0)]
+        return list(zip(own[0].amax(dim=0).tolist(), own[1].mean(dim=0).tolist(), strict=True))
 
 
 def _equal(ranks: int, size: int) -> NDArray[np.int64]:

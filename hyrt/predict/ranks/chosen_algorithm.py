@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hyrt_perfmodel.communication.full_graph_epoch import FullGraphWork, fastest, why
 from hyrt_perfmodel.communication.network import Network
-from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
@@ -69,7 +68,7 @@ def _work(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
         return work_at_assumed_rates(config, graph), "assumed, for this machine is not calibrated"
     try:
         platform = devices_of(config, calibration.platform)
-        alone = predict(platform, sampled_workload(config, graph))
+        work = full_graph_work(config, graph, platform, sampled_workload(config, graph))
     except (ConfigError, ValueError):
         return work_at_assumed_rates(config, graph), "assumed, for these devices were not calibrated"
-    return full_graph_work(config, graph, platform, alone), "that of the calibration"
+    return work, "that of the calibration"

@@ -18,11 +18,12 @@ from hyrt_perfmodel.communication.full_graph_epoch import (
 )
 from hyrt_perfmodel.communication.network import Network
 from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, Prediction, predict
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 from numpy.typing import NDArray
 
 from hyrt.config import Config
+from hyrt.distributed.full_graph.rank_grid import MOST_WAVES
 from hyrt.distributed.full_graph.travelling_columns import TravellingColumns
 from hyrt.distributed.sharing.possible_strategies import why_no_links
 from hyrt.errors import ConfigError
@@ -37,6 +38,7 @@ from hyrt.graph.source import open_graph
 from hyrt.graph.topology import Topology
 from hyrt.predict.bare_model import bare_model
 from hyrt.predict.ranks.given_homes import read_homes
+from hyrt.predict.ranks.step_on_ranks import step_on_ranks
 from hyrt.quantities import counted, one_line, size
 
 _DATA = ("topology", "features", "edges by source")
@@ -141,7 +143,7 @@ def predict_full_graph(
             "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
         )
     graph = open_graph(config.data.source, normalize=config.data.normalize)
-    one = full_graph_work(config, graph, platform, predict(platform, work))
+    one = full_graph_work(config, graph, platform, work)
     known, said = _known_parts(config, graph, ranks, homes, say)
 
     def epochs(count: int) -> list[AlgorithmEpoch]:
@@ -155,7 +157,7 @@ def predict_full_graph(
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
     scaling = [fastest(found) for count in smaller if (found := epochs(count))]
-    error = platform.relative_error
+    error, sharing = platform.relative_error, network.ranks_of_machine(ranks)
     return FullGraphComparison(
         machine=platform.name,
         network=network,
@@ -165,6 +167,7 @@ def predict_full_graph(
         relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
         assumptions=[
             said,
+            *([f"{sharing} ranks share the cores of each machine"] if sharing > 1 else []),
             "fewer ranks than that take neighbouring parts together",
             "no time is counted for evaluations, and none for the first exchange of raw features",
         ],
@@ -226,33 +229,47 @@ def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
     )
 
 
-def full_graph_work(config: Config, graph: Graph, platform: Platform, alone: Prediction) -> FullGraphWork:
+def full_graph_work(
+    config: Config, graph: Graph, platform: Platform, training: TrainingWorkload, threads: int | None = None
+) -> FullGraphWork:
     """The epoch of one machine, taken apart.
 
     Parameters
     ----------
     config, graph, platform
         The settings, the data and the machine.
-    alone
-        What the machine was predicted to take.
+    training
+        The work of the whole graph.
+    threads
+        How many threads compute on the machine, of all its ranks; None for one a core.
     """
+    alone = predict(platform, training)
     model = bare_model(config, graph.num_features, graph.num_outputs)
-    memory_gib = platform.host.memory_gib
+    host = platform.host
+    kept_bytes = sys.maxsize if host.memory_gib is None else int(host.memory_gib * 2**30) // KEPT_PART
+    is_sparse = isinstance(graph.features, SparseSource)
     travels = TravellingColumns.of(
-        model,
-        graph.num_vertices,
-        graph.num_edges,
-        is_sparse=isinstance(graph.features, SparseSource),
-        kept_bytes=sys.maxsize if memory_gib is None else int(memory_gib * 2**30) // KEPT_PART,
+        model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, kept_bytes=kept_bytes
     )
-    edges_s = alone.epoch_s * (alone.gather_share or 0.0)
+    threads = min(host.cores or 1, threads or host.cores or 1)
+    propagated_s = alone.epoch_s - alone.stages.synchronize_s
+    edges_s = propagated_s * (alone.gather_share or 0.0)
+    rows_s, calls_s, chunk_rows = propagated_s - edges_s, 0.0, 1
+    step = step_on_ranks(config, graph, platform, training, kept_bytes=kept_bytes)
+    if step is not None:
+        edges_s, rows_s, calls_s = step.seconds(threads)
+        chunk_rows = step.chunk_rows
     return FullGraphWork(
         forward=travels.forward,
         back=travels.back,
         adds_up=travels.adds_up,
         target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=edges_s,
-        rows_s=alone.epoch_s - edges_s,
+        rows_s=rows_s,
+        rank_s=alone.stages.synchronize_s + calls_s,
+        cores=threads,
+        chunk_rows=chunk_rows,
+        most_waves=MOST_WAVES,
         gradient_bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
         matrix_bytes=sum(size for name, size in alone.arrays.items() if name not in _DATA),
         feature_bytes=alone.arrays.get("features", 0.0),

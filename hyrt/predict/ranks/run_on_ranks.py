@@ -14,7 +14,7 @@ from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch
 from hyrt_perfmodel.communication.network import Network, find_network
 from hyrt_perfmodel.communication.step_traffic import GRADIENTS
 from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 from numpy.typing import NDArray
 
@@ -129,15 +129,16 @@ class RankRun:
     def _whole_graph(self, platform: Platform, network: Network) -> ExpectedRun:
         config, graph = self.config, self.graph
         training = sampled_workload(config, graph)
-        alone = predict(
-            platform, training, assignment=self._start(platform, training), terms=terms_of(config)
-        )
+        sharing = max(_ranks_here(), network.ranks_of_machine(self.num_ranks))
+        threads = self._start(platform, training).threads.train
         given, topology = config.distributed, graph.topology
         volumes = block_volumes(
             topology.indptr, topology.indices, self.homes, self.num_ranks // given.num_replicas
         )
-        work = full_graph_work(config, graph, platform, alone)
-        found = algorithm_epoch(given.algorithm, volumes, self.num_ranks, work, network)
+        work = full_graph_work(config, graph, platform, training, sharing * threads)
+        found = algorithm_epoch(
+            given.algorithm, volumes, self.num_ranks, work, network, ranks_of_machine=sharing
+        )
         inside_s = found.compute_s + found.products_s
         return self._expected(
             platform,

@@ -18,6 +18,8 @@ from hyrt_perfmodel.communication.collectives import all_reduce_bytes, all_reduc
 from hyrt_perfmodel.communication.network import Network
 
 _FLOAT = 4
+# Numbers that a step tells besides its gradients, and what one of them takes.
+_FIGURES_BYTES = 16 * 8
 # Gloo sends two broadcasts at once, each along a tree; these share links. Of 4 and 8 emulated nodes:
 # benchmarks/2026-11-23-products.md.
 _BROADCASTS_AT_ONCE = 1.5
@@ -54,7 +56,16 @@ class FullGraphWork:
     edges_s: float
     """Seconds of gathering along all edges, both ways."""
     rows_s: float
-    """Seconds of all else, which is done row by row."""
+    """Seconds of all else that is done row by row."""
+    rank_s: float = 0.0
+    """Seconds that each rank takes in a step however few rows it has, with one core: for weights, and calls.
+    """
+    cores: int = 1
+    """The cores of the machine that compute."""
+    chunk_rows: int = 1
+    """How many rows a core computes at a time: a rank with few rows keeps few cores busy."""
+    most_waves: int = 1
+    """Into how many exchanges the rows of a product are divided, at most."""
     gradient_bytes: float
     """Bytes of the gradients of all parameters."""
     matrix_bytes: float
@@ -101,12 +112,24 @@ class AlgorithmEpoch:
 
 
 def algorithm_epoch(
-    algorithm: str, volumes: BlockVolumes, ranks: int, work: FullGraphWork, network: Network
+    algorithm: str,
+    volumes: BlockVolumes,
+    ranks: int,
+    work: FullGraphWork,
+    network: Network,
+    *,
+    ranks_of_machine: int | None = None,
 ) -> AlgorithmEpoch:
     """What an epoch takes.
 
     Own blocks are multiplied while rows travel, the others afterwards; all ranks wait for the slowest. An
-    exchange of unequal blocks takes a rank as long as its own bytes, in the direction that has more.
+    exchange of unequal blocks takes a rank as long as its own bytes, in the direction that has more, and a
+    message to each other rank for each of its waves, which are up to `most_waves`.
+
+    Where r ranks share the k cores of a machine, all that they compute at the same time is done one after the
+    other: what takes one of them t with all cores, and the others t' in the mean, takes (r - 1) t' + t. What
+    sending and receiving takes of cores is computing, too: c seconds of a core are c / k, and are not hidden.
+    So own blocks that take t hide a journey of s seconds as far as max(s, (r - 1) (t' + c' / k) + t + c / k).
 
     Parameters
     ----------
@@ -120,6 +143,8 @@ def algorithm_epoch(
         What one machine like each of them would do.
     network
         What joins them.
+    ranks_of_machine
+        How many ranks share a machine; None for what the network says.
 
     Raises
     ------
@@ -130,12 +155,13 @@ def algorithm_epoch(
     copies, rest = divmod(ranks, num)
     if rest or (copies > 1 and algorithm.startswith("1d")):
         raise ValueError(f"{ranks} ranks cannot have {num} blocks under {algorithm}")
+    sharing = network.ranks_of_machine(ranks) if ranks_of_machine is None else ranks_of_machine
     columns = np.arange(num) * copies // num
     oblivious = algorithm.endswith("oblivious")
     needed = np.where(np.eye(num, dtype=bool), 0, volumes.rows[None, :] if oblivious else volumes.needed)
     products = [
         _product(
-            *(width, needed, columns, volumes, work, network),
+            *(width, needed, columns, volumes, work, network, sharing),
             is_broadcast=oblivious,
             is_back=number >= len(work.forward),
             summed_part=work.target_part if number + 1 == len(work.forward) else 1.0,
@@ -147,8 +173,14 @@ def algorithm_epoch(
     of_columns = [(needed * (columns == column)[None, :]).sum(axis=1) for column in range(copies)]
     part = float((volumes.rows + np.max(of_columns, axis=0)).max()) / vertices
     gradients_s = all_reduce_s(work.gradient_bytes, ranks, network)
+    # Loss and counts, before the gradients.
+    gradients_s += all_reduce_s(_FIGURES_BYTES, ranks, network)
     products_s = sum(each.travel_s for each in products)
-    compute_s = sum(each.compute_s for each in products) + work.rows_s * own_part
+    rows_s = work.rows_s * (own_part + (sharing - 1) / num)
+    busy = min(work.cores, sharing * -(-int(volumes.rows.max()) // work.chunk_rows))
+    rows_s *= work.cores / max(1, busy)
+    rank_s = work.rank_s * max(1.0, sharing / work.cores)
+    compute_s = sum(each.compute_s for each in products) + rows_s + rank_s
     return AlgorithmEpoch(
         algorithm=algorithm,
         replication=copies,
@@ -203,6 +235,7 @@ def _product(
     volumes: BlockVolumes,
     work: FullGraphWork,
     network: Network,
+    sharing: int,
     *,
     is_broadcast: bool,
     is_back: bool,
@@ -210,13 +243,17 @@ def _product(
 ) -> _Product:
     """A product of so many columns, whose partial sums are of a part of the rows.
 
-    `columns` says in which one of the grid each block is multiplied with.
+    `columns` says in which one of the grid each block is multiplied with, and `sharing` how many ranks have
+    the cores of a machine.
     """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT
     all_columns = sum(work.forward) + sum(work.back)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
+    # Every exchange is one of all ranks of a column, whichever rows it brings.
+    messages = min(work.most_waves, num - 1) * (num - 1)
     everything = 0.0
-    found: list[tuple[float, float, float]] = []
+    # [ranks] of each: the journey of rows, that of partial sums, computing meanwhile and after it, and bytes.
+    exchange_s, sums_s, own_s, others_s, moved = ([] for _ in range(5))
     for column in range(copies):
         mine = columns == column
         sent = (needed * mine[None, :]).T * float(row_bytes)
@@ -224,32 +261,57 @@ def _product(
         of_ranks = np.maximum(sent.sum(axis=0), sent.sum(axis=1))
         own = np.where(mine, volumes.edges.diagonal(), 0)
         others = volumes.edges[:, mine].sum(axis=1) - own
-        broadcasts_s = _broadcasts_s(volumes.rows[mine] * float(row_bytes), num, network)
+        blocks = volumes.rows[mine] * float(row_bytes)
+        broadcasts_s, broadcast_messages = _broadcasts(blocks, num, network, is_back=is_back)
         for i in range(num):
-            exchange_s = broadcasts_s
-            if not is_broadcast:
-                exchange_s = network.uneven_s(float(of_ranks[i]), num - 1) if num > 1 else 0.0
+            rows_bytes = float(of_ranks[i])
+            if is_broadcast:
+                exchange_s.append(broadcasts_s)
+                # Whoever has a block sends it about once, and passes on those of others.
+                rows_bytes = float(sent.sum()) / num
+                core_s = network.core_s(rows_bytes, broadcast_messages)
+            else:
+                exchange_s.append(network.uneven_s(rows_bytes, messages) if num > 1 else 0.0)
+                core_s = network.core_s(rows_bytes, messages)
             # Partial sums forward. Backward, the rank that has all of a block's gradient sends each other one
             # a part, and then each sends its part to those that lack it: as long, by its link.
             block = float(volumes.rows[i]) * row_bytes * summed_part
-            travel_s = exchange_s + all_reduce_s(block, copies, network)
-            compute_s = max(0.0, edge_s * float(own[i]) - exchange_s) + edge_s * float(others[i])
-            moved = float(of_ranks[i]) + all_reduce_bytes(block, copies)
-            found.append((travel_s + compute_s, travel_s, moved))
-    longest_s, travel_s, _ = max(found)
+            sums_s.append(all_reduce_s(block, copies, network))
+            own_s.append(edge_s * float(own[i]) + core_s / work.cores)
+            others_s.append(edge_s * float(others[i]))
+            moved.append(float(of_ranks[i]) + all_reduce_bytes(block, copies))
+    travels = np.add(exchange_s, sums_s)
+    meanwhile, after = _shared(own_s, sharing), _shared(others_s, sharing)
+    ends = np.maximum(exchange_s, meanwhile) + sums_s + after
+    last = int(ends.argmax())
     # Backward, each of the others gets a block once.
     summed = (copies - 1) * float(volumes.rows.sum()) * row_bytes * summed_part
     return _Product(
-        travel_s=travel_s,
-        compute_s=longest_s - travel_s,
+        travel_s=float(travels[last]),
+        compute_s=float(ends[last] - travels[last]),
         bytes=everything + summed * (1 if is_back else 2),
-        most_bytes=max(moved for _, _, moved in found),
+        most_bytes=max(moved),
     )
 
 
-def _broadcasts_s(blocks: NDArray[np.float64], ranks: int, network: Network) -> float:
-    """Seconds of broadcasting blocks of so many bytes, each from another of the ranks, along trees."""
+def _shared(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
+    """[ranks] what computing takes ranks of which so many have the same cores."""
+    each = np.array(seconds, np.float64)
+    found: NDArray[np.float64] = each + (sharing - 1) * each.mean()
+    return found
+
+
+def _broadcasts(
+    blocks: NDArray[np.float64], ranks: int, network: Network, *, is_back: bool
+) -> tuple[float, int]:
+    """Seconds of broadcasting blocks of so many bytes, each from another of the ranks, along trees; or of
+    adding them up where they are, which takes as long, with a message from each rank to the next, twice. And
+    the messages of a rank.
+    """
     if ranks < 2:
-        return 0.0
-    each = [math.ceil(math.log2(ranks)) * network.seconds(float(size)) for size in blocks]
-    return sum(each) / (_BROADCASTS_AT_ONCE if len(each) > 1 else 1.0)
+        return 0.0, 0
+    depth = math.ceil(math.log2(ranks))
+    rounds = ranks if is_back else depth
+    each = [network.seconds(depth * float(size), rounds) for size in blocks]
+    seconds = sum(each) / (_BROADCASTS_AT_ONCE if len(each) > 1 else 1.0)
+    return seconds, len(blocks) * (2 * ranks - 1 if is_back else 1)

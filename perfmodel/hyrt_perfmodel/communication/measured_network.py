@@ -27,6 +27,8 @@ class TimedTravel:
     """What the busiest rank sends, or receives, if that is more."""
     seconds: float
     """What it took, until the slowest rank had ended."""
+    core_s: float = 0.0
+    """Seconds of a core that a rank spent on so many messages and bytes, in the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,12 @@ class FittedNetwork:
 
 
 def fit_network(
-    all_reduces: Sequence[TimedTravel], exchanges: Sequence[TimedTravel], *, name: str, source: str
+    all_reduces: Sequence[TimedTravel],
+    exchanges: Sequence[TimedTravel],
+    *,
+    name: str,
+    source: str,
+    machines: int = 0,
 ) -> FittedNetwork:
     """The network that small operations give the latency of, and large ones the bandwidth.
 
@@ -52,8 +59,9 @@ def fit_network(
     all_reduces, exchanges
         Operations of different sizes; small ones are up to 16 times the smallest, and large ones at least a
         quarter of the largest.
-    name, source
-        What the network is called, and where its numbers are from.
+    name, source, machines
+        What the network is called, where its numbers are from, and on how many machines the ranks share
+        cores.
 
     Raises
     ------
@@ -65,11 +73,15 @@ def fit_network(
     small = [each for each in every if each.num_bytes <= _SMALL * least]
     latency_s = statistics.median(each.seconds / each.messages for each in small)
     rate = _bytes_per_s(all_reduces, latency_s)
+    message_core_s = statistics.median(each.core_s / each.messages for each in small)
     network = Network(
         name=name,
         latency_s=latency_s,
         gb_s=rate / 1e9,
         uneven_part=min(_bytes_per_s(exchanges, latency_s) / rate, 1.0),
+        message_core_s=message_core_s,
+        gb_core_s=_gb_core_s(exchanges, message_core_s),
+        machines=machines,
         source=source,
     )
     errors = defaultdict(list)
@@ -80,10 +92,22 @@ def fit_network(
     return FittedNetwork(network, {name: statistics.median(found) for name, found in errors.items()})
 
 
+def _large(travels: Sequence[TimedTravel]) -> list[TimedTravel]:
+    most = max(each.num_bytes for each in travels)
+    return [each for each in travels if each.num_bytes >= _LARGE * most]
+
+
+def _gb_core_s(travels: Sequence[TimedTravel], message_core_s: float) -> float:
+    """Seconds of a core for 1e9 bytes of the large ones, without what their messages cost."""
+    large = _large(travels)
+    seconds = sum(each.core_s - each.messages * message_core_s for each in large)
+    return max(0.0, 1e9 * seconds / sum(each.num_bytes for each in large))
+
+
 def _bytes_per_s(travels: Sequence[TimedTravel], latency_s: float) -> float:
     """The rate of the large ones, without what their messages cost whatever their size."""
-    most = max(each.num_bytes for each in travels)
-    large = [each for each in travels if each.num_bytes >= _LARGE * most]
+    large = _large(travels)
+    most = max(each.num_bytes for each in large)
     seconds = sum(each.seconds - each.messages * latency_s for each in large)
     if seconds <= 0:
         raise ValueError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from hyrt_perfmodel.checks import NotNegative, Positive, Unbounded, check_numbers
+from hyrt_perfmodel.checks import Index, NotNegative, Positive, Unbounded, check_numbers
 from hyrt_perfmodel.file_content import made_of, read_yaml
 from hyrt_perfmodel.nearest_name import nearest_name
 
@@ -38,6 +38,12 @@ class Network:
     uneven_part: Positive = 1.0
     """The part of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
     links end early, and the others do not get faster."""
+    message_core_s: NotNegative = 0.0
+    """Seconds of a core that a rank spends on a message that it sends and one that it gets."""
+    gb_core_s: NotNegative = 0.0
+    """Seconds of a core that a rank spends on sending 1e9 bytes, and on getting as many."""
+    machines: Index = 0
+    """On how many machines the ranks are, whose cores they share; 0 where each has one of its own."""
     source: str = "assumed"
     """Where the numbers are from."""
 
@@ -51,6 +57,14 @@ class Network:
     def uneven_s(self, num_bytes: float, messages: int) -> float:
         """What an exchange of blocks of different sizes takes, of so many bytes on the busiest link."""
         return self.seconds(num_bytes / self.uneven_part, messages)
+
+    def core_s(self, num_bytes: float, messages: int = 1) -> float:
+        """Seconds of a core that a rank spends on so many messages, and on as many that it gets."""
+        return messages * self.message_core_s + num_bytes * self.gb_core_s / 1e9
+
+    def ranks_of_machine(self, ranks: int) -> int:
+        """How many of the ranks share the cores of a machine, at most."""
+        return -(-ranks // self.machines) if self.machines else 1
 
 
 def _ethernet(name: str, gbit_s: float, latency_s: float) -> Network:
@@ -82,7 +96,8 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
                 name="loopback",
                 latency_s=2e-5,
                 gb_s=2.0,
-                source="assumed: sockets between processes of one machine",
+                machines=1,
+                source="assumed: sockets between processes of one machine, which share its cores",
             ),
         )
     }

@@ -246,7 +246,8 @@ def test_a_product_is_as_long_as_at_the_rank_that_ends_last() -> None:
         compute += max(ranks)[0] - max(ranks)[1]
     assert found.products_s == pytest.approx(travel)
     assert found.compute_s == pytest.approx(compute + 0.4 / 4)
-    assert found.gradients_s == pytest.approx(6 * 0.001 + 1.5 * 4_000 / 1e6)
+    # And 16 numbers, the loss and counts, before them.
+    assert found.gradients_s == pytest.approx(12 * 0.001 + 1.5 * (4_000 + 128) / 1e6)
     assert found.epoch_s == pytest.approx(found.products_s + found.compute_s + found.gradients_s)
     assert found.epoch_bytes == FOUR.needed.sum() * 160 + 4 * 1.5 * 4_000
     assert found.most_bytes == 90 * 160
@@ -268,7 +269,8 @@ def test_a_grid_sends_less_in_a_column_and_adds_partial_sums_up() -> None:
 
 def test_broadcasts_send_every_row_along_trees() -> None:
     found = algorithm_epoch("1d-oblivious", FOUR, 4, GRAPH, QUIET)
-    each = [2 * (0.001 + 100 * width * 4 / 1e6) for width in (16, 8, 16)]
+    # Two levels; sums that go back take a message from each of the four to the next, and one to the end.
+    each = [rounds * 0.001 + 2 * 100 * width * 4 / 1e6 for width, rounds in ((16, 2), (8, 2), (16, 4))]
     assert found.products_s == pytest.approx(sum(4 * seconds for seconds in each) / 1.5)
     assert found.epoch_bytes == 4 * 3 * 100 * 160 + 4 * 1.5 * 4_000
     # Where own blocks do not take longer than all that travels:
@@ -282,3 +284,68 @@ def test_ranks_that_the_blocks_do_not_divide_are_refused() -> None:
     for algorithm, ranks in (("1d", 8), ("1.5d", 6)):
         with pytest.raises(ValueError, match=f"{ranks} ranks cannot have 4 blocks"):
             algorithm_epoch(algorithm, FOUR, ranks, GRAPH, QUIET)
+
+
+# Two blocks of 100 rows that need 50 of each other; 60 of 100 edges are from own rows. A row of 25 columns
+# has 100 bytes, so 5 kB travel: 6 ms. An edge takes 10 us with both cores, and all else 10 ms.
+TWO = blocks([100, 100], [[0, 50], [50, 0]], [[60, 40], [40, 60]])
+PRODUCT = FullGraphWork(
+    forward=(25,),
+    back=(),
+    adds_up=True,
+    edges_s=0.002,
+    rows_s=0.01,
+    rank_s=0.003,
+    cores=2,
+    chunk_rows=100,
+    most_waves=4,
+    gradient_bytes=0.0,
+    matrix_bytes=0.0,
+    feature_bytes=0.0,
+    graph_bytes=0.0,
+)
+# 2 ms of a core for a message, and 2 ms for 5 kB.
+BUSY = Network(name="busy", latency_s=0.001, gb_s=0.001, message_core_s=0.002, gb_core_s=400.0)
+
+
+def test_ranks_with_cores_of_their_own_hide_what_they_multiply() -> None:
+    found = algorithm_epoch("1d", TWO, 2, PRODUCT, BUSY)
+    assert found.products_s == pytest.approx(0.006)
+    # The other 40 edges; 5 ms of rows in one chunk, which one of two cores computes; and the rank's own 3 ms.
+    assert found.compute_s == pytest.approx(0.0004 + 2 * 0.005 + 0.003)
+    # Two messages each, for 128 bytes and for no gradients.
+    assert found.gradients_s == pytest.approx(0.004 + 128e-6)
+
+
+def test_ranks_that_share_cores_compute_one_after_the_other() -> None:
+    shared = replace(BUSY, machines=1)
+    found = algorithm_epoch("1d", TWO, 2, PRODUCT, shared)
+    # 0.6 ms of own edges and 2 ms of both cores for what travels, twice, are less than the 6 ms of the link.
+    assert found.products_s == pytest.approx(0.006)
+    assert found.compute_s == pytest.approx(2 * 0.0004 + 0.01 + 0.003)
+    # With messages that cost twice as much they are more, and that cannot be hidden.
+    costly = algorithm_epoch("1d", TWO, 2, PRODUCT, replace(shared, message_core_s=0.004))
+    assert costly.compute_s == pytest.approx(2 * (0.0006 + 0.003) - 0.006 + 2 * 0.0004 + 0.01 + 0.003)
+    # On one core, each also waits for what the other one does for itself.
+    one = algorithm_epoch("1d", TWO, 2, replace(PRODUCT, cores=1), shared)
+    assert one.compute_s == pytest.approx(2 * (0.0006 + 0.004) - 0.006 + 2 * 0.0004 + 0.01 + 2 * 0.003)
+    # As said by whoever has started the ranks, for a network that does not say it.
+    assert algorithm_epoch("1d", TWO, 2, PRODUCT, BUSY, ranks_of_machine=2) == found
+
+
+def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
+    calm = replace(GRAPH, edges_s=0.0, rows_s=0.0, back=(), forward=(16,))
+    one, three, many = (
+        algorithm_epoch("1d", FOUR, 4, replace(calm, most_waves=waves), QUIET).products_s
+        for waves in (1, 3, 9)
+    )
+    # Four ranks have three others, so three exchanges at most, with a message to each rank.
+    assert three - one == pytest.approx(6 * 0.001)
+    assert many == three
+
+
+def test_a_network_says_how_many_ranks_share_a_machine() -> None:
+    assert [replace(BUSY, machines=2).ranks_of_machine(ranks) for ranks in (1, 2, 5)] == [1, 1, 3]
+    assert BUSY.ranks_of_machine(64) == 1
+    assert find_network("loopback").ranks_of_machine(8) == 8
+    assert BUSY.core_s(5_000, 3) == pytest.approx(3 * 0.002 + 0.002)

@@ -16,8 +16,21 @@ LATENCY_S, RATE, PART = 4e-4, 1.2e8, 0.8
 SIZES = [64 * 4**i for i in range(10)]
 
 
+# 30 us of a core a message, and 0.5 s for 1e9 bytes.
+MESSAGE_S, GB_S = 3e-5, 0.5
+
+
 def travels(operation: str, messages: int, rate: float) -> list[TimedTravel]:
-    return [TimedTravel(operation, messages, size, messages * LATENCY_S + size / rate) for size in SIZES]
+    return [
+        TimedTravel(
+            operation,
+            messages,
+            size,
+            messages * LATENCY_S + size / rate,
+            messages * MESSAGE_S + size * GB_S / 1e9,
+        )
+        for size in SIZES
+    ]
 
 
 def test_known_terms_are_found_again() -> None:
@@ -26,7 +39,10 @@ def test_known_terms_are_found_again() -> None:
     # Neither sizes between nor one small operation that others have disturbed change them.
     all_reduces[5] = TimedTravel("all-reduces", 6, SIZES[5], 1.0)
     exchanges[1] = TimedTravel("exchanges", 3, SIZES[1], 1.0)
-    found = fit_network(all_reduces, exchanges, name="n", source="s")
+    found = fit_network(all_reduces, exchanges, name="n", source="s", machines=2)
+    assert found.network.message_core_s == pytest.approx(MESSAGE_S, rel=0.01)
+    assert found.network.gb_core_s == pytest.approx(GB_S, rel=0.01)
+    assert found.network.ranks_of_machine(8) == 4
     assert found.network.latency_s == pytest.approx(LATENCY_S, rel=0.01)
     assert found.network.gb_s == pytest.approx(RATE / 1e9, rel=0.01)
     assert found.network.uneven_part == pytest.approx(PART, rel=0.01)
@@ -52,7 +68,11 @@ def test_times_that_do_not_grow_give_no_bandwidth() -> None:
 
 def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     found = fit_network(
-        travels("all-reduces", 6, RATE), travels("exchanges", 3, RATE), name="lan", source="measured"
+        travels("all-reduces", 6, RATE),
+        travels("exchanges", 3, RATE),
+        name="lan",
+        source="measured",
+        machines=1,
     )
     file = tmp_path / "lan.yaml"
     file.write_text(network_text(found.network), encoding="utf-8")
@@ -61,6 +81,7 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
     short = find_network(str(file))
     assert (short.name, short.latency_s, short.gb_s, short.uneven_part) == ("lan", 1e-5, 2, 1)
+    assert (short.message_core_s, short.gb_core_s, short.ranks_of_machine(4)) == (0, 0, 1)
 
 
 words = st.text("0123456789-+._eExbn: ", min_size=1, max_size=8) | st.text(
@@ -85,6 +106,8 @@ def test_any_network_comes_back(name: str, source: str, latency_s: float, gb_s: 
         ("gb_s: 2\n", "the key 'latency_s' is missing"),
         ("latency_s: 1.0e-5\ngb_s: 0\n", "gb_s is 0.0: give a number above 0"),
         ("latency_s: -1\ngb_s: 2\n", "latency_s is -1.0: give a number of at least 0"),
+        ("latency_s: 0\ngb_s: 2\nmachines: 1.5\n", "machines is 1.5: give a whole number"),
+        ("latency_s: 0\ngb_s: 2\nmessage_core_s: -1\n", "message_core_s is -1.0: give a number of at least"),
         ("latency: 1.0e-5\ngb_s: 2\n", "unknown key 'latency': did you mean 'latency_s'"),
         ("latency_s: fast\ngb_s: 2\n", "latency_s is 'fast': give a number"),
     ],

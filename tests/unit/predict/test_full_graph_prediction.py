@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch, fastest
 from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.platforms.platform import Host, Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
 from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config, build_config
@@ -67,6 +69,34 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
     assert json.loads(json.dumps(found.to_json()))["fastest"]["ranks"] == 4
 
 
+def test_what_a_rank_does_for_itself_does_not_get_less_with_its_rows(parts: Path) -> None:
+    # A pass over a chunk takes two cores 1 ms, and all else but 10 ns for a row along an edge takes no time.
+    read = ReadCost(kind="sum", back=False, matrix_bytes=1e6, row_s=1e-8, gb_s=1e9)
+    rates = WholeGraphRates(
+        threads=2, reads=(read,), mask_s=0.0, call_s=1e-3, macs_per_s=1e30, values_per_s=1e30
+    )
+    host = Host(memory_gb_s=10.0, macs_per_s=1e10, cores=2, whole_graph=rates)
+    machine = Platform(name="two cores", host=host, accelerators=(), source="made up")
+    config, graph = settings(parts), open_graph(str(parts))
+    training = configured_workload(config)
+    work = full_graph_work(config, graph, machine, training)
+    # Two layers forward, the last one with its loss and gradients, and two layers back: rows are kept.
+    calls = 2 * 1 + 3 + 2 * 2
+    alone = predict(machine, training).stages.synchronize_s
+    assert work.rank_s == pytest.approx(alone + calls * 2 * 1e-3)
+    assert work.rows_s == pytest.approx(0.0, abs=1e-9)
+    # What the first layer gathers is kept, so four gatherings read edges; those of the last one lead to
+    # targets, and each row reads its own, too.
+    targets = graph.split("train")
+    of_targets = int(graph.topology.in_degrees[targets].sum()) + len(targets)
+    whole = graph.num_edges + graph.num_vertices
+    assert 2 * whole + of_targets < work.edges_s / 1e-8 <= 4 * whole
+    assert (work.cores, work.most_waves) == (2, 4)
+    one = full_graph_work(config, graph, machine, training, threads=1)
+    assert one.edges_s == pytest.approx(2 * work.edges_s)
+    assert one.rank_s == pytest.approx(work.rank_s)
+
+
 def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
     config = settings(parts)
     said: list[str] = []
@@ -83,7 +113,7 @@ def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
     graph = open_graph("synthetic:tiny")
     homes = np.load(parts / "graph" / "home.npy")
     volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, 4)
-    one = full_graph_work(config, graph, H200, predict(H200, configured_workload(config)))
+    one = full_graph_work(config, graph, H200, configured_workload(config))
     [replicated] = [each for each in found.algorithms if each.name == "1.5d, c = 2"]
     assert replicated == algorithm_epoch("1.5d", volumes, 8, one, network)
     attention = settings("synthetic:tiny", kind="gat")

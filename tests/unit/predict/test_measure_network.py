@@ -18,14 +18,18 @@ from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError
 from hyrt.predict.calibrate import network
 
-# 4 ms a message, 4 MB/s, and 70 % of that in exchanges.
+# 4 ms a message, 4 MB/s, and 70 % of that in exchanges; 1 ms of a core a message, and 40 s for 1e9 bytes.
 LATENCY_S, RATE, PART = 4e-3, 4e6, 0.7
+MESSAGE_S, BYTE_S = 1e-3, 4e-8
 
 
 class RankClock(threading.local):
     """A clock for each rank, which runs only while something travels."""
 
-    now_s = 0.0
+    now_s = spent_s = 0.0
+
+    def process_time(self) -> float:
+        return self.spent_s
 
     def perf_counter(self) -> float:
         return self.now_s
@@ -42,6 +46,7 @@ class TimedGroup:
         self.group.add(tensor, purpose)
         moved = 2 * (self.size - 1) / self.size * tensor.nbytes
         self._clock.now_s += 2 * (self.size - 1) * LATENCY_S + moved / RATE
+        self._clock.spent_s += 2 * (self.size - 1) * MESSAGE_S + moved * BYTE_S
 
     def exchange(
         self,
@@ -54,6 +59,7 @@ class TimedGroup:
         self.group.exchange(given, given_counts, taken, taken_counts, purpose)
         moved = max(given.nbytes, taken.nbytes)
         self._clock.now_s += (self.size - 1) * LATENCY_S + moved / (PART * RATE)
+        self._clock.spent_s += (self.size - 1) * MESSAGE_S + (given.nbytes + taken.nbytes) / 2 * BYTE_S
 
 
 def test_known_times_give_their_latency_and_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +81,9 @@ def test_known_times_give_their_latency_and_bandwidth(monkeypatch: pytest.Monkey
     assert found[0].network.latency_s == pytest.approx(LATENCY_S, rel=0.02)
     assert found[0].network.gb_s == pytest.approx(RATE / 1e9, rel=0.01)
     assert found[0].network.uneven_part == pytest.approx(PART, rel=0.01)
+    assert found[0].network.message_core_s == pytest.approx(MESSAGE_S, rel=0.02)
+    assert found[0].network.gb_core_s == pytest.approx(1e9 * BYTE_S, rel=0.02)
+    assert found[0].network.machines == 1
     assert found[0].errors.keys() == {"all-reduces", "exchanges", "uneven exchanges"}
     assert max(found[0].errors.values()) < 0.02
 
