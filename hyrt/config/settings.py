@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from hyrt_perfmodel.chunks.dealt_columns import MOST_PARTS
 from hyrt_perfmodel.communication.network import FILES, find_network
 from pydantic import (
     BeforeValidator,
@@ -328,7 +329,7 @@ class FullGraphConfig(Section):
     device_memory: Bytes | None = None
     """For `--full-graph`, how much of its memory a device that trains in chunks (`opencl`, `cuda`, `cpu`) may
     use. `null` lets it use all its memory; then a graph that fits is not cut."""
-    chunks: Index = 0
+    chunks: Annotated[int, Field(ge=0, le=MOST_PARTS), NoTruth] = 0
     """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
     into; edges are cut into P x P chunks. 0 takes the smallest number with which a step fits into the
     device's memory. On several ranks, each rank cuts its own vertices into P intervals."""

@@ -70,7 +70,9 @@ class RowStage:
             modules += [each[self.index] for each in (model.norms, model.shortcuts) if self.index < len(each)]
         if self.after is not None and self.after.scatter is not None:
             modules.append(model.layers[self.index + 1])
-        return [p for module in modules for p in module.parameters() if p.requires_grad]
+        each = (p for module in modules for p in module.parameters() if p.requires_grad)
+        # Layers may share some, and torch gives all of a gradient as often as it is asked for.
+        return list({id(parameter): parameter for parameter in each}.values())
 
     def __call__(
         self,

@@ -17,7 +17,13 @@ from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.fullgraph.chunks.filter_limits import measured_limit
 from hyrt.fullgraph.chunks.row_chain import chains
 from hyrt.fullgraph.chunks.together import Together
-from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, asked_too_few, least_grid
+from hyrt.fullgraph.grid.least_grid import (
+    ChunkGrid,
+    ChunkSizes,
+    asked_too_few,
+    least_grid,
+    most_intervals,
+)
 from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
@@ -176,7 +182,7 @@ class ChunkRuns:
             except DeviceOutOfMemory as error:
                 self.release()
                 kept = None
-                if self._options.num or grid.vertices.num == grid.vertices.num_rows:
+                if self._options.num or grid.vertices.num == most_intervals(grid.vertices.num_rows):
                     raise
                 self._least = 2 * grid.vertices.num
                 if begun and batch.whole.is_shared:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hyrt_perfmodel.chunks.dealt_columns import MOST_PARTS
 from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, count_chunks
 from hyrt.fullgraph.grid.intervals import Cut, Intervals, JoinedIntervals
+from hyrt.fullgraph.grid.least_number import NoneFits, least_number
 from hyrt.graph.topology import Topology
 from hyrt.quantities import size
 
@@ -111,6 +113,9 @@ def least_grid(
 ) -> ChunkGrid:
     """Cut a graph into as few intervals as fit (NeuGraph, section 3.1).
 
+    Where that takes many, it is a number that fits while one less does not: a few less still may, if their
+    borders happen to lie better.
+
     Parameters
     ----------
     topology, targets, hidden, remote
@@ -127,7 +132,7 @@ def least_grid(
     Raises
     ------
     DeviceOutOfMemory
-        If chunks of single vertices take more.
+        If chunks of single vertices take more, or as many chunks as there may be.
     """
     num_vertices = topology.num_vertices - sum(remote)
     # In-degrees may count edges that other processes have.
@@ -144,17 +149,29 @@ def least_grid(
         short = -(-len(targets) // of_targets)
         return needs(ChunkSizes(vertices=longest, targets=short, edges=edges, edge_rows=rows))
 
-    low, high = max(1, min(first, num_vertices)), num_vertices
-    if bound(high) > budget_bytes:
-        raise exhausted(bound(high), budget_bytes, device)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(middle) <= budget_bytes else (middle + 1, high)
-    for num in range(low, num_vertices + 1):
-        grid = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
-        if needs(grid.sizes) <= budget_bytes:
-            return grid
-    raise exhausted(needs(grid.sizes), budget_bytes, device)
+    grid: ChunkGrid | None = None
+
+    def taken(num: int) -> int:
+        """What a grid takes; the last one that fits is kept."""
+        nonlocal grid
+        made = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
+        needed = needs(made.sizes)
+        if needed <= budget_bytes:
+            grid = made
+        return needed
+
+    most = most_intervals(num_vertices)
+    try:
+        least_number(bound, taken, budget_bytes, first=first, most=most)
+    except NoneFits as none:
+        raise exhausted(none.needed, budget_bytes, device, None if most == num_vertices else most) from None
+    assert grid is not None
+    return grid
+
+
+def most_intervals(rows: int) -> int:
+    """Into how many intervals rows are cut at the most."""
+    return min(rows, MOST_PARTS)
 
 
 def asked_too_few(device: str, num: int, needed: int, free: int) -> DeviceOutOfMemory:
@@ -165,9 +182,15 @@ def asked_too_few(device: str, num: int, needed: int, free: int) -> DeviceOutOfM
     )
 
 
-def exhausted(needed: int, budget: int, device: str = "a device") -> DeviceOutOfMemory:
-    """The error where no chunks fit; sizes are in bytes."""
+def exhausted(
+    needed: int, budget: int, device: str = "a device", intervals: int | None = None
+) -> DeviceOutOfMemory:
+    """The error where no chunks fit; sizes are in bytes.
+
+    `intervals` is into how many the vertices were cut at the most, where that is not one for each.
+    """
+    chunks = "chunks of single vertices" if intervals is None else f"{intervals:,} x {intervals:,} chunks"
     return DeviceOutOfMemory(
-        f"even chunks of single vertices take {size(needed)} of {device}, which has {size(budget)} for them",
+        f"even {chunks} take {size(needed)} of {device}, which has {size(budget)} for them",
         remedy="raise fullgraph.device_memory, or lower model.hidden",
     )

@@ -255,7 +255,7 @@ class ChunkedLoops:
         else:
             num = self._least
             for each, room in zip(runs, self._rooms, strict=True):
-                num = least_cut(run.loop_edges, each.needs, room.free_bytes(), num)
+                num = least_cut(run.loop_edges, each.needs, room.free_bytes(), num, room.name)
             if num > self._least:
                 self._grow(num)
         self.num = num

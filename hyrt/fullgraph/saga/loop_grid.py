@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, EdgeChunks, count_chunks
 from hyrt.fullgraph.grid.intervals import Intervals
-from hyrt.fullgraph.grid.least_grid import exhausted
+from hyrt.fullgraph.grid.least_grid import exhausted, most_intervals
+from hyrt.fullgraph.grid.least_number import NoneFits, least_number
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.nn.fused.edges import Edges
 
@@ -104,7 +105,9 @@ class LoopEdges:
         return order if self.numbers is None else self.numbers[order]
 
 
-def least_cut(edges: LoopEdges, needs: Callable[[LoopGridSizes], int], free_bytes: int, first: int) -> int:
+def least_cut(
+    edges: LoopEdges, needs: Callable[[LoopGridSizes], int], free_bytes: int, first: int, device: str
+) -> int:
     """Into how many intervals the longer end is cut at the least, so that chunks fit.
 
     Parameters
@@ -117,30 +120,28 @@ def least_cut(edges: LoopEdges, needs: Callable[[LoopGridSizes], int], free_byte
         The most that it may take.
     first
         The least number to try.
+    device
+        Its name, for messages.
 
     Raises
     ------
     DeviceOutOfMemory
-        If chunks of single rows take more.
+        If chunks of single rows take more, or as many chunks as there may be.
     """
-    most = max(edges.num_near, edges.num_far)
+    rows = max(edges.num_near, edges.num_far)
+    most = most_intervals(rows)
 
     def bound(num: int) -> int:
         """What any such grid takes at least: as if all chunks were equal."""
         near, far = edges.cuts(num)
         return needs(LoopGridSizes(near.longest, far.longest, -(-edges.num_edges // (near.num * far.num))))
 
-    low, high = min(max(1, first), most), most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(middle) <= free_bytes else (middle + 1, high)
-    while True:
-        needed = needs_of(edges, needs, low)
-        if needed <= free_bytes:
-            return low
-        if low == most:
-            raise exhausted(needed, free_bytes)
-        low = min(most, low + max(1, low // 8))
+    try:
+        return least_number(
+            bound, lambda num: needs_of(edges, needs, num), free_bytes, first=first, most=most
+        )
+    except NoneFits as none:
+        raise exhausted(none.needed, free_bytes, device, None if most == rows else most) from None
 
 
 def needs_of(edges: LoopEdges, needs: Callable[[LoopGridSizes], int], num: int) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks
 from hyrt.fullgraph.grid.intervals import Cut, Intervals
+from hyrt.fullgraph.grid.least_grid import most_intervals
 from hyrt.fullgraph.grid.visits import Order, visits
 from hyrt.fullgraph.saga.loop_grid import LoopEdges, LoopGridSizes
 from hyrt.fullgraph.saga.loop_room import Held, LoopRoom
@@ -112,8 +113,8 @@ class LoopRun:
 
     @property
     def most_intervals(self) -> int:
-        """As many as there are rows of the longer end."""
-        return max(self.num_near, self.num_far)
+        """As many as there are rows of the longer end, if there may be so many."""
+        return most_intervals(max(self.num_near, self.num_far))
 
     @property
     def is_plain(self) -> bool:

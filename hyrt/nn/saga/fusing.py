@@ -45,6 +45,12 @@ def _keeps_all(index: Any) -> bool:
     return all(one is None or one is ... or one == slice(None) for one in each)
 
 
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise NotElementWise(f"a constant is {number}: give a large number instead, such as -1e9")
+    return number
+
+
 class FormReader:
     """Rewrites operations as a form.
 
@@ -147,11 +153,11 @@ class FormReader:
         """An argument of an operation as a value."""
         b = self._builder
         if isinstance(argument, bool | int | float):
-            return b.constant(float(argument), kind)
+            return b.constant(_finite(float(argument)), kind)
         if not isinstance(argument, Node):
             raise NotElementWise(f"an argument is {argument!r}")
         if argument in self._constants:
-            return b.constant(self._constants[argument], kind)
+            return b.constant(_finite(self._constants[argument]), kind)
         if argument not in self._values:
             self._values[argument] = self._operand(argument)
         value = self._values[argument]
@@ -196,10 +202,7 @@ class FormReader:
         if name in ("sum", "mean"):
             return self._summed(node, name)
         if name == "where":
-            condition, *choice = args
-            test = self._condition(condition)
-            at, *values = b.alike(test.value, *(self._number(each) for each in choice))
-            return b.where_positive(at, *(reversed(values) if test.turned else values))
+            return self._chosen(node)
         if name in ("eq", "ne"):
             return self._is_of_type(args, turned=name == "ne")
         if name in _COMPARED:
@@ -217,6 +220,19 @@ class FormReader:
         if not args or not isinstance(args[0], Node):
             return None
         return self._of_one(name, self._number(args[0]), [*args[1:]], kwargs)
+
+    def _chosen(self, node: Node) -> int | None:
+        """One of two values: `torch.where(condition, a, b)`, or `a.where(condition, b)`."""
+        names = ["condition", "input", "other"]
+        if node.op == "call_method":
+            names = ["input", "condition", "other"]
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        if sorted(given) != sorted(names):
+            return None
+        test = self._condition(given["condition"])
+        values = [self._number(given[each]) for each in ("input", "other")]
+        at, *choice = self._builder.alike(test.value, *values)
+        return self._builder.where_positive(at, *(reversed(choice) if test.turned else choice))
 
     def _is_of_type(self, args: Sequence[Any], *, turned: bool) -> Condition | None:
         """Whether an edge's type is a number. Other values may be no number (nan), which equals nothing."""
@@ -264,7 +280,10 @@ class FormReader:
             return b.where_positive(value, value, constant(0))
 
         def size(value: int) -> int:
-            return b.where_positive(value, value, b.negative(value))
+            # Torch's gradient of zero is zero, and rows of both ends are often equal.
+            minus = b.negative(value)
+            both = b.add(b.where_positive(value, value, minus), b.where_positive(minus, minus, value))
+            return b.multiply(constant(0.5), both)
 
         match name:
             case "neg" | "negative":
@@ -284,17 +303,19 @@ class FormReader:
             case "leaky_relu":
                 return b.where_positive(a, a, b.multiply(constant(given(0, "negative_slope", 0.01)), a))
             case "elu":
-                # The exponential of the positive part is not taken: it may be infinite.
-                power = b.function("exp", b.negative(positive_part(b.negative(a))))
+                # The exponential of the positive part is not taken: it may be infinite. Of zero, torch's
+                # gradient is alpha.
+                power = b.function("exp", b.where_positive(a, constant(0), a))
                 below = b.multiply(constant(given(0, "alpha", 1.0)), b.subtract(power, constant(1)))
                 return b.where_positive(a, a, below)
             case "silu":
                 return b.multiply(a, b.function("sigmoid", a))
             case "softplus":
-                if given(0, "beta", 1.0) != 1:
+                # Above the threshold it is the value itself, which differs where the threshold is low.
+                if given(0, "beta", 1.0) != 1 or given(1, "threshold", 20.0) < 20:
                     return None
                 return self._softplus(a)
-            case "logsigmoid":
+            case "logsigmoid" | "log_sigmoid":
                 return b.negative(self._softplus(b.negative(a)))
             case _:
                 return None
@@ -320,9 +341,12 @@ class FormReader:
             limit = limits.get(word)
             if limit is not None:
                 end, a = b.alike(self._number(limit), a)
-                # At the limit torch lets the gradient pass.
-                beyond = b.subtract(end, a) if word == "min" else b.subtract(a, end)
-                a = b.where_positive(beyond, end, a)
+                inside, beyond = b.subtract(a, end), b.subtract(end, a)
+                if word == "max":
+                    inside, beyond = beyond, inside
+                # At the limit torch lets the gradient pass, but not in its activations.
+                is_activation = name in ("hardtanh", "relu6")
+                a = b.where_positive(inside, a, end) if is_activation else b.where_positive(beyond, end, a)
         return a
 
     def _power(self, node: Node) -> int | None:

@@ -49,11 +49,13 @@ class SagaSum:
         names = self.program.edge_parameters
         if not names:
             return []
-        return [
-            each
-            for name, each in self.layer.named_parameters()
+        # A parameter may have several names, of which edges read any.
+        read = {
+            id(each): each
+            for name, each in self.layer.named_parameters(remove_duplicate=False)
             if each.requires_grad and any(name == n or name.startswith(f"{n}.") for n in names)
-        ]
+        }
+        return list(read.values())
 
     @property
     def ends(self) -> list[str]:

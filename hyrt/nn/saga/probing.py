@@ -29,7 +29,8 @@ _COUNTED = ("view", "reshape", "expand", "unflatten", "view_as")
 def probe(layer: nn.Module, graph: Graph, arguments: Mapping[str, tuple[int, ...]], label: str) -> Shapes:
     """Do the operations of a method on some rows, and on some more.
 
-    Numbers that the method reads of shapes become constants of its operations.
+    Numbers that the method reads of shapes become constants of its operations. The dtype of each result is
+    kept with its operation.
 
     Parameters
     ----------
@@ -64,6 +65,7 @@ def probe(layer: nn.Module, graph: Graph, arguments: Mapping[str, tuple[int, ...
             from_rows.add(node)
         if not isinstance(a, torch.Tensor):
             continue
+        node.meta["dtype"] = a.dtype
         if node not in from_rows:
             shapes[node] = tuple(a.shape)
             continue

@@ -145,7 +145,9 @@ class EdgeProgram:
             The value of each of `given` for these edges.
         """
         _, nodes = self._of_ends["shared", False]
-        found = compute(layer, [*nodes, *self.on_edge], given)
+        found = compute(
+            layer, [*nodes, *self.on_edge], {node: _as_it_was(node, each) for node, each in given.items()}
+        )
         return tuple(found[each] for each in results(self.graph))
 
     @cached_property
@@ -184,6 +186,12 @@ class EdgeProgram:
 
 def _nothing() -> None:
     return None
+
+
+def _as_it_was(node: Node, value: torch.Tensor) -> torch.Tensor:
+    """What a vertex or an edge gives, as it is computed: in matrices, comparisons are numbers, too."""
+    dtype = node.meta.get("dtype")
+    return value if dtype is None or dtype.is_floating_point else value.to(dtype)
 
 
 def _as_matrix(
@@ -345,20 +353,17 @@ def _check_results(label: str, accumulate: str, returned: Sequence[Node], shapes
             f"{label} returned {len(returned)} values: accumulate={accumulate!r} takes "
             + ("a pair, the score of an edge and its message" if wanted == 2 else "one value, the message")
         )
-    for node in returned:
-        if not 1 <= len(shapes.get(node, ())) <= 2:
-            raise UnsupportedModel(
-                f"{label}: {where(node)} gives values of shape {list(shapes.get(node, ()))} for an edge: "
-                "give [width], or [heads, width]"
-            )
+    message = shapes.get(returned[-1], ())
+    if not 1 <= len(message) <= 2:
+        raise UnsupportedModel(
+            f"{label}: {where(returned[-1])} gives values of shape {list(message)} for an edge: "
+            "give [width], or [heads, width]"
+        )
     if accumulate == "attention":
-        score, message = (shapes[node] for node in returned)
-        heads = message[0] if len(message) == 2 else 1
-        if score not in ((heads,), (heads, 1)):
-            raise UnsupportedModel(
-                f"{label} returned scores of shape {list(score)} for messages of shape {list(message)}: give "
-                f"one score for each head, [{heads}]"
-            )
+        score, heads = shapes.get(returned[0]), message[0] if len(message) == 2 else 1
+        if score not in ((heads,), (heads, 1), *([()] if heads == 1 else [])):
+            given = f"scores of shape {list(score or ())} for messages of shape {list(message)}"
+            raise UnsupportedModel(f"{label} returned {given}: give one score for each head, [{heads}]")
 
 
 def _ends(graph: Graph) -> dict[Node, frozenset[str]]:

@@ -36,6 +36,13 @@ _IN_PLACE = {
     operator.isub: operator.sub,
     operator.imul: operator.mul,
     operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.imatmul: operator.matmul,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
 }
 _OPENED = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.LogSigmoid, nn.Hardtanh,
@@ -198,8 +205,9 @@ def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Grap
         if str(error).startswith("edge."):
             raise UnsupportedModel(f"{label}: {line}: {error}") from None
         raise UnsupportedModel(
-            f"{label}: {line} branches on a value of the edges, but the method is read once, before there "
-            "are any values: use torch.where, or branch on a setting of the layer"
+            f"{label}: {line} branches on a value or on its shape, or takes it apart, but the method is read "
+            "once, before there are any values: use torch.where, or branch on a setting of the layer, such "
+            "as self.in_features"
         ) from error
     except Exception as error:
         line = _raiser(error.__traceback__)

@@ -87,9 +87,13 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
     rows = np.full(parts, degrees.num_vertices / parts)
     per_interval = degrees.counts / parts
 
+    # There are two at the most, for all P x P chunks.
+    shares, number = np.unique(share, return_inverse=True)
+
     def touched(of: Floats) -> Floats:
-        missed = (1 - share)[None] ** of[:, None, None]
-        return np.asarray(np.einsum("c,cij->ij", per_interval, 1 - missed))
+        missed = (1 - shares)[None] ** of[:, None]
+        found: Floats = (per_interval @ (1 - missed))[number].reshape(share.shape)
+        return found
 
     return GridSizes(
         rows=rows,

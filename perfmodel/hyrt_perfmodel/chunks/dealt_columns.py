@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_PARTS = 4096
+"""The largest P: of that many, a table with a number for each of the P x P chunks takes 128 MiB."""
+
 
 def dealt_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
     """Deal columns of chunks out to devices, so that the one that is through last is through early.

@@ -52,6 +52,17 @@ def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
                 assert_equal_steps(replica.step(batch, OBJECTIVE, ALONE), expected)
 
 
+def test_layers_that_share_parts_have_the_sum_of_their_gradients() -> None:
+    """A layer that stands in a model twice, and a product that two layers share."""
+    graph = random_graph(300, features=8, classes=8)
+    first, middle, last = (layer_of("G-GCN", 8, 8) for _ in range(3))
+    last.come = middle.come
+    model = stack(first, middle, middle, last).double()
+    batch = batch_of(graph, 4)
+    step = replica_of(model, graph, batch, 110, 0).step(batch, OBJECTIVE, ALONE)
+    assert_equal_steps(step, by_autograd(model, graph, batch))
+
+
 @pytest.mark.parametrize("name", ["G-GCN", "perceptron"])
 def test_sparse_features_stay_sparse(name: str) -> None:
     graph = random_graph(300, sparse=True, features=8, classes=8, symmetric=False)

@@ -142,6 +142,11 @@ def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
 def test_attention_wants_a_score_for_each_head() -> None:
     with pytest.raises(UnsupportedModel, match="takes a pair, the score of an edge and its message"):
         program_of(lambda layer, edge: edge.src, Weighed)
+    # One head has one number, with a dimension of its own or without.
+    for score in (lambda edge: edge.src.sum(1), lambda edge: edge.src.sum(1, keepdim=True)):
+        program = program_of(lambda layer, edge, score=score: (score(edge), edge.dst + edge.src), Weighed)
+        assert program.fused is not None
+        assert program.message_shape == (4,)
     with pytest.raises(
         UnsupportedModel, match=r"scores of shape \[4\] for messages of shape \[2, 2\].*\[2\]"
     ):
@@ -191,6 +196,12 @@ def test_what_is_not_fused_is_told(on_edge: Any, reason: str, caplog: pytest.Log
         assert program_of(on_edge).fused is None
     (line,) = caplog.messages
     assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_reading.py, line \d+ .*({reason})", line)
+
+
+def test_a_parameter_that_edges_read_may_have_several_names() -> None:
+    layer = Tried(lambda layer, edge: edge.src * edge.dst * layer.other)
+    layer.other = layer.scale
+    assert layer.parts(multiply_first=False).gather.parameters == [layer.scale]
 
 
 def test_settings_of_a_layer_may_choose() -> None:
