@@ -27,7 +27,7 @@ def partition_figures(manifest: PartitionManifest) -> dict[str, Any]:
     return figures
 
 
-def imbalance(amounts: Sequence[int]) -> float:
+def imbalance(amounts: Sequence[float]) -> float:
     """The largest amount over the mean, less 1; 0 where there is nothing."""
     total = sum(amounts)
     return max(amounts) * len(amounts) / total - 1 if total else 0.0

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hyrt.api import load
 from hyrt.cli.commands import app
 from hyrt.errors import DataError
 from hyrt.graph import DenseFeatures, SparseFeatures, open_graph
@@ -24,6 +25,7 @@ from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.normalize import NORMALIZERS
 from hyrt.graph.partition import all_parts, dealt_rows, write_parts
 from hyrt.graph.partition.manifest import read_manifest
+from hyrt.graph.partition.methods.metis_parts import MetisParts
 from hyrt.graph.partition.one_part import open_part
 from hyrt.graph.partition.parted_rows import PartedRows
 from hyrt.graph.partition.write_parts import PartitionJob
@@ -396,6 +398,17 @@ def test_metis_cuts_little(tmp_path):
     loops = arrays["indices"] == np.repeat(np.arange(40), np.diff(arrays["indptr"]))
     assert loops.any()
     written(arrays, tmp_path, 3, "metis")
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_few_training_vertices_are_not_a_part_of_their_own(parts: int) -> None:
+    pytest.importorskip("pymetis")
+    graph = load("synthetic:papers-s,vertices=3000,features=2,train=30")
+    training = np.asarray(graph.masks["train"]).astype(np.bool_)
+    homes = MetisParts().homes(graph.topology, training, parts, seed=0)
+    for amounts in (graph.topology.in_degrees, training):
+        shares = np.bincount(homes, amounts, minlength=parts) / amounts.sum()
+        assert shares.max() < 1.5 / parts
 
 
 def test_parts_have_no_more_vertices_than_they_may(tmp_path):

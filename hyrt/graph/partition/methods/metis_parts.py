@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, build_csr, row_ranges
+from hyrt.graph.partition.figures import imbalance as imbalance_of
 from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.topology import Topology
@@ -27,16 +28,21 @@ _VERTEX_BYTES = 400
 _PIECE = 1 << 22
 # Entries of undirected edges that are built at once.
 _RANGE = 1 << 26
-# Each of the two things that are balanced gives a vertex this weight on average.
+# Edges give a vertex this weight on average.
 _WEIGHT = 1 << 10
 _ITERATIONS = 10
+# What training vertices weigh beside all edges: less, one after the other, where parts come out uneven.
+_TRAINING_SHARES = (1.0, 1 / 4, 1 / 16, 0.0)
+# The most that a part may have of the edges, or of the training vertices, over the mean before that is tried.
+_UNEVEN = 0.5
 
 
 class MetisParts:
     """Cuts few edges, while parts get equal shares of edges and training vertices together.
 
     METIS balances one weight a vertex here: the vertex's share of all in-edges (one more than its degree)
-    plus its share of all training vertices.
+    plus its share of all training vertices. Where training vertices are few, it may find a part of most edges
+    and another of most training vertices, with an equal sum; then they weigh less, and it begins again.
     """
 
     imbalance: float | None = 0.03
@@ -62,14 +68,24 @@ class MetisParts:
         if num_parts == 1:
             return np.zeros(topology.num_vertices, np.int64)
         pointers, neighbors = _undirected(topology)
-        weights = _weights(topology, training)
+        edges: NDArray[np.float64] = topology.in_degrees + np.float64(1)
         allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
         # METIS seeds the C library's generator, which takes 0 for 1, with 32 bits.
         drawn_from = (seed + 1) % 2**31
         options = {"seed": drawn_from, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
-        homes = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
-        return without_empty(homes, weights, num_parts)
+        best, least_uneven = None, float("inf")
+        for share in _TRAINING_SHARES:
+            weights = _weights(edges, training, share)
+            found = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
+            found = without_empty(found, weights, num_parts)
+            uneven = max(_over_the_mean(found, of, num_parts) for of in (edges, training))
+            if uneven < least_uneven:
+                best, least_uneven = found, uneven
+            if least_uneven <= _UNEVEN or not training.any():
+                break
+        assert best is not None
+        return best
 
 
 def without_empty(homes: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
@@ -100,14 +116,20 @@ def without_empty(homes: NDArray[Any], weights: NDArray[Any], num_parts: int) ->
     return homes
 
 
-def _weights(topology: Topology, training: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """[V] what each vertex weighs."""
-    edges = topology.in_degrees + 1.0
+def _weights(
+    edges: NDArray[np.float64], training: NDArray[np.bool_], training_share: float
+) -> NDArray[np.int64]:
+    """[V] what each vertex weighs, with all training vertices `training_share` of what all edges weigh."""
     weights = edges * (_WEIGHT / edges.mean())
     if training.any():
-        weights += training * (_WEIGHT / training.mean())
+        weights += training * (training_share * _WEIGHT / training.mean())
     whole: NDArray[np.int64] = np.maximum(1, np.rint(weights)).astype(np.int64)
     return whole
+
+
+def _over_the_mean(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
+    """By how much the largest part's sum of [V] amounts exceeds the mean part's, as a share of it."""
+    return imbalance_of(np.bincount(homes, amounts, minlength=num_parts).tolist())
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
