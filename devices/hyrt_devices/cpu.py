@@ -10,7 +10,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.device.capabilities import (
     KeepsHostBudget,
     KeepsSteps,
@@ -20,12 +20,14 @@ from hyrt.device.capabilities import (
     SharesLoops,
     TakesObjective,
     TellsGradients,
+    Traceable,
     Watchable,
 )
 from hyrt.device.host_model import HostModel
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import can_take_apart
+from hyrt.fullgraph.saga.host_loops import HostLoops
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import shared_cores, vector_instructions
@@ -39,6 +41,7 @@ from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
 from hyrt_devices.cuda.driver import HostDriver
+from hyrt_devices.cuda.timeline import Timeline
 from hyrt_devices.host_staged import HostStaged
 
 
@@ -65,6 +68,7 @@ class CpuDevice(
     KeepsSteps,
     SharesColumns,
     SharesLoops,
+    Traceable,
     Watchable,
 ):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
@@ -85,6 +89,10 @@ class CpuDevice(
         self._keeper: StepKeeper | None = None
         # Where other devices compute columns of a whole graph, too.
         self._shared: HostRoom | None = None
+        self._loops: HostLoops | None = None
+        self._driver = HostDriver()
+        self._timeline = Timeline(self._driver, None)
+        self._hear: QueueListener | None = None
         self._staged = HostStaged()
 
     @classmethod
@@ -147,6 +155,15 @@ class CpuDevice(
         with self._health.terminal("watch"):
             self._workers.watch = watch
 
+    def trace(self, hear: QueueListener) -> None:
+        """From now on hand over what was copied and computed of chunks of a whole graph, in steps of several
+        devices; `watch` tells of all other work.
+        """
+        with self._health.terminal("trace"):
+            self._hear = hear
+            if self._loops is not None:
+                self._loops.hear = hear
+
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()
         return self._staged.put(batch)
@@ -172,7 +189,7 @@ class CpuDevice(
             described = describe(self._health.loaded(self._model).module, self.info.name)
             self._shared = HostRoom(
                 self.info.name,
-                HostDriver(),
+                self._driver,
                 None,
                 None,
                 described,
@@ -192,14 +209,20 @@ class CpuDevice(
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"):
             parameters = self._health.loaded(self._model).parameters
-            return self._health.loaded(self._shared).gradients(parameters)
+            room = self._health.loaded(self._shared)
+            gradients = room.gradients(parameters)
+            if self._hear is not None:
+                room.times.tell(self._hear, self._timeline)
+            return gradients
 
-    def loop_member(self, model: torch.nn.Module) -> Workers:
+    def loop_member(self, model: torch.nn.Module) -> HostLoops:
         with self._health.terminal("loop_member"):
-            return self._workers
+            self._loops = HostLoops(self.info.name, self._workers)
+            self._loops.hear = self._hear
+            return self._loops
 
     def close(self) -> None:
         self._health.close()
         self._staged.clear()
-        self._model = self._shared = None
+        self._model = self._shared = self._loops = None
         self._workers.close()

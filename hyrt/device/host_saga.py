@@ -13,6 +13,7 @@ from hyrt.device.host_model import HostModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops, LoopMember
+from hyrt.fullgraph.saga.host_loops import HostLoops
 from hyrt.fullgraph.unfinished.step_keeper import Array, KeptStep, StepKeeper, StepPosition
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.loop_runner import loops_run_by
@@ -52,7 +53,7 @@ class HostSaga:
         self._workers = workers
         self._loops = ChunkedLoops(members, options, budget, shares)
         told = {
-            "devices": ["cpu" if isinstance(each, Workers) else each.name for each in members],
+            "devices": ["cpu" if isinstance(each, HostLoops) else each.name for each in members],
             "shares": list(shares),
             "order": options.order,
             "chunks": options.num,

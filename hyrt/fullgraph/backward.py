@@ -17,6 +17,7 @@ from hyrt.fullgraph.row_stage import Masks
 from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, restore_sums
 from hyrt.fullgraph.unfinished.step_keeper import KeptStep
 from hyrt.machine.workers import Workers
+from hyrt.nn.fused.loop_runner import loops_named
 from hyrt.objective import Objective
 from hyrt.objective.objective import added
 from hyrt.objective.on_host import numbers
@@ -184,7 +185,8 @@ def _gather_back(
         out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
     grad = layer.values
     over = GatheringPass(workers, at, masks, accumulate=onto_own)
-    of_parameters = gathering.backward(layer.messages, kept, grad, out, over)
+    with loops_named(f"layer {i + 1} back"):
+        of_parameters = gathering.backward(layer.messages, kept, grad, out, over)
     terms.add(of_parameters)
     for matrix in (grad, *layer.messages, *kept[len(done) :]):
         memory.give(matrix)

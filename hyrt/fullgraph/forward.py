@@ -20,6 +20,7 @@ from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, KeptArrays
 from hyrt.fullgraph.unfinished.step_keeper import KeptStep
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Chunk, Workers, working
+from hyrt.nn.fused.loop_runner import loops_named
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.full.whole_graph import WholeGraph
 
@@ -241,7 +242,8 @@ class Chain:
         mine = not in_place and all(message is not own for message in messages)
         memory = self.memory if keep else None
         over = GatheringPass(workers, at, masks, memory, overwrite=mine)
-        kept = gathering.forward(messages, values, over)
+        with loops_named(f"layer {i + 1}"):
+            kept = gathering.forward(messages, values, over)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if in_place:
             messages = ()
@@ -265,17 +267,18 @@ class Chain:
             width = self.plan.parts[0].gathered_width
             first = self.memory.take((self.num_vertices, width), self.plan.dtype)
             gathering, features = self.gatherings[0], self.features
-            if features.is_mapped:
-                # Some columns at a time, so that memory holds neither the matrix nor a copy of it.
-                some = self.memory.take((self.num_vertices, min(width, COLUMNS)), self.plan.dtype)
-                for at in range(0, width, some.shape[1]):
-                    features.columns(at, some, workers)
-                    part = first[:, at : at + some.shape[1]]
-                    columns = some[:, : part.shape[1]]
-                    gathering.forward((columns,), part, GatheringPass(workers, overwrite=True))
-                self.memory.give(some)
-            else:
-                gathering.forward((features.matrix(),), first, GatheringPass(workers))
+            with loops_named("layer 1"):
+                if features.is_mapped:
+                    # Some columns at a time, so that memory holds neither the matrix nor a copy of it.
+                    some = self.memory.take((self.num_vertices, min(width, COLUMNS)), self.plan.dtype)
+                    for at in range(0, width, some.shape[1]):
+                        features.columns(at, some, workers)
+                        part = first[:, at : at + some.shape[1]]
+                        columns = some[:, : part.shape[1]]
+                        gathering.forward((columns,), part, GatheringPass(workers, overwrite=True))
+                    self.memory.give(some)
+                else:
+                    gathering.forward((features.matrix(),), first, GatheringPass(workers))
             self._first = first
         return self._first
 

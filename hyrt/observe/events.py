@@ -108,7 +108,7 @@ class StepGroup:
     lr: float
     memory_bytes: int
     """Resident memory of the process."""
-    chunks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of each trainer that holds chunks of a whole graph, the figures of `ChunkedStep` of the newest step."""
     cache_hits: Mapping[str, float] = field(default_factory=dict)
     """Of each trainer that keeps feature rows, which part of the rows that it has needed so far those were.

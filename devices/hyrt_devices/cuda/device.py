@@ -58,6 +58,7 @@ from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
 from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
+from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
 from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkSteps, TorchRoom
 from hyrt_devices.cuda.driver import Driver, MpsDriver
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
@@ -248,7 +249,9 @@ class TorchDevice(
                 f"here: see docs/devices.md#{self.kind}. Omit the settings of fullgraph to train on the "
                 "whole graph at once, or train on cpu"
             )
-        return TorchLoopRoom(self.info.name, self._driver, self._loops, self._chunk_bytes)
+        return TorchLoopRoom(
+            *(self.info.name, self._driver, self._compute, self._loops, self._chunk_bytes, self._tell_chunks)
+        )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):
@@ -524,11 +527,7 @@ class TorchDevice(
             raise
         ended = self._driver.mark(self._compute)
         self._driver.wait(ended)
-        if self._timeline is not None and self._hear is not None:
-            ran = [("weights", self._update_begun, self._weights_sent), ("step in chunks", begun, ended)]
-            self._hear("compute", self._timeline.spans(ran))
-            self._update_begun = None
-            self._timeline.follow(ended)
+        self._tell_chunks(self._chunks.room.times)
         return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
 
     def chunk_room(self, in_flight: int) -> TorchRoom:
@@ -538,7 +537,19 @@ class TorchDevice(
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"), self._driver.running(self._compute):
-            return self._health.loaded(self._shared).gradients(self._parameters)
+            room = self._health.loaded(self._shared)
+            gradients = room.gradients(self._parameters)
+            self._tell_chunks(room.times)
+            return gradients
+
+    def _tell_chunks(self, times: ChunkTimes) -> None:
+        """Hand over what was done with chunks, and the weights before that; all of it is over."""
+        if self._timeline is None or self._hear is None:
+            return
+        ran = [("weights", self._update_begun, self._weights_sent)]
+        self._hear("compute", self._timeline.spans(ran))
+        self._update_begun = None
+        times.tell(self._hear, self._timeline)
 
     def _room_of(self, described: ModelDescription, in_flight: int) -> TorchRoom:
         return TorchRoom(

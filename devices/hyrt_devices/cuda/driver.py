@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -19,6 +20,9 @@ class Driver:
     kind, index
         Torch's name of the device.
     """
+
+    reads_in_place = False
+    """Whether operators read arrays of the host where they lie."""
 
     def __init__(self, kind: str, index: int) -> None:
         self.device = torch.device(kind, index)
@@ -91,7 +95,9 @@ class Driver:
 
 
 class HostDriver(Driver):
-    """The CPU: everything happens at once, in the host's memory."""
+    """The CPU: everything happens at once, in the host's memory. A mark is the time, in seconds."""
+
+    reads_in_place = True
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -103,10 +109,16 @@ class HostDriver(Driver):
         return nullcontext()
 
     def mark(self, stream: Any) -> Any:
-        return None
+        return time.perf_counter()
+
+    def order(self, stream: Any, mark: Any) -> None:
+        """Nothing to do: what was called for is over."""
 
     def wait(self, mark: Any) -> None:
         """Nothing is left to be done."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        return float(end - start)
 
     def used_bytes(self) -> int:
         return psutil.Process().memory_info().rss
@@ -131,6 +143,14 @@ class MpsDriver(Driver):
 
     def order(self, stream: Any, mark: Any) -> None:
         """Nothing to do: there is one queue."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        try:
+            return super().seconds(start, end)
+        except RuntimeError as error:
+            if "was not recorded after" not in str(error):
+                raise
+            return 0.0  # Torch tells no time between two marks that were reached at once.
 
     def pinned(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Span, StepResult
 from hyrt.device.capabilities import (
     CachesRows,
     ExplainsAbsence,
@@ -53,7 +53,7 @@ from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
-from hyrt_devices.opencl_host.profiling import Command, span_s, spans
+from hyrt_devices.opencl_host.profiling import span_s, spans
 from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
 from hyrt_devices.opencl_host.warm_up import smallest_batch
@@ -234,6 +234,7 @@ class OpenclDevice(
         return OpenclLoops(
             *(self._programs, self._tuning, self._memory, self._compute),
             errors=lambda: self._memory_errors("propagate"),
+            hear=self._tell,
         )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
@@ -357,7 +358,7 @@ class OpenclDevice(
         finally:
             self._compute.about = ""
         ran = self._chunks.take_commands()
-        self._tell([*updates, *ran])
+        self._tell(spans([*updates, *ran]))
         return StepResult(
             loss_sum=loss_sum,
             counts=counts,
@@ -368,18 +369,14 @@ class OpenclDevice(
         )
 
     def _step_of_loops(self, model: HostSaga, batch: MiniBatch) -> StepResult:
-        updates = self._compute.taken()
         try:
-            result = model.step(batch, self._host_objective or Classification())
+            return model.step(batch, self._host_objective or Classification())
         finally:
             self._compute.about = ""
-        self._tell([*updates, *self._compute.taken()])
-        return result
 
-    def _tell(self, ran: list[Command]) -> None:
+    def _tell(self, told: list[Span]) -> None:
         """Hand over what queues have run: a track for each direction says what bounds it."""
         if self._hear is not None:
-            told = spans(ran)
             for track in ("copy in", "copy out"):
                 self._hear(track, [span for span in told if span[0].startswith(track)])
             self._hear("compute", [span for span in told if not span[0].startswith("copy ")])
@@ -405,7 +402,7 @@ class OpenclDevice(
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"):
             gradients = self._health.loaded(self._replica).read_gradients(self._compute)
-            self._tell(self._health.loaded(self._shared).queues.taken())
+            self._tell(spans(self._health.loaded(self._shared).queues.taken()))
             return [torch.from_numpy(gradient) for gradient in gradients]
 
     def _room_of(self, in_flight: int) -> OpenclRoom:

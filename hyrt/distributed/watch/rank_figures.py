@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -34,6 +34,7 @@ class RankFigures:
         self._counts = counts
         self._times: deque[dict[str, float]] = deque(maxlen=_NEWEST)
         self._memory_bytes = 0
+        self._chunks: Mapping[str, Mapping[str, Any]] = {}
         self.devices: list[str] = []
         """The names of the rank's trainers."""
 
@@ -41,6 +42,7 @@ class RankFigures:
         """Take the times of some steps."""
         self._times.append({"": group.step_s, **group.stage_s})
         self._memory_bytes = max(self._memory_bytes, group.memory_bytes)
+        self._chunks = group.chunks
 
     def record(self) -> dict[str, Any]:
         """Plain values by name: medians of times, bytes by purpose, and where the rank ran."""
@@ -55,6 +57,7 @@ class RankFigures:
             "memory_bytes": self._memory_bytes or None,
             "bytes_sent": self._counts.sent(),
             "bytes_received": self._counts.received(),
+            "chunks": dict(self._chunks),
         }
 
 

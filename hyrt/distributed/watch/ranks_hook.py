@@ -12,7 +12,7 @@ import torch
 from hyrt.device import Device
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.watch.rank_figures import RankFigures, told_by_all, what_bounds
-from hyrt.distributed.watch.steps_of_ranks import joined_steps, steps_record
+from hyrt.distributed.watch.steps_of_ranks import chunks_by_rank, joined_steps, steps_record
 from hyrt.errors import HyrtError, listed
 from hyrt.observe.events import EpochEnded, Event, Notice, StepGroup
 from hyrt.observe.hook import Hook
@@ -101,6 +101,7 @@ class RanksHook(Hook):
         by_rank = [dict(zip(_PURPOSES, each, strict=True)) for each in bytes_sent.tolist()]
         totals = {purpose: sum(each[purpose] for each in by_rank) for purpose in _PURPOSES}
         of_each = told_by_all(group, self._figures.record())
+        _add_chunks(of_each, summary)
         bounded = what_bounds(of_each)
         summary["distributed"] = {
             "ranks": group.size,
@@ -123,6 +124,7 @@ class RanksHook(Hook):
             return
         records = {rank: json.loads(each) for rank, each in left.items()}
         of_each = [records.get(rank) for rank in range(self._ranks.size)]
+        _add_chunks(of_each, summary)
         by_rank = [{} if each is None else each["bytes_sent"] for each in of_each]
         summary["distributed"] = {
             "ranks": self._ranks.size,
@@ -132,3 +134,10 @@ class RanksHook(Hook):
             "bounded_by": what_bounds(of_each),
             "by_rank": of_each,
         }
+
+
+def _add_chunks(of_each: Sequence[dict[str, Any] | None], summary: dict[str, Any]) -> None:
+    """Take what ranks tell of chunks out of their records; the summary has those of all."""
+    chunks = chunks_by_rank([{} if each is None else each.pop("chunks") for each in of_each])
+    if chunks:
+        summary["chunks"] = chunks

@@ -21,6 +21,7 @@ def steps_record(group: StepGroup) -> dict[str, Any]:
         "queue_depth": dict(group.queue_depth),
         "split": dict(group.split),
         "memory_bytes": group.memory_bytes,
+        "chunks": dict(group.chunks),
     }
 
 
@@ -53,10 +54,30 @@ def joined_steps(group: StepGroup, of_each: Sequence[Mapping[str, Any]]) -> Step
         queued=_channels(of_each, "queued"),
         queue_depth=_channels(of_each, "queue_depth"),
         memory_bytes=sum(each["memory_bytes"] for each in of_each),
-        chunks={f"rank 0 {name}": figures for name, figures in group.chunks.items()},
+        chunks=chunks_by_rank([each["chunks"] for each in of_each]),
         num_ranks=len(of_each),
         slowest_rank=slowest,
     )
+
+
+def chunks_by_rank(of_each: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """What the trainers of all ranks tell of chunks, by `rank 1 cpu:0`; so are the devices of each.
+
+    Parameters
+    ----------
+    of_each
+        By trainer, the figures of `hyrt.fullgraph.chunks.chunked_step.ChunkedStep` of each rank.
+    """
+    return {
+        f"rank {rank} {trainer}": {
+            **figures,
+            "by_device": {
+                f"rank {rank} {device}": work for device, work in figures.get("by_device", {}).items()
+            },
+        }
+        for rank, each in enumerate(of_each)
+        for trainer, figures in each.items()
+    }
 
 
 def _by_rank(of_each: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,12 +113,14 @@ class ChunkRuns:
         self._least = least_parts(tuple(shares))
         self._limits: list[float] = []
         self._ready: tuple[ChunkedReplica, Together] | None = None
+        self._step_s = 0.0
 
     def figures(self) -> ChunkedStep:
         """What the last step took."""
         assert self._ready is not None
         (chunked, together), host = self._ready, self._host
         each, readers = [kernels.work() for kernels in together.kernels], chunked.readers
+        names = [room.name for room in self._rooms]
         return ChunkedStep(
             intervals=chunked.grid.vertices.num,
             vertices=chunked.grid.vertices.longest,
@@ -128,11 +132,14 @@ class ChunkRuns:
             compute_s=sum(work.compute_s for work in each),
             hidden_s=sum(work.hidden_s for work in each),
             reads=sum(reader.reads for reader in readers),
+            read_bytes=sum(reader.read_bytes for reader in readers),
             filtered=sum(reader.filtered for reader in readers),
             spared_bytes=sum(reader.spared_bytes for reader in readers),
             handed_bytes=sum(reader.handed_bytes for reader in readers),
             devices=len(readers),
             filter_s=sum(reader.filter_s for reader in readers),
+            step_s=self._step_s,
+            by_device={name: asdict(work) for name, work in zip(names, each, strict=True)},
         )
 
     @property
@@ -178,7 +185,10 @@ class ChunkRuns:
                 if keeper is not None:
                     keeper.begins(plan, kept)
                 progress = StepProgress(len(self._rooms), chunked.num_passes, plan, keeper, kept)
-                return chunked.step(together, batch, objective, progress)
+                started = time.perf_counter()
+                found = chunked.step(together, batch, objective, progress)
+                self._step_s = time.perf_counter() - started
+                return found
             except DeviceOutOfMemory as error:
                 self.release()
                 kept = None

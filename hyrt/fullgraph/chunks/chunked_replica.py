@@ -253,6 +253,7 @@ class ChunkedReplica:
         gathered = progress.matrices[_gathered_name(i)] = self._matrix(cut, self._widths(i)[0])
 
         def done(kernels: ChunkKernels, j: int) -> None:
+            kernels.name(_interval_name(i, "vertices", j, cut))
             if not self._adds_up:
                 kernels.get("accumulated", _part(gathered, cut, j))
             self._compute(kernels, i, "accumulated", j, made)
@@ -271,7 +272,7 @@ class ChunkedReplica:
         """The rows that the first layer makes of what it has gathered in a step before."""
         cut = self.grid.vertices
         for j in columns:
-            kernels.name(f"layer 1, vertices {j + 1} of {cut.num}")
+            kernels.name(_interval_name(0, "vertices", j, cut))
             kernels.put("read", _part(ready, cut, j))
             self._compute(kernels, 0, "read", j, made)
 
@@ -339,6 +340,7 @@ class ChunkedReplica:
 
         def done(kernels: ChunkKernels, q: int) -> None:
             start, stop = cut.range(q)
+            kernels.name(_interval_name(i, "targets", q, cut))
             kernels.compute(i, "accumulated", vertices[start:stop])
             given = None if weights is None else weights[start:stop]
             progress.losses[q] = kernels.lose(labels[start:stop], given, objective)
@@ -356,6 +358,7 @@ class ChunkedReplica:
 
         def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
             for q in mine:
+                kernels.name(_interval_name(i, "targets", q, cut))
                 kernels.put("accumulated", _part(of_targets, cut, q))
                 done(kernels, q)
 
@@ -440,10 +443,10 @@ class ChunkedReplica:
             coming.wait()
         if self._adds_up:
             assert moved is not None
-            self._add_up(together, moved, cut, done)
+            self._add_up(together, i, moved, cut, done)
 
     def _add_up(
-        self, together: Together, sums: Array, cut: Cut, done: Callable[[ChunkKernels, int], None]
+        self, together: Together, i: int, sums: Array, cut: Cut, done: Callable[[ChunkKernels, int], None]
     ) -> None:
         """Complete sums [destinations, width] to which other processes add; `done` hears of each interval."""
         assert self._travelling is not None
@@ -452,6 +455,7 @@ class ChunkedReplica:
 
         def compute(member: int, kernels: ChunkKernels) -> None:
             for j in self._columns[cut][member]:
+                kernels.name(_interval_name(i, "sums", j, cut))
                 kernels.put("accumulated", _part(sums, cut, j))
                 done(kernels, j)
 
@@ -502,6 +506,7 @@ class ChunkedReplica:
             progress.run(together, columns, begin, compute, by_column=not self._moves)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
+            kernels.name(_interval_name(i, "vertices", k, cut, back=True))
             kernels.put("read", _part(gathered, cut, k))
             kernels.compute(i, "read", self._vertices(k))
             kernels.turn_back(i, "read", "accumulated", self._vertices(k), wanted=i > 0)
@@ -530,6 +535,7 @@ class ChunkedReplica:
 
             def compute(member: int, kernels: ChunkKernels) -> None:
                 for k in own[member]:
+                    kernels.name(_interval_name(i, "vertices", k, cut, back=True))
                     kernels.put("accumulated", _part(sums, cut, k))
                     turn(kernels, k)
 
@@ -660,6 +666,11 @@ def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
     """A chunk as people read it: from its source to its destination, counted from 1."""
     source, destination = (accumulated, read) if back else (read, accumulated)
     return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"
+
+
+def _interval_name(layer: int, what: str, i: int, cut: Cut, *, back: bool = False) -> str:
+    """What is computed of an interval's rows, as people read it, counted from 1."""
+    return f"layer {layer + 1}{' back' if back else ''}, {what} {i + 1} of {cut.num}"
 
 
 def _rows_name(layer: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hyrt_perfmodel.chunks.busy_spans import joined, length, overlap
 
-from hyrt.quantities import duration, size
+from hyrt.quantities import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +64,28 @@ class ChunkedStep:
     hidden_s: float = 0.0
     """How long they did both at once."""
     reads: int = 0
+    read_bytes: int = 0
     filtered: int = 0
     spared_bytes: int = 0
     filter_s: float = 0.0
-    """`reads`, `filtered`, `spared_bytes`, `filter_s`: for how many chunks rows of an interval were copied,
-    for how many of them the host had filtered these, what was not copied for that, and how long it took."""
+    """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: for how many chunks rows of an interval
+    were brought, and how much, for how many of them the host had filtered these, what was not brought for
+    that, and how long it took."""
     handed_bytes: int = 0
     """Of rows that a device got from another one instead of the host."""
     devices: int = 1
     """How many computed columns."""
+    step_s: float = 0.0
+    """How long all of it took, with what the host did."""
+    by_device: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each of them, by its name, the fields of `ChunkWork`."""
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         """All of it, for records."""
         return asdict(self)
 
 
-def cut_text(figures: Mapping[str, float]) -> str:
+def cut_text(figures: Mapping[str, Any]) -> str:
     """How a graph was cut, and what was copied and swapped, in a line.
 
     Parameters
@@ -99,24 +106,3 @@ def cut_text(figures: Mapping[str, float]) -> str:
         in_file = f", {size(figures['file_bytes'])} of it in a file" if figures["file_bytes"] else ""
         said.append(f"{size(figures['host_bytes'])} swapped to the host{in_file}")
     return " · ".join(said)
-
-
-def filter_text(figures: Mapping[str, float]) -> str:
-    """For how many chunks rows were filtered, and what that came to; empty where none were."""
-    if not figures.get("filtered"):
-        return ""
-    return (
-        f"filtering: rows for {int(figures['filtered']):,} of {int(figures['reads']):,} chunks, "
-        f"{size(figures['spared_bytes'])} not copied, in {duration(figures['filter_s'])}"
-    )
-
-
-def hidden_text(figures: Mapping[str, float]) -> str:
-    """The part of the copying behind which the device computed; empty where it was not measured."""
-    if not figures["copy_s"]:
-        return ""
-    part = figures["hidden_s"] / figures["copy_s"]
-    return (
-        f"copying {duration(figures['copy_s'])}, {part:.0%} of it hidden behind "
-        f"{duration(figures['compute_s'])} of computing"
-    )

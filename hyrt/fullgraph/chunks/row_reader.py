@@ -30,18 +30,19 @@ class RowReader:
     def __init__(self, most_numbers: int, memory: RecycledMatrices) -> None:
         self._buffers = [memory.take((most_numbers,), np.float32) for _ in range(2)] if most_numbers else []
         self.reads = 0
+        self.read_bytes = 0
         self.filtered = 0
         self.spared_bytes = 0
         self.filter_s = 0.0
-        """`reads`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, how often rows of an interval were
-        copied for a chunk, for how many chunks they were filtered, what was not copied for that, and how long
-        filtering took."""
+        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, how often rows of an
+        interval were brought for a chunk, and how much, for how many chunks they were filtered, what was not
+        brought for that, and how long filtering took."""
         self.handed_bytes = 0
         """Since `begin`, what other devices have handed on instead."""
 
     def begin(self) -> None:
         """Count from 0 again."""
-        self.reads = self.filtered = self.spared_bytes = self.handed_bytes = 0
+        self.reads = self.read_bytes = self.filtered = self.spared_bytes = self.handed_bytes = 0
         self.filter_s = 0.0
 
     def read(self, kernels: ChunkKernels, rows: Array, useful: Array | None) -> None:
@@ -58,6 +59,7 @@ class RowReader:
         """
         self.reads += 1
         if useful is None:
+            self.read_bytes += rows.nbytes
             kernels.put("read", rows)
             return
         width = rows.shape[1]
@@ -74,5 +76,6 @@ class RowReader:
             out[:] = rows[useful]
         self.filter_s += time.perf_counter() - begun
         self.filtered += 1
+        self.read_bytes += out.nbytes
         self.spared_bytes += (len(rows) - len(useful)) * width * out.itemsize
         kernels.put("read", out)

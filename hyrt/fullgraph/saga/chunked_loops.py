@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -20,12 +21,14 @@ from hyrt.fullgraph.grid.intervals import Cut, Intervals
 from hyrt.fullgraph.grid.least_grid import asked_too_few
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.saga.host_loops import HostLoops
 from hyrt.fullgraph.saga.loop_grid import least_cut, needs_of
 from hyrt.fullgraph.saga.loop_room import LoopRoom
 from hyrt.fullgraph.saga.loop_run import LoopRun
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt.nn.fused.edges import Edges
+from hyrt.nn.fused.loop_runner import loop_name
 from hyrt.nn.fused.numba_loops import run_on_host
 
 Array = NDArray[Any]
@@ -46,7 +49,7 @@ class _Kept:
     graph has the same edges for both."""
 
 
-LoopMember = LoopRoom | Workers
+LoopMember = LoopRoom | HostLoops
 """What runs loops: a device, or a team of the host's threads, over rows that lie in memory."""
 
 
@@ -81,7 +84,7 @@ class ChunkedLoops:
         shares: Sequence[float] = (1.0,),
     ) -> None:
         self._members = members
-        self._rooms = [each for each in members if not isinstance(each, Workers)]
+        self._rooms = [each for each in members if not isinstance(each, HostLoops)]
         self._shares = tuple(shares)
         self._options = options
         self._budget = budget
@@ -91,7 +94,10 @@ class ChunkedLoops:
         self._kept: dict[tuple[int, ...], _Kept] = {}
         # Edges, and bytes of near and far rows, that fit in `_least` intervals.
         self._fits: set[tuple[tuple[int, ...], tuple[int, int]]] = set()
-        self._rows = self._in_bytes = self._out_bytes = 0
+        self._rows = 0
+        # Bytes to each device and from it, by its name.
+        self._copied: dict[str, tuple[int, int]] = {}
+        self.begin()
         self.num: int | None = None
         """Into how many intervals the vertices of a whole graph are cut; None before the first loop."""
 
@@ -106,7 +112,8 @@ class ChunkedLoops:
     ) -> list[Array]:
         if operands[0].dtype != np.float32:
             raise ValueError(f"loops of devices are for float32, not {operands[0].dtype}")
-        runs = [LoopRun(room, loop, edges, operands, outs, winners) for room in self._rooms]
+        about = loop_name()
+        runs = [LoopRun(room, loop, edges, operands, outs, winners, about) for room in self._rooms]
         if any(run.is_empty for run in runs):
             return runs[0].nothing()
         on_host = partial(run_on_host, loop, edges, operands, outs, winners)
@@ -121,7 +128,8 @@ class ChunkedLoops:
                 self.num = max(1, min(self._options.num or self._least, num_near))
             near: Cut = Intervals(num_near, min(self.num or 1, num_near)) if cut is None else cut.rows
             try:
-                return self._all(runs, on_host, cut, near, numbers)
+                into = f"{about or 'loop'}, into {loop.near}s"
+                return self._all(runs, on_host, cut, near, numbers, into)
             except DeviceOutOfMemory:
                 num = self.num or 1
                 if edges.by_number or self._options.num or num >= runs[0].most_intervals:
@@ -129,10 +137,10 @@ class ChunkedLoops:
                 self._grow(2 * num)
             finally:
                 # After an error, with what the loop had taken.
-                for room in self._rooms:
+                for room, run in zip(self._rooms, runs, strict=True):
                     room.release()
-                self._in_bytes += sum(run.in_bytes for run in runs)
-                self._out_bytes += sum(run.out_bytes for run in runs)
+                    in_bytes, out_bytes = self._copied.get(room.name, (0, 0))
+                    self._copied[room.name] = in_bytes + run.in_bytes, out_bytes + run.out_bytes
 
     def _all(
         self,
@@ -141,8 +149,9 @@ class ChunkedLoops:
         cut: EdgeChunks | None,
         near: Cut,
         numbers: Array | None,
+        into: str,
     ) -> list[Array]:
-        """Run a loop on all devices; what is added up over all rows."""
+        """Run a loop on all devices; what is added up over all rows. `into` names it."""
         if len(self._members) == 1 and runs:
             with self._rooms[0].errors():
                 return runs[0].all(cut, self._options.order, numbers)
@@ -151,8 +160,11 @@ class ChunkedLoops:
 
         def part(member: int, run: LoopRun | None, columns: Sequence[int]) -> None:
             device = self._members[member]
-            if isinstance(device, Workers):
-                each = [on_host(device, between=near.range(column)) for column in columns]
+            if isinstance(device, HostLoops):
+                each = []
+                for column in columns:
+                    with device.running(f"edge_loop, {into}, interval {column + 1} of {near.num}"):
+                        each.append(on_host(device.workers, between=near.range(column)))
                 found[member] = [_sum(terms) for terms in zip(*each, strict=True)]
             elif run is not None and columns:
                 with device.errors():
@@ -161,7 +173,7 @@ class ChunkedLoops:
         dealt = dealt_columns(near.num, self._shares)
         run_together(
             [
-                partial(part, member, None if isinstance(device, Workers) else next(of_rooms), columns)
+                partial(part, member, None if isinstance(device, HostLoops) else next(of_rooms), columns)
                 for member, (device, columns) in enumerate(zip(self._members, dealt, strict=True))
             ]
         )
@@ -179,7 +191,11 @@ class ChunkedLoops:
 
     def begin(self) -> None:
         """Count from here on."""
-        self._rows = self._in_bytes = self._out_bytes = 0
+        self._rows = 0
+        self._copied = {}
+        self._started = time.perf_counter()
+        for member in self._members:
+            member.begin()
 
     def figures(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
         """What the loops since `begin` took; None where there were none.
@@ -191,13 +207,23 @@ class ChunkedLoops:
         """
         if self.num is None or not self._rows:
             return None
+        works = {}
+        for member in self._members:
+            in_bytes, out_bytes = self._copied.get(member.name, (0, 0))
+            works[member.name] = replace(member.work(), in_bytes=in_bytes, out_bytes=out_bytes)
         return ChunkedStep(
             intervals=self.num,
             vertices=-(-self._rows // self.num),
-            in_bytes=self._in_bytes,
-            out_bytes=self._out_bytes,
+            in_bytes=sum(work.in_bytes for work in works.values()),
+            out_bytes=sum(work.out_bytes for work in works.values()),
             host_bytes=host_bytes + self._host.allocated_bytes,
             file_bytes=file_bytes + self._host.file_bytes,
+            copy_s=sum(work.copy_s for work in works.values()),
+            compute_s=sum(work.compute_s for work in works.values()),
+            hidden_s=sum(work.hidden_s for work in works.values()),
+            devices=len(works),
+            step_s=time.perf_counter() - self._started,
+            by_device={name: asdict(work) for name, work in works.items()},
         )
 
     def release(self) -> None:

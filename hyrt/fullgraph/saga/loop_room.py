@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
+from hyrt.fullgraph.chunks.chunked_step import ChunkWork
 from hyrt.nn.fused.c_loops.c_printer import LoopCall
 from hyrt.nn.fused.edge_loop import EdgeLoop
 
@@ -59,6 +60,18 @@ class LoopRoom(Protocol):
 
     def about(self, work: str) -> None:
         """What the calls that follow are about, for a trace; empty for nothing in particular."""
+        ...
+
+    def begin(self) -> None:
+        """Count from here on."""
+        ...
+
+    def tell(self) -> None:
+        """Hand what was run since the last call to who traces the device; called after `finish`."""
+        ...
+
+    def work(self) -> ChunkWork:
+        """How long it copied and computed from `begin` to the last `tell`; loops count what they copy."""
         ...
 
     def errors(self) -> AbstractContextManager[None]:

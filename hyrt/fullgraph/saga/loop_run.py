@@ -48,6 +48,8 @@ class LoopRun:
         The device.
     loop, edges, operands, outs, winners
         See `hyrt.nn.fused.loop_runner.LoopRunner`.
+    about
+        What the loop is about, for a trace.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class LoopRun:
         operands: Sequence[Array],
         outs: Sequence[Array | None],
         winners: Array | None,
+        about: str = "",
     ) -> None:
         self.edges = edges
+        self._about = about or "loop"
         self.near = loop.near
         self._room, self._loop = room, loop
         self._operands, self._outs, self._winners = operands, outs, winners
@@ -227,9 +231,12 @@ class LoopRun:
         mine = range(near.num) if columns is None else columns
         for visit in visits(mine, range(far.num), order):
             i, j = visit.accumulated, visit.read
-            self._room.about(f"{self._loop.near} rows, chunk {i + 1} of {near.num}, {j + 1} of {far.num}")
             if i != here:
                 self._leave(state, near, here)
+            source, destination = (j, i) if self._is_near_destination else (i, j)
+            chunk_name = f"chunk {source + 1} → {destination + 1}, into {self._loop.near}s"
+            self._room.about(f"{self._about}, {chunk_name}")
+            if i != here:
                 here = i
                 self._enter(state, near.range(i), is_first=visit.is_first, continues=continues)
             for chunk in self._chunks(cut, numbers, near.range(i), far.range(j), (i, j)):
@@ -244,6 +251,7 @@ class LoopRun:
         self._room.about("")
         self._room.give([*self._far.values(), *shared.values()])
         self._room.finish()
+        self._room.tell()
         for i in mine:
             state.finish(*near.range(i))
         return found

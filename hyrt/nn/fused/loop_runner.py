@@ -56,6 +56,7 @@ class LoopRunner(Protocol):
 
 
 _RUNNER: ContextVar[LoopRunner | None] = ContextVar("hyrt_loop_runner", default=None)
+_NAME: ContextVar[str] = ContextVar("hyrt_loop_name", default="")
 
 
 @contextmanager
@@ -71,6 +72,21 @@ def loops_run_by(runner: LoopRunner) -> Iterator[None]:
 def is_on_device() -> bool:
     """Whether a device runs the loops of the calling thread."""
     return _RUNNER.get() is not None
+
+
+@contextmanager
+def loops_named(name: str) -> Iterator[None]:
+    """Inside, the calling thread's loops are about something, such as a layer in one direction."""
+    token = _NAME.set(name)
+    try:
+        yield
+    finally:
+        _NAME.reset(token)
+
+
+def loop_name() -> str:
+    """What the calling thread's loops are about; empty where nobody has said."""
+    return _NAME.get()
 
 
 def run_loop(

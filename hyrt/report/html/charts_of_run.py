@@ -11,6 +11,7 @@ from itertools import groupby
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.quantities import duration
+from hyrt.report.chunk_words import works_of
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.records.run_record import Line, RunRecord, number_of
 
@@ -96,14 +97,14 @@ def charts_of(run: RunRecord) -> list[Chart]:
 
 
 def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
-    """What each trainer that holds a whole graph in chunks copies and computes, and what is hidden."""
+    """What each device that holds chunks of a whole graph copies and computes, and what is hidden."""
     told = [line for line in groups if line.get("chunks")]
     return [
         Chart(
             key="chunks",
-            title=f"Chunks on {run.labelled(name)}: copying, computing, and both at once, per step",
+            title=f"Chunks on {run.labelled(device)}: copying, computing, and both at once, per step",
             series=[
-                _line(what, told, "chunks", name, key, colour=colour)
+                _line(what, lines, device, key, colour=colour)
                 for colour, (what, key) in enumerate(
                     (("copying", "copy_s"), ("computing", "compute_s"), ("hidden copying", "hidden_s"))
                 )
@@ -113,7 +114,17 @@ def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
             cut=True,
         )
         for name in _keys(told, "chunks")
+        for device, lines in _by_device(told, name).items()
     ]
+
+
+def _by_device(told: Sequence[Line], trainer: str) -> dict[str, list[Line]]:
+    """By the name of a device, its figures at each of the steps that tell of a trainer."""
+    found: dict[str, list[Line]] = {}
+    for line in told:
+        for device, work in works_of(trainer, line["chunks"].get(trainer) or {}).items():
+            found.setdefault(device, []).append({"step": line["step"], device: work})
+    return found
 
 
 def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:

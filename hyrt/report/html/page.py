@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from hyrt_perfmodel.assignment import STAGES
 
-from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_text
 from hyrt.quantities import duration, size
+from hyrt.report.chunk_words import ChunkWords
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.confusion_of_run import confusion_rows
@@ -164,12 +164,14 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
     for name, figures in chunks_of(run).items():
+        words, shown = ChunkWords.of(name, figures, run.labelled), run.labelled(name)
         found += [
-            (f"{what} {run.labelled(name)}", text)
+            (what, text)
             for what, text in (
-                ("chunks on", cut_text(figures)),
-                ("rows copied to", filter_text(figures)),
-                ("transfer of", hidden_text(figures)),
+                (f"chunks on {shown}", words.cut),
+                (f"rows copied to {shown}", words.filtered),
+                *((f"transfer of {device}", text) for device, text in words.devices.items()),
+                (f"what bounds {shown}", words.bound),
             )
             if text
         ]
@@ -195,10 +197,10 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     return found
 
 
-def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, float]]:
+def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
     """By trainer, what its newest step over a whole graph in chunks took."""
     steps = run.of("steps")
-    found: Mapping[str, Mapping[str, float]] = run.summary.get("chunks") or (
+    found: Mapping[str, Mapping[str, Any]] = run.summary.get("chunks") or (
         steps[-1].get("chunks", {}) if steps else {}
     )
     return found

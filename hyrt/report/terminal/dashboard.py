@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.assignment import STAGES
 
-from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_text
 from hyrt.observe.events import StepGroup
 from hyrt.quantities import brief_milliseconds
 from hyrt.report.channels import CHANNELS, THREADS, fill_and_depth
+from hyrt.report.chunk_words import ChunkWords, works_of
 from hyrt.report.terminal.progress_line import bar, head, process_text, with_bar
 
 if TYPE_CHECKING:
@@ -58,20 +59,34 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
         ),
         _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
         _trainers(group, width),
-        *_chunks(group),
+        *_chunks(group, width),
         *_caches(group),
     )
 
 
-def _chunks(group: StepGroup) -> list[Text]:
-    """Of each trainer that holds a whole graph in chunks how it is cut, and what it copies and hides."""
+def _chunks(group: StepGroup, width: int) -> list[Text]:
+    """Of each trainer that holds a whole graph in chunks how it is cut, what each of its devices does, how
+    much of the copying is hidden, and what bounds the step. Of several ranks, of those of the slowest one.
+    """
     from rich.text import Text
 
+    lines: list[str] = []
+    slowest = "" if group.slowest_rank is None else f"rank {group.slowest_rank} "
+    for trainer, figures in group.chunks.items():
+        if not trainer.startswith(slowest):
+            continue
+        words = ChunkWords.of(trainer, figures)
+        longest = max(map(len, words.devices), default=0)
+        several = len(works_of(trainer, figures)) > 1
+        of_devices = [
+            f"{name:{longest}}  {text}" if several else text for name, text in words.devices.items()
+        ]
+        lines.append(f"{trainer}  {words.cut}")
+        lines += [f"  {text}" for text in (words.filtered, *of_devices, words.bound) if text]
     return [
-        Text(f"{name}  {text}", style="cyan", no_wrap=True, overflow="crop")
-        for name, figures in group.chunks.items()
-        for text in (cut_text(figures), filter_text(figures), hidden_text(figures))
-        if text
+        Text(part, style="cyan", no_wrap=True, overflow="crop")
+        for line in lines
+        for part in textwrap.wrap(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False)
     ]
 
 

@@ -208,6 +208,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, MadeOfD
         runs = self._health.loaded(self._runs)
         objective = None if self._objective.is_plain_classification else self._objective
         loss_sum, counts = runs.run(batch, objective)
+        chunks = runs.figures()  # Before members hand over what their queues have run.
         each = []
         for index, member in enumerate(self._members):
             try:
@@ -219,7 +220,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, MadeOfD
             counts=counts,
             normalizer=batch.normalizer,
             gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*each, strict=True)],
-            chunks=runs.figures(),
+            chunks=chunks,
         )
 
     def _lose(self, index: int, error: BaseException) -> None:

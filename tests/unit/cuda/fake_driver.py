@@ -25,6 +25,8 @@ class Mark:
 class FakeDriver:
     """See `hyrt_devices.cuda.driver.Driver`."""
 
+    reads_in_place = False
+
     def __init__(self, free: int = 1 << 30, *, reaches: bool = False) -> None:
         self.device = torch.device("cpu")
         self.calls: list[tuple[object, ...]] = []

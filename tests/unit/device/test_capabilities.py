@@ -21,6 +21,7 @@ from hyrt.device.capabilities import (
     SharesLoops,
     TakesObjective,
     TellsGradients,
+    Traceable,
     Watchable,
     device_sampler,
     usable_forms,
@@ -75,7 +76,7 @@ def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
     assert declared == {
         TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, KeepsSteps, SharesColumns, SharesLoops,
-        TellsGradients, Watchable,
+        TellsGradients, Traceable, Watchable,
     }  # fmt: skip
 
 

@@ -102,21 +102,44 @@ def test_the_picture_stays_while_an_epoch_is_evaluated(with_dashboard: bool) -> 
 
 @pytest.mark.parametrize("width", [40, 160])
 def test_chunks_of_a_whole_graph_have_lines_of_their_own(width: int) -> None:
+    accelerator = {
+        "in_bytes": 3 * 2**30, "out_bytes": 2**28, "copy_s": 0.8, "compute_s": 1.0, "hidden_s": 0.6,
+    }  # fmt: skip
+    processor = {"in_bytes": 0, "out_bytes": 2**28, "copy_s": 0.1, "compute_s": 1.5, "hidden_s": 0.0}
     chunks = ChunkedStep(
         intervals=4, vertices=153_000, in_bytes=3 * 2**30, out_bytes=2**29, host_bytes=2**28,
-        file_bytes=2**27, copy_s=0.8, compute_s=1.0, hidden_s=0.6,
-        reads=24, filtered=9, spared_bytes=2**28, filter_s=0.05,
+        file_bytes=2**27, reads=24, read_bytes=3 * 2**28, filtered=9, spared_bytes=2**28, filter_s=0.05,
+        handed_bytes=2**20, devices=2, step_s=2.0, by_device={"opencl:0": accelerator, "cpu:0": processor},
     )  # fmt: skip
-    text = shown(width, chunks={"opencl:0": chunks.figures()})
-    assert all(len(line) <= width for line in text.splitlines())
-    said = [line.rstrip() for line in text.splitlines() if line.startswith("opencl:0  ")]
+    text = shown(width, chunks={"opencl:0+cpu:0": chunks.figures()})
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert all(len(line) <= width for line in lines)
     wanted = [
-        "opencl:0  4 x 4 chunks of 153,000 vertices · 3 GiB in and 512 MiB out a step · 256 MiB swapped to "
-        "the host, 128 MiB of it in a file",
-        "opencl:0  filtering: rows for 9 of 24 chunks, 256 MiB not copied, in 50 ms",
-        "opencl:0  copying 0.8 s, 75% of it hidden behind 1 s of computing",
+        "opencl:0+cpu:0  4 x 4 chunks of 153,000 vertices · 3 GiB in and 512 MiB out a step · 1 MiB handed "
+        "on from device to device · 256 MiB swapped to the host, 128 MiB of it in a file",
+        "  filtering: rows for 9 of 24 chunks, 256 MiB (25% of all rows) not copied, in 50 ms",
+        "  opencl:0  copying 0.8 s (3 GiB in, 256 MiB out), 75% of it hidden behind 1 s of computing",
+        "  cpu:0     computing 1.5 s on rows and edges where they lie, copying 0.1 s of results (256 MiB)",
+        "  bound by computing on cpu:0, which is busy for 80% of a step of 2 s",
     ]
-    assert said == [line[:width].rstrip() for line in wanted]
+    first = next(k for k, line in enumerate(lines) if line.startswith("opencl:0+cpu:0  4 x 4"))
+    found = lines[first:]
+    # What is too long goes on below, further to the right.
+    while any(line.startswith("    ") for line in found):
+        k = next(k for k, line in enumerate(found) if line.startswith("    "))
+        found[k - 1 : k + 1] = [f"{found[k - 1]} {found[k].strip()}"]
+    assert [line.split() for line in found] == [line.split() for line in wanted]
+
+
+def test_of_several_ranks_the_chunks_of_the_slowest_are_shown() -> None:
+    chunks = ChunkedStep(intervals=2, vertices=9, in_bytes=100, out_bytes=0, host_bytes=0, file_bytes=0)
+    text = shown(
+        120,
+        chunks={f"rank {rank} cpu:0": chunks.figures() for rank in range(3)},
+        num_ranks=3,
+        slowest_rank=1,
+    )
+    assert [line.split("  ")[0] for line in text.splitlines() if "2 x 2 chunks" in line] == ["rank 1 cpu:0"]
 
 
 def test_a_device_that_measures_no_copies_says_nothing_of_what_is_hidden() -> None:

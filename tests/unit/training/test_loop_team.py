@@ -19,6 +19,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.saga import chunked_loops
 from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops
+from hyrt.fullgraph.saga.host_loops import HostLoops
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.fused.layer_loops import LoopedSum
@@ -102,7 +103,8 @@ def test_a_lost_device_ends_a_run_of_loops_that_may_not_go_on(monkeypatch: pytes
 @needs_opencl
 def test_loops_are_cut_smaller_where_one_device_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = losses(trained(["cpu"], model=KINDS["ggcn"])[0])
-    launch, seen, cut = OpenclLoops.launch, [0], []
+    launch, seen = OpenclLoops.launch, [0]
+    grow, cut = ChunkedLoops._grow, list[tuple[int, int]]()
 
     def failing(self: OpenclLoops, *args: Any) -> None:
         seen[0] += 1
@@ -110,16 +112,19 @@ def test_loops_are_cut_smaller_where_one_device_is_out_of_memory(monkeypatch: py
             raise DeviceOutOfMemory("opencl:0 has no more")
         launch(self, *args)
 
-    def about(self: OpenclLoops, work: str) -> None:
-        cut.append(work.partition(" of ")[2].partition(",")[0])
+    def grows(self: ChunkedLoops, num: int) -> None:
+        cut.append((self.least, num))
+        grow(self, num)
 
     monkeypatch.setattr(OpenclLoops, "launch", failing)
-    monkeypatch.setattr(OpenclLoops, "about", about)
+    monkeypatch.setattr(ChunkedLoops, "_grow", grows)
     heard, result = trained(["cpu=1", "opencl=2"], model=KINDS["ggcn"])
     assert losses(heard) == pytest.approx(wanted, rel=1e-5)
     assert not result.summary["devices_lost"]
-    numbers = [int(each) for each in cut if each]
-    assert max(numbers) == 2 * min(numbers)
+    [(before, after)] = [each for each in cut if each[1] > each[0]]
+    assert after == 2 * before
+    [figures] = result.summary["chunks"].values()
+    assert figures["intervals"] == after
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,7 +141,7 @@ def test_intervals_of_several_teams_are_the_whole(
     columns = np.repeat(np.tile(np.arange(num, dtype=np.int32), num), dense.ravel().astype(int))
     rows = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))))
     x = np.random.default_rng(num).normal(size=(num, 3)).astype(np.float32)
-    teams = [Workers(1, f"team {k}") for k in range(len(shares))]
+    teams = [HostLoops(f"team {k}", Workers(1, f"team {k}")) for k in range(len(shares))]
     runner = ChunkedLoops(teams, ChunkOptions(chunks), HostBudget(), shares)
     for chosen in (None, rows):
         out = np.full((num if chosen is None else len(chosen), 3), np.nan, np.float32)
@@ -147,4 +152,4 @@ def test_intervals_of_several_teams_are_the_whole(
         wanted = (dense + np.eye(num)) @ x
         np.testing.assert_allclose(out, wanted if chosen is None else wanted[chosen], rtol=1e-4, atol=1e-4)
     for team in teams:
-        team.close()
+        team.workers.close()

@@ -22,6 +22,7 @@ from hyrt.objective import Objective
 from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, needed_bytes
+from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
 from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.cuda.driver import Driver
 
@@ -109,11 +110,13 @@ class TorchRoom:
     def gradients(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
         """The gradient sums of the kernels since `begin`, on the host, in the order of the parameters."""
         assert self.kernels is not None
-        found = self.kernels.gradients
-        return [
-            torch.zeros(parameter.shape) if id(parameter) not in found else found[id(parameter)].cpu()
-            for parameter in parameters
-        ]
+        return self.kernels.gradients_on_host(parameters)
+
+    @property
+    def times(self) -> ChunkTimes:
+        """When the kernels copied and computed since `begin`."""
+        assert self.kernels is not None
+        return self.kernels.times
 
     def release(self) -> None:
         self._wait()
@@ -147,7 +150,8 @@ class TorchChunkSteps:
         budget: HostBudget,
         keeper: StepKeeper | None = None,
     ) -> None:
-        self._room = room
+        self.room = room
+        """The memory for chunks."""
         self._runs = ChunkRuns(model, [room], options, budget, keeper=keeper)
 
     @property
@@ -167,7 +171,7 @@ class TorchChunkSteps:
         """
         with torch.no_grad():
             loss_sum, counts = self._runs.run(batch, None)
-            gradients = self._room.gradients(parameters)
+            gradients = self.room.gradients(parameters)
         return StepResult(
             loss_sum=loss_sum,
             counts=counts,

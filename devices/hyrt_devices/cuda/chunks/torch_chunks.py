@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
 from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS, ChunkMemory, EdgeMemory
+from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 
 Array = NDArray[Any]
@@ -35,6 +36,8 @@ class _Slot(Generic[Memory]):
     """Memory of which there is more than one."""
 
     memory: Memory
+    lent: torch.Tensor | None = None
+    """The host's own rows, which are read where they lie instead of `memory`."""
     filled: Any = None
     """Marks the copy that filled it last."""
     used: Any = None
@@ -45,7 +48,8 @@ class TorchChunks:
     """Computes on chunks where they lie; sums have a fixed order.
 
     What is read, and edges, take the next of their memory each time, so that they can be copied while others
-    are computed with.
+    are computed with. Where the host itself computes, rows and edges are not copied: they are read where they
+    lie.
 
     Parameters
     ----------
@@ -81,13 +85,14 @@ class TorchChunks:
         self._result = memory.accumulated[:0]
         self._width = 0
         self._key = (0, 0)
-        self._in_bytes = self._out_bytes = 0
+        self.times = ChunkTimes(driver)
+        """When all this was done, since `begin`."""
         self.gradients: dict[int, torch.Tensor] = {}
         """The gradient sum of each parameter, by its id."""
 
     def begin(self, seed: int, step: int) -> None:
         self._key = seed, step
-        self._in_bytes = self._out_bytes = 0
+        self.times.begin(self._stream)
         self.gradients = {
             id(parameter): torch.zeros_like(parameter, requires_grad=False)
             for layer in self._model.layers
@@ -97,19 +102,23 @@ class TorchChunks:
         }
 
     def name(self, chunk: str) -> None:
-        """A trace of torch's streams has no names of single operators."""
+        self.times.about = chunk
 
     def put(self, place: Place, rows: Array) -> None:
         if place == "read":
             slot = self._turned(self._read)
-            with self._filling(slot):
-                self._copy(_view(slot.memory, *rows.shape), rows)
+            slot.lent = self._lent(rows, torch.float32)
+            if slot.lent is None:
+                with self._filling(slot):
+                    self._copy(_view(slot.memory, *rows.shape), rows)
         else:
-            self._copy(self._rows(place, *rows.shape), rows)
+            with self.times.span("copy in", "copy in", self._stream):
+                self._copy(self._rows(place, *rows.shape), rows)
 
     def get(self, place: Place, out: Array) -> None:
-        self._out_bytes += out.nbytes
-        torch.from_numpy(out).copy_(self._rows(place, *out.shape))
+        self.times.out_bytes += out.nbytes
+        with self.times.span("copy out", "copy out", self._stream):
+            torch.from_numpy(out).copy_(self._rows(place, *out.shape))
 
     def offer_rows(self) -> Any:
         return self._read[-1].memory, self._read[-1].filled
@@ -117,6 +126,7 @@ class TorchChunks:
     def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
         rows, filled = offered
         slot = self._turned(self._read)
+        slot.lent = None
         with self._filling(slot, filled):
             there = _view(slot.memory, num_rows, width)
             there.copy_(_view(rows, num_rows, width), non_blocking=True)
@@ -126,13 +136,22 @@ class TorchChunks:
         self._driver.order(self._stream, until)
 
     def settle(self, rows: Array) -> None:
-        """Copies of memory that is not pinned are through when `put` and `get` return."""
+        """Copies of memory that is not pinned are through when `put` and `get` return, and where the host
+        computes, so is what reads it.
+        """
 
     def clear(self, place: Place, num_rows: int, width: int) -> None:
-        self._rows(place, num_rows, width).zero_()
+        with self._computing("clear"):
+            self._rows(place, num_rows, width).zero_()
 
     def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
-        self._drop(self._rows(place, len(vertices), width), vertices, layer, rate)
+        slot = self._read[-1]
+        if place == "read" and slot.lent is not None:
+            lent, slot.lent = slot.lent, None  # What is the host's stays as it is.
+            with self.times.span("copy in", "copy in", self._stream):
+                self._copy(_view(slot.memory, *lent.shape), lent.numpy())
+        with self._computing("dropout"):
+            self._drop(self._rows(place, len(vertices), width), vertices, layer, rate)
 
     def gather(
         self,
@@ -150,79 +169,107 @@ class TorchChunks:
         at = sum_at if not own or own_at is None else own_at
         read_at, read_width = (at, what.width(width)) if back else (0, width)
         added_at, added_width = (0, width) if back else (at, what.width(width))
+        lent = self._read[-1].lent
         x, out = (
-            _whole_rows(self._read[-1].memory, read_width),
+            _whole_rows(self._read[-1].memory, read_width) if lent is None else lent,
             _whole_rows(self._memory.accumulated, added_width),
         )
         x, out = x[:, read_at : read_at + width], out[:, added_at : added_at + width]
+        (rows, starts, columns), (by_row, by_column) = self._brought(slot, edges, row_scale, column_scale)
+        with self._computing("gather"):
+            for first, last, edge_first, edge_last in _pieces(edges.starts, max(1, WORK_NUMBERS // width)):
+                here, sources = rows[first:last], columns[edge_first:edge_last]
+                values = x.index_select(0, sources)
+                if by_column is not None:
+                    values.mul_(by_column.index_select(0, sources)[:, None])
+                sums = segment_sum(values, starts[first : last + 1].clamp(edge_first, edge_last) - edge_first)
+                if by_row is not None:
+                    sums.mul_(by_row.index_select(0, here)[:, None])
+                out.index_add_(0, here, sums)  # A row is there once: no two sums meet.
+
+    def _brought(
+        self, slot: _Slot[EdgeMemory], edges: EdgeChunk, row_scale: Array | None, column_scale: Array | None
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor | None]]:
+        """The edges of a chunk, as rows, starts and columns, and the factors of their ends."""
         memory = slot.memory
-        with self._filling(slot):
-            rows, columns = self._sent(memory.rows, edges.rows), self._sent(memory.columns, edges.columns)
-            starts = self._sent(memory.starts, edges.starts)
-            by_row = None if row_scale is None else self._sent(memory.row_scale, row_scale)
-            by_column = None if column_scale is None else self._sent(memory.column_scale, column_scale)
-        for first, last, edge_first, edge_last in _pieces(edges.starts, max(1, WORK_NUMBERS // width)):
-            here, sources = rows[first:last], columns[edge_first:edge_last]
-            values = x.index_select(0, sources)
-            if by_column is not None:
-                values.mul_(by_column.index_select(0, sources)[:, None])
-            sums = segment_sum(values, starts[first : last + 1].clamp(edge_first, edge_last) - edge_first)
-            if by_row is not None:
-                sums.mul_(by_row.index_select(0, here)[:, None])
-            out.index_add_(0, here, sums)  # A row is there once: no two sums meet.
+        places = [
+            (memory.rows, edges.rows),
+            (memory.starts, edges.starts),
+            (memory.columns, edges.columns),
+            (memory.row_scale, row_scale),
+            (memory.column_scale, column_scale),
+        ]
+        found = [None if array is None else self._lent(array, place.dtype) for place, array in places]
+        missing = [k for k, (_, array) in enumerate(places) if array is not None and found[k] is None]
+        if missing:
+            with self._filling(slot):
+                for k in missing:
+                    place, array = places[k]
+                    assert array is not None
+                    found[k] = place[: len(array)]
+                    self._copy(place[: len(array)], array)
+        rows, starts, columns = found[:3]
+        assert rows is not None
+        assert starts is not None
+        assert columns is not None
+        return (rows, starts, columns), found[3:]
 
     def compute(self, layer: int, place: Place, vertices: Array) -> None:
         products = self._model.layers[layer].products
         rows = self._rows(place, len(vertices), products[0].weight.shape[1])
-        for product, memory in zip(products, self._memory.results, strict=False):
-            made = _view(memory, len(vertices), product.weight.shape[0])
-            weight = product.weight.detach()
-            if product.bias is None:
-                torch.mm(rows, weight.t(), out=made)
-            else:
-                torch.addmm(product.bias.detach(), rows, weight.t(), out=made)
-            if product.relu:
-                made.relu_()
-            rows = made
-        self._result = rows
-        self._drop_layer(rows, layer, vertices)
+        with self._computing("products"):
+            for product, memory in zip(products, self._memory.results, strict=False):
+                made = _view(memory, len(vertices), product.weight.shape[0])
+                weight = product.weight.detach()
+                if product.bias is None:
+                    torch.mm(rows, weight.t(), out=made)
+                else:
+                    torch.addmm(product.bias.detach(), rows, weight.t(), out=made)
+                if product.relu:
+                    made.relu_()
+                rows = made
+            self._result = rows
+            self._drop_layer(rows, layer, vertices)
 
     def lose(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         chosen = objective or self._objective
-        with torch.enable_grad():
-            scores = self._result.detach().requires_grad_()
-            targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
-            given = None if weights is None else torch.from_numpy(weights).to(self._device)
-            with OBJECTIVES.blamed(chosen.name, "loss_sum"):
-                loss = chosen.loss_sum(scores, targets, given)
-            (gradient,) = torch.autograd.grad(loss, scores)
-        loss = loss.detach()
-        counts = chosen.count(scores.detach(), targets)
-        self._rows("read", *scores.shape).copy_(gradient)
+        self._read[-1].lent = None  # The gradient comes to the memory that is its own.
+        with self._computing("loss"):
+            with torch.enable_grad():
+                scores = self._result.detach().requires_grad_()
+                targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
+                given = None if weights is None else torch.from_numpy(weights).to(self._device)
+                with OBJECTIVES.blamed(chosen.name, "loss_sum"):
+                    loss = chosen.loss_sum(scores, targets, given)
+                (gradient,) = torch.autograd.grad(loss, scores)
+            loss = loss.detach()
+            counts = chosen.count(scores.detach(), targets)
+            self._rows("read", *scores.shape).copy_(gradient)
         return lambda: (float(loss), numbers(counts))
 
     def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
         described, num = self._model.layers[layer], len(vertices)
         along = self._rows(grad, num, described.products[-1].weight.shape[0])
-        if described.products[-1].relu:
-            _mask(along, self._result, dropout_threshold(described.dropout)[1])
-        else:
-            self._drop_layer(along, layer, vertices)
-        for p in reversed(range(len(described.products))):
-            product = described.products[p]
-            of = product.weight.shape[1]
-            rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
-            self._add_gradient(product, along, rows)
-            if p or wanted:
-                # What it has made is not read any more.
-                out = _view(self._memory.results[p], num, of)
-                torch.mm(along, product.weight.detach(), out=out)
-                if p and described.products[p - 1].relu:
-                    _mask(out, rows, 1.0)
-                along = out
-        self._result = along
+        with self._computing("products back"):
+            if described.products[-1].relu:
+                _mask(along, self._result, dropout_threshold(described.dropout)[1])
+            else:
+                self._drop_layer(along, layer, vertices)
+            for p in reversed(range(len(described.products))):
+                product = described.products[p]
+                of = product.weight.shape[1]
+                rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
+                self._add_gradient(product, along, rows)
+                if p or wanted:
+                    # What it has made is not read any more.
+                    out = _view(self._memory.results[p], num, of)
+                    torch.mm(along, product.weight.detach(), out=out)
+                    if p and described.products[p - 1].relu:
+                        _mask(out, rows, 1.0)
+                    along = out
+            self._result = along
 
     def mark(self) -> Callable[[], None]:
         return partial(self._driver.wait, self._driver.mark(self._stream))
@@ -239,7 +286,28 @@ class TorchChunks:
         self._driver.wait(self._driver.mark(self._stream))
 
     def work(self) -> ChunkWork:
-        return ChunkWork(in_bytes=self._in_bytes, out_bytes=self._out_bytes)
+        return self.times.work()
+
+    def gradients_on_host(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+        """The gradient sums since `begin`, in the order of the parameters."""
+        with self._computing("gradients to the host"):
+            return [
+                torch.zeros(parameter.shape)
+                if id(parameter) not in self.gradients
+                else self.gradients[id(parameter)].cpu()
+                for parameter in parameters
+            ]
+
+    def _computing(self, what: str) -> AbstractContextManager[None]:
+        """Inside, what is given to the stream that computes is noted."""
+        return self.times.span("compute", what, self._stream)
+
+    def _lent(self, array: Array, dtype: torch.dtype) -> torch.Tensor | None:
+        """An array of the host as it lies, where the host computes and it has the right numbers."""
+        if not self._driver.reads_in_place or not array.flags.c_contiguous:
+            return None
+        lent = torch.from_numpy(array)
+        return lent if lent.dtype == dtype else None
 
     def _turned(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
         """The next memory; what was computed until now has used the last one."""
@@ -258,20 +326,16 @@ class TorchChunks:
             for mark in (slot.used, after):
                 if mark is not None:
                     driver.order(stream, mark)
+            begun = driver.mark(stream)
             yield
             slot.filled = driver.mark(stream)
+            self.times.add("copy in", "copy in", begun, slot.filled)
         if stream is not self._stream:
             driver.order(self._stream, slot.filled)
 
     def _copy(self, there: torch.Tensor, array: Array) -> None:
-        self._in_bytes += array.nbytes
+        self.times.in_bytes += array.nbytes
         there.copy_(torch.from_numpy(np.ascontiguousarray(array)), non_blocking=self._copies is not None)
-
-    def _sent(self, memory: torch.Tensor, array: Array) -> torch.Tensor:
-        """An array in the memory that is for it."""
-        there = memory[: len(array)]
-        self._copy(there, array)
-        return there
 
     def _add_gradient(self, product: Product, along: torch.Tensor, rows: torch.Tensor) -> None:
         self.gradients[id(product.weight)].addmm_(along.t(), rows)
@@ -282,8 +346,10 @@ class TorchChunks:
         """What lies in a place, as [num, width] rows."""
         if place == "result":
             return self._result.view(num, width)
-        memory = self._read[-1].memory if place == "read" else self._memory.accumulated
-        return _view(memory, num, width)
+        if place == "accumulated":
+            return _view(self._memory.accumulated, num, width)
+        slot = self._read[-1]
+        return _view(slot.memory, num, width) if slot.lent is None else slot.lent.view(num, width)
 
     def _drop_layer(self, rows: torch.Tensor, layer: int, vertices: Array) -> None:
         """The dropout after a layer, of its result or of the gradient of that, in place."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
 from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.chunks.chunked_step import ChunkWork
 from hyrt.nn.fused.c_loops.c_printer import LoopCall
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt.quantities import size
+from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
 
@@ -28,18 +31,34 @@ class TorchLoopRoom:
     ----------
     name
         The device's name, for messages.
-    driver
-        The hardware. All runs on the calling thread's current stream.
+    driver, stream
+        The hardware, and the stream on which all runs, in whichever thread.
     loops
         The device's loops.
     free
         Gives the bytes that loops may take.
+    hear
+        Takes when loops copied and computed, once that is over.
     """
 
-    def __init__(self, name: str, driver: Driver, loops: CudaLoops, free: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        stream: Any,
+        loops: CudaLoops,
+        free: Callable[[], int],
+        hear: Callable[[ChunkTimes], None],
+    ) -> None:
         self.name = name
         self.reads_in_place = False
         self._driver = driver
+        self._stream = stream
+        self._hear = hear
+        self._times = ChunkTimes(driver)
+        # What loops came to since `begin`.
+        self._copied: list[tuple[float, float]] = []
+        self._computed: list[tuple[float, float]] = []
         self._loops = loops
         self._free = free
         self._taken: dict[int, torch.Tensor] = {}
@@ -52,7 +71,8 @@ class TorchLoopRoom:
             array = array.view(np.int64)  # Torch has little for it, and kernels read the bits.
         there = torch.empty(array.shape, dtype=_torch_type(array.dtype), device=self._driver.device)
         self._taken[id(there)] = there
-        there.copy_(torch.from_numpy(array))
+        with self._times.span("copy in", "copy in", self._stream):
+            there.copy_(torch.from_numpy(array))
         return there
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> torch.Tensor:
@@ -61,7 +81,8 @@ class TorchLoopRoom:
         return there
 
     def get(self, held: torch.Tensor, out: NDArray[np.generic]) -> None:
-        torch.from_numpy(out).copy_(held)
+        with self._times.span("copy out", "copy out", self._stream):
+            torch.from_numpy(out).copy_(held)
 
     def give(self, held: Iterable[torch.Tensor]) -> None:
         for each in held:
@@ -73,15 +94,32 @@ class TorchLoopRoom:
     def launch(
         self, loop: EdgeLoop, call: LoopCall, given: Mapping[str, torch.Tensor], num_rows: int, first: int
     ) -> None:
-        self._loops(loop, call, given, num_rows, first)
+        with self._times.span("compute", "edge_loop", self._stream):
+            self._loops(loop, call, given, num_rows, first)
 
     def about(self, work: str) -> None:
-        """A trace of torch's streams has no names of single operators."""
+        self._times.about = work
+
+    def begin(self) -> None:
+        self._times.begin(self._stream)
+        self._copied.clear()
+        self._computed.clear()
+
+    def tell(self) -> None:
+        self._hear(self._times)
+        copied, computed = self._times.seconds()
+        self._copied += copied
+        self._computed += computed
+        self._times.forget()
+
+    def work(self) -> ChunkWork:
+        return ChunkWork.of_spans(0, 0, self._copied, self._computed)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         try:
-            yield
+            with self._driver.running(self._stream):
+                yield
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
@@ -94,7 +132,7 @@ class TorchLoopRoom:
             ) from error
 
     def finish(self) -> None:
-        """Copies between the host and the device have ended when their calls return."""
+        self._driver.wait(self._driver.mark(self._stream))
 
     def release(self) -> None:
         self._taken.clear()

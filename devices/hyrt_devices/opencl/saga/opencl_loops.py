@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from hyrt.device import Span
+from hyrt.fullgraph.chunks.chunked_step import ChunkWork
 from hyrt.nn.fused.c_loops.c_dialects import OPENCL, Cut, cut_for
 from hyrt.nn.fused.c_loops.c_printer import CKernel, LoopCall, printed
 from hyrt.nn.fused.edge_loop import EdgeLoop
@@ -16,6 +18,7 @@ from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import Tuning
+from hyrt_devices.opencl_host.profiling import spans
 
 Array = NDArray[Any]
 # Vectors of a value that a work item holds: more leave no registers for other values.
@@ -33,6 +36,8 @@ class OpenclLoops:
         Where all is enqueued.
     errors
         Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemory.
+    hear
+        Takes what the queue has run.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class OpenclLoops:
         memory: DeviceMemory,
         queue: Launcher,
         errors: Callable[[], AbstractContextManager[None]],
+        hear: Callable[[list[Span]], None],
     ) -> None:
         self.name = memory.buffers.name
         self.reads_in_place = memory.zero_copy
@@ -50,6 +56,10 @@ class OpenclLoops:
         self._memory = memory
         self._queue = queue
         self._errors = errors
+        self._hear = hear
+        # Begins and ends of copies, and of what was computed, in seconds.
+        self._copied: list[tuple[float, float]] = []
+        self._computed: list[tuple[float, float]] = []
         self._taken: dict[int, Any] = {}
         # Buffers over host arrays, which are read where they lie until the buffer is given back.
         self._wrapped: dict[int, tuple[Any, Array]] = {}
@@ -103,6 +113,20 @@ class OpenclLoops:
 
     def about(self, work: str) -> None:
         self._queue.about = work
+
+    def begin(self) -> None:
+        self._queue.taken()
+        self._copied.clear()
+        self._computed.clear()
+
+    def tell(self) -> None:
+        ran = spans(self._queue.taken())
+        for name, begin, end in ran:
+            (self._copied if name.startswith("copy ") else self._computed).append((begin * 1e-9, end * 1e-9))
+        self._hear(ran)
+
+    def work(self) -> ChunkWork:
+        return ChunkWork.of_spans(0, 0, self._copied, self._computed)
 
     def errors(self) -> AbstractContextManager[None]:
         return self._errors()
