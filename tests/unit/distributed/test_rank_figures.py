@@ -109,6 +109,7 @@ def test_steps_of_ranks_are_those_of_the_slowest() -> None:
     """What stands beside it is worked out by hand."""
 
     def of(sample: float, load: float, wait: float, targets: int, queued: float) -> StepGroup:
+        work = {"compute_s": sample}
         return replace(
             steps(20),
             stage_s={"sample": sample, "load": load, "synchronize": wait},
@@ -118,6 +119,7 @@ def test_steps_of_ranks_are_those_of_the_slowest() -> None:
             queued={"sampled": queued, "loaded.cpu:0": 2 * queued},
             queue_depth={"sampled": 3, "loaded.cpu:0": 3},
             memory_bytes=1000 * targets,
+            chunks={"cpu:0+opencl:0": {"intervals": targets, "by_device": {"cpu:0": work, "opencl:0": work}}},
         )
 
     groups = [of(0.2, 0.1, 0.9, 30, 1.0), of(0.1, 0.5, 0.4, 70, 0.5)]
@@ -130,6 +132,13 @@ def test_steps_of_ranks_are_those_of_the_slowest() -> None:
     assert found.queued == {"sampled": 1.5, "loaded.rank 0 cpu:0": 2.0, "loaded.rank 1 cpu:0": 1.0}
     assert found.queue_depth == {"sampled": 6, "loaded.rank 0 cpu:0": 3, "loaded.rank 1 cpu:0": 3}
     assert found.memory_bytes == 100_000
+    assert found.chunks == {
+        f"rank {rank} cpu:0+opencl:0": {
+            "intervals": targets,
+            "by_device": {f"rank {rank} {name}": {"compute_s": sample} for name in ("cpu:0", "opencl:0")},
+        }
+        for rank, targets, sample in ((0, 30, 0.2), (1, 70, 0.1))
+    }
     assert (found.loss, found.losses, found.mteps, found.step_s) == (
         groups[0].loss,
         groups[0].losses,
@@ -139,7 +148,7 @@ def test_steps_of_ranks_are_those_of_the_slowest() -> None:
     assert step_line(found, 5, None).endswith("rank 1 of 0 to 1 is slowest")
     assert "slowest" not in step_line(groups[0], 5, None)
     shown = Console(file=io.StringIO(), width=130)
-    shown.print(dashboard(found, epochs=5, predicted_s=None, width=130))
+    shown.print(dashboard(replace(found, chunks={}), epochs=5, predicted_s=None, width=130))
     assert isinstance(shown.file, io.StringIO)
     text = shown.file.getvalue()
     for words in ("rank 1 of 0 to 1 is slowest", "rank 0 cpu:0", "rank 1 cpu:0", "1.5/6"):
