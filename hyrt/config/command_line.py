@@ -17,7 +17,7 @@ from hyrt.graph.bundled import NAMES
 _CHANGEABLE = (
     *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
     *("distributed.network", "distributed.cache", "distributed.shares", "distributed.time_steps"),
-    *("distributed.pre_gather", "distributed.timeout_s", "data.source"),
+    *("distributed.pre_gather", "distributed.share_rows", "distributed.timeout_s", "data.source"),
     "loggers",
 )
 

@@ -397,7 +397,10 @@ class DistributedConfig(Section):
     most steps. The weights are the same. Needs `sampler.kind=neighbor`. `null` keeps none."""
     wire: Literal["float32", "float16", "bfloat16"] = "float32"
     """The type in which ranks send each other the values of dense float32 rows. `float16` and `bfloat16`
-    halve their bytes. Rows of other ranks are then rounded, which changes training slightly."""
+    halve their bytes. Rows that are sent are then rounded, which changes training slightly."""
+    share_rows: bool = True
+    """Whether ranks on one machine read each other's dense rows in the files of their parts, instead of
+    sending them. The weights are the same unless `wire` rounds what is sent."""
     algorithm: Literal["auto", "1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
     """How ranks multiply with `--full-graph`. With `1d`, each rank has a part of the rows, and receives those
     rows of other parts that its edges need. With `1.5d`, ranks form a grid of `replication` columns, and each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -127,7 +127,7 @@ class ScoresByHome:
         """[n, C], of own vertices with all their neighbours."""
         depth = len(model.layers)
         needed = needed_vertices(self._graph, vertices, depth, self._chunk_bytes, self._together)
-        rows = self._rows_of(self._own.rows, self._own.places)
+        rows = self._rows_of(self._own.rows, self._own.places, self._own.beside)
         places = np.zeros(self._graph.num_vertices, np.int32 if len(self._homes) < 2**31 else np.int64)
         local = np.full(self._graph.num_vertices, -1, np.int32)
         out = np.empty((0, 0), np.float32)
@@ -169,7 +169,7 @@ class ScoresByHome:
         """[n, C], of own vertices in mini-batches."""
         assert self._sampled is not None
         sampler = NeighborSampler(self._graph, mine, self._sampled, self._batch_size, self._seed)
-        rows = self._rows_of(self._own.rows, self._own.places)
+        rows = self._rows_of(self._own.rows, self._own.places, self._own.beside)
         found = [np.empty((0, self._graph.num_outputs), np.float32)]
         starts = range(0, len(mine), self._batch_size)
         for units in self._in_rounds(
@@ -197,10 +197,15 @@ class ScoresByHome:
             before_chunk()
             yield parts[number] if number < len(parts) else np.empty(0, np.int64)
 
-    def _rows_of(self, rows: DenseFeatures | SparseFeatures, places: NDArray[Any]) -> FetchedRows:
+    def _rows_of(
+        self,
+        rows: DenseFeatures | SparseFeatures,
+        places: NDArray[Any],
+        beside: Mapping[int, DenseFeatures] | None = None,
+    ) -> FetchedRows:
         if isinstance(rows, SparseFeatures):
             return DistributedSparseRows(rows, places, self._homes, self._group, _PURPOSE)
-        return DistributedRows(rows, places, self._homes, self._group, purpose=_PURPOSE)
+        return DistributedRows(rows, places, self._homes, self._group, purpose=_PURPOSE, beside=beside)
 
     def _given(self, rows: FetchedRows, sources: NDArray[Any], workers: Workers) -> Rows:
         """The rows of a block's sources."""

@@ -1,4 +1,4 @@
-"""Two machine instructions that numba does not name: prefetching a cache line and widening a short float."""
+"""What numba does not name: asking for a cache line, widening a short float, reading at an address."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 from __future__ import annotations
@@ -10,6 +10,19 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+_BYTES = ir.IntType(8).as_pointer()
+
+
+def _ask(builder, place):
+    """Read access, from the second cache on, data cache."""
+    number = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [_BYTES, number, number, number]),
+        "llvm.prefetch.p0",
+    )
+    builder.call(function, [place, number(0), number(2), number(1)])
+
 
 @intrinsic
 def prefetch(typingctx, array, index):
@@ -20,19 +33,33 @@ def prefetch(typingctx, array, index):
 
     def generate(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        byte_pointer = ir.IntType(8).as_pointer()
-        number = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number]),
-            "llvm.prefetch.p0",
-        )
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
-        # Read access, from the second cache on, data cache.
-        builder.call(function, [address, number(0), number(2), number(1)])
+        _ask(builder, builder.bitcast(builder.gep(data, [args[1]]), _BYTES))
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@intrinsic
+def prefetch_at(typingctx, address):
+    """Ask for the cache line at an address of memory, as `prefetch` does."""
+
+    def generate(context, builder, signature, args):
+        _ask(builder, builder.inttoptr(args[0], _BYTES))
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
+def element_at(typingctx, array, address, index):
+    """Element `index` of values that begin at an address of memory and have the dtype of an array."""
+
+    def generate(context, builder, signature, args):
+        kind = context.get_data_type(signature.return_type)
+        place = builder.gep(builder.inttoptr(args[1], kind.as_pointer()), [args[2]])
+        return context.unpack_value(builder, signature.return_type, place)
+
+    return array.dtype(array, types.intp, types.intp), generate
 
 
 @nb.njit(inline="always", cache=True)

@@ -84,6 +84,9 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     assert not other_output
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
+    # On one machine, rows are read where they lie.
+    assert "ranks on one machine read each other's rows there (0 and 1)" in output
+    assert told["bytes_sent"]["rows"] == 0 < told["bytes_sent"]["gradients"]
     assert "Their steps are bounded by " in (tmp_path / "runs" / "two" / "report.html").read_text()
     traced = json.loads(gzip.decompress((tmp_path / "runs" / "two" / "trace.json.gz").read_bytes()))
     events = traced["traceEvents"]
@@ -165,6 +168,7 @@ def test_a_rank_that_fails_is_in_the_records_of_the_run(
 ) -> None:
     monkeypatch.setenv("HYRT_FAULT", "load:rank1.*:20:raise")
     words = ["--data", str(parts), *SMALL, "train.epochs=3", "--name", "run", "--trace"]
+    words += ["distributed.share_rows=false"]
     for code, _, errors in ends(start(tmp_path, *words)):
         assert code == 1
         assert "injected in load" in errors

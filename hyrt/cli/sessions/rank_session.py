@@ -27,6 +27,7 @@ from hyrt.distributed.launch import Launch, rank_prefix, unjoined
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_links, why_no_shares
+from hyrt.distributed.sharing.rows_beside import no_rows_beside, rows_beside
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.sharing.share_typed import as_one_step, share_typed
@@ -142,7 +143,11 @@ class RankSession:
         config = self.config
         part = self._part()
         ranks.agree("partition", {"the id of the partition": part.manifest.id})
-        own = OwnRows(part.rows, part.homes, part.places)
+        whole = config.sampler.whole_graph
+        shares_rows = config.distributed.share_rows and not whole
+        source = config.data.source
+        beside = rows_beside(source, part, ranks) if shares_rows else no_rows_beside(ranks.size)
+        own = OwnRows(part.rows, part.homes, part.places, beside.rows)
         is_split = part.manifest.topology == "split"
         if is_split and config.train.predicts_links:
             raise ConfigError(
@@ -151,7 +156,6 @@ class RankSession:
             )
         graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
         graph = link_graph(config, graph) if config.train.predicts_links else graph
-        whole = config.sampler.whole_graph
         rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
         prepared = PreparedRun(config, rows)
         share = share_full_graph if whole else share_run
@@ -173,8 +177,10 @@ class RankSession:
             sampler=lambda: prepared.sampler,
             edges_are_split=is_split,
             measured=self.measured,
+            machines=beside.machines,
         )
-        return self._lead(ranks, prepared, mine, stop, hooks, seen)
+        told_first = replace(self, said=(*self.said, *beside.said))
+        return told_first._lead(ranks, prepared, mine, stop, hooks, seen)
 
     def _typed_graph(self, ranks: JoinedRanks) -> Graph | None:
         """The graph, where it is a typed one: no rank has a part of it."""
@@ -235,7 +241,7 @@ class RankSession:
     def _check_full_graph(self) -> None:
         """Refuse settings of full-graph training that several ranks cannot follow."""
         given, size = self.config.distributed, self.launch.size
-        for name in ("strategy", "shares", "cache", "wire"):
+        for name in ("strategy", "shares", "cache", "wire", "share_rows"):
             if getattr(given, name) != type(given).model_fields[name].default:
                 raise ConfigError(
                     f"distributed.{name}={getattr(given, name)} is for mini-batches, but --full-graph "

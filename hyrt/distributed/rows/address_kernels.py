@@ -1,9 +1,10 @@
 """Compiled loops over the addresses of rows. All release the interpreter lock.
 
-An address is one integer that says where a row is: from 0 on, in which place among this rank's own; -1,
-nowhere here. Below that, -2 - address is four times the place in one of two other matrices, plus 1 if it is
-the one of cached rows and not that of rows that were fetched for a step, plus 2 if the step has counted the
-cached row.
+An address is one integer that says where a row is. From 0 on, it is one that is read where it lies: the low
+bits, as many as `RowAddresses` says, are the number of its matrix, of which this rank's own has 0, and the
+others its place there. -1 is nowhere here. Below that, -2 - address is four times the place in one of two
+other matrices, plus 1 if it is the one of cached rows and not that of rows that were fetched for a step, plus
+2 if the step has counted the cached row.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -100,6 +101,24 @@ def look_up(ids, table, out, start, stop):
         if i + _AHEAD < stop:
             prefetch(table, np.int64(ids[i + _AHEAD]))
         out[i] = table[ids[i]]
+
+
+@_compile
+def locate(ids, table, bits, here, fetched, cached, row_bytes, travelled_bytes, mark, out, start, stop):
+    """out[i] = where in memory the row of ids[i] is.
+
+    `bits` is as in `RowAddresses`, and what follows, as in `RowMatrices`.
+    """
+    low = (1 << bits) - 1
+    for i in range(start, stop):
+        if i + _AHEAD < stop:
+            prefetch(table, np.int64(ids[i + _AHEAD]))
+        address = np.int64(table[ids[i]])
+        if address >= 0:
+            out[i] = here[address & low] + (address >> bits) * row_bytes
+        else:
+            first = cached if (FIRST - address) & CACHED else fetched
+            out[i] = first + ((FIRST - address) >> BITS) * travelled_bytes + mark
 
 
 @_compile

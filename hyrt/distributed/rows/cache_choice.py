@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ def remote_reads(
     strategy: Strategy,
     batch_size: int,
     fanouts: Sequence[int],
+    beside: Collection[int] = (),
 ) -> RowRanking:
-    """What a rank is expected to read of others, under a strategy.
+    """What a rank is expected to be sent by others, under a strategy.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def remote_reads(
         Targets of a step, over all ranks.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    beside
+        Ranks that send it nothing, because it reads their rows where they lie.
     """
     of_targets = homes[targets]
     placed = strategy.place(Roots(of_targets, num_ranks)).ranks
@@ -53,5 +56,5 @@ def remote_reads(
     steps, rest = divmod(len(targets), batch_size)
     batches = [batch_size] * steps + [rest] * bool(rest)
     reads = expected_reads(topology, weights, batches, fanouts)
-    reads[homes == rank] = 0
+    reads[np.isin(homes, [rank, *beside])] = 0
     return RowRanking.of(reads, topology.indices.dtype)

@@ -1,8 +1,8 @@
-"""Dense feature rows of which each rank has a part: what a step needs of others is exchanged once."""
+"""Dense feature rows of which each rank has a part: what a step needs of other machines is exchanged once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.rows import fetched_kernels
 from hyrt.distributed.rows.remote_rows import CacheCounts, RemoteRows
 from hyrt.distributed.rows.remote_vertices import CACHE, RemoteVertices, WantedRows
+from hyrt.distributed.rows.row_addresses import RowMatrices
 from hyrt.distributed.rows.wire import wire_of
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
@@ -24,7 +25,8 @@ _GRAIN = 512
 
 
 class DistributedRows:
-    """Gives all rows that were fetched for a step; the own ones from here, the others from their ranks.
+    """Gives all rows that were fetched for a step: those that are here from where they lie, the others from
+    their ranks.
 
     `fetch`, `rows` and `aggregate` are called by one thread. Every rank fetches the same steps in the same
     order, also those for which it needs nothing, because others may need its rows.
@@ -43,6 +45,9 @@ class DistributedRows:
         The type of the values that travel: `float32`, `float16` or `bfloat16`.
     purpose
         The purpose of the rows, in the counts of bytes.
+    beside
+        The rows of other ranks that are in this machine's memory, by their numbers. Nothing is exchanged
+        where each rank has those of all others.
     """
 
     def __init__(
@@ -53,10 +58,18 @@ class DistributedRows:
         group: RankGroup,
         wire: str = "float32",
         purpose: str = "rows",
+        beside: Mapping[int, DenseFeatures] | None = None,
     ) -> None:
         self._local = local
+        others = {} if beside is None else dict(beside)
+        self._here = [local.matrix, *(rows.matrix for rows in others.values())]
+        self._where = np.array([matrix.ctypes.data for matrix in self._here], np.int64)
+        self._is_all_here = len(self._here) == group.size
         self._wire = wire_of(wire, local.value_bytes)
-        self._vertices = RemoteVertices(homes, places, group, purpose)
+        # A matrix of each dtype that values have, as compiled loops take them.
+        own, other = self._here[0], self._wire.bits(np.empty((0, local.width), self._wire.dtype))
+        self._kinds = own, None if own.dtype == other.dtype else other
+        self._vertices = RemoteVertices(homes, places, group, purpose, list(others))
         self._pool = BufferPool()
         self._remote = RemoteRows(self._vertices, self._brought, self._pool.give)
 
@@ -77,7 +90,8 @@ class DistributedRows:
         return None
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        self._remote.fetch(step, ids, workers)
+        if not self._is_all_here:
+            self._remote.fetch(step, ids, workers)
 
     def release(self, step: int) -> None:
         self._remote.release(step)
@@ -99,9 +113,9 @@ class DistributedRows:
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         taken = TakenArrays(self._pool)
-        addresses, matrices = self._addresses(ids, taken, workers), self._matrices()
+        rows, kinds = self._in_memory(ids, taken, workers), self._kinds
         workers.run_rows(
-            lambda start, stop: fetched_kernels.gather(addresses, *matrices, out, start, stop),
+            lambda start, stop: fetched_kernels.gather(rows, *kinds, out, start, stop),
             len(ids),
             _GRAIN,
         )
@@ -113,15 +127,15 @@ class DistributedRows:
         """As `hyrt.pipeline.trainer.AggregatedRows.aggregate`."""
         check_weights(aggregation, block)
         taken = TakenArrays(self._pool)
-        of_edges, of_own = self._addresses(block.columns, taken, workers), None
+        of_edges, of_own = self._in_memory(block.columns, taken, workers), None
         if aggregation.self_path != "none":
-            of_own = self._addresses(block.destinations, taken, workers)
-        matrices, at = self._matrices(), aggregation.columns(self.width)
+            of_own = self._in_memory(block.destinations, taken, workers)
+        kinds, at = self._kinds, aggregation.columns(self.width)
         if aggregation.reduce == "max":
 
             def work(start: int, stop: int) -> None:
                 fetched_kernels.aggregate_max(
-                    block.indptr, block.columns, of_edges, of_own, *matrices, out, *at, start, stop
+                    block.indptr, block.columns, of_edges, of_own, *kinds, out, *at, start, stop
                 )
 
         else:
@@ -130,33 +144,34 @@ class DistributedRows:
 
             def work(start: int, stop: int) -> None:
                 fetched_kernels.aggregate(
-                    block.indptr, block.columns, of_edges, of_own, *matrices, *factors, out, *at, start, stop
+                    block.indptr, block.columns, of_edges, of_own, *kinds, *factors, out, *at, start, stop
                 )
 
         workers.run_rows(work, block.num_dst, _GRAIN)
         taken.give_back()
 
-    def _addresses(self, ids: NDArray[Any], taken: TakenArrays, workers: Workers) -> NDArray[Any]:
-        """Where the rows of some vertices are."""
-        addresses = self._vertices.addresses
-        out = taken.take(len(ids), addresses.table.dtype)
-        addresses.of(ids, out, workers)
-        return out
-
-    def _matrices(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Own rows, fetched ones and cached ones, as compiled loops read them."""
-        none = np.empty((0, self.width), self._wire.dtype)
+    def _in_memory(self, ids: NDArray[Any], taken: TakenArrays, workers: Workers) -> NDArray[np.int64]:
+        """Where in memory the rows of some vertices are."""
+        out = taken.take(len(ids), np.int64)
         fetched, cached = (
-            self._wire.bits(none if rows is None else rows)
-            for rows in (self._remote.fetched, self._remote.cached)
+            0 if rows is None else rows.ctypes.data for rows in (self._remote.fetched, self._remote.cached)
         )
-        return self._local.matrix, fetched, cached
+        own, other = self._kinds
+        sizes = self.width * own.itemsize, self.width * self._wire.dtype.itemsize
+        matrices = RowMatrices(self._where, fetched, cached, *sizes, mark=int(other is not None))
+        self._vertices.addresses.in_memory(ids, matrices, out, workers)
+        return out
 
     def _brought(self, asked: WantedRows, workers: Workers) -> NDArray[Any]:
         """The rows that were wanted here, as they travelled, in memory of the pool unless they are cached."""
         given = self._pool.take((len(asked.given), self.width), np.float32)
         places = TakenArrays(self._pool)
-        self._local.rows(self._addresses(asked.given, places, workers), given, workers)
+        addresses = self._vertices.addresses
+        own = places.take(len(asked.given), addresses.table.dtype)
+        addresses.of(asked.given, own, workers)
+        # The matrix of own rows has the number 0.
+        own >>= addresses.bits
+        self._local.rows(own, given, workers)
         places.give_back()
         # The pool's memory is larger than what is asked of it.
         room = np.empty if asked.purpose == CACHE else self._pool.take

@@ -1,8 +1,9 @@
-"""The feature rows that a rank has, and who has the others."""
+"""The feature rows that a rank has, those that it can read where they lie, and who has the others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,5 +22,8 @@ class OwnRows:
     """[V] integers, the rank that has each vertex's row."""
     places: NDArray[Any]
     """[V] integers, the row of each vertex among those of its rank."""
+    beside: Mapping[int, DenseFeatures] = field(default_factory=dict)
+    """The rows of other ranks that are in this machine's memory, by their numbers. A rank is in it at either
+    both of two ranks or at none."""
 
     __repr__ = one_line

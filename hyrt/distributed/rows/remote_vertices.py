@@ -49,16 +49,25 @@ class RemoteVertices:
         The ranks.
     purpose
         The purpose of the rows, in the counts of bytes; that of the numbers of vertices is `indices`.
+    beside
+        The ranks whose rows are read where they lie, and never asked for.
     """
 
-    def __init__(self, homes: NDArray[Any], places: NDArray[Any], group: RankGroup, purpose: str) -> None:
+    def __init__(
+        self,
+        homes: NDArray[Any],
+        places: NDArray[Any],
+        group: RankGroup,
+        purpose: str,
+        beside: Sequence[int] = (),
+    ) -> None:
         self.hits = 0
         """How many of the remote rows that steps needed were cached."""
         self.lookups = 0
         """How many remote rows steps needed, each vertex once a step."""
         self.group = group
         """The ranks."""
-        self.addresses = RowAddresses(homes, places, group.rank, group.size)
+        self.addresses = RowAddresses(homes, places, group.rank, group.size, beside)
         """Where the row of each vertex is; the fetched ones are those that were asked for last."""
         self._purpose = purpose
 

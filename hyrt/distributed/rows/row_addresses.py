@@ -1,4 +1,4 @@
-"""Where the row of each vertex is: among this rank's own, cached, fetched for a step, or nowhere here."""
+"""Where the row of each vertex is: read where it lies, cached, fetched for a step, or nowhere here."""
 
 from __future__ import annotations
 
@@ -25,6 +25,22 @@ class RemoteNeeds(NamedTuple):
     """How many more are cached."""
 
 
+class RowMatrices(NamedTuple):
+    """Where in memory matrices of rows begin; all are C-contiguous."""
+
+    here: NDArray[np.int64]
+    """[M] those that are read where they lie, this rank's own first."""
+    fetched: int
+    cached: int
+    """`fetched` and `cached`: those of rows that travelled; any number where there are none."""
+    row_bytes: int
+    """Bytes of a row of those that are read where they lie."""
+    travelled_bytes: int
+    """Bytes of a row of the others."""
+    mark: int
+    """1 where the two have different dtypes, else 0."""
+
+
 class RowAddresses:
     """An integer for each vertex that says where its row is (`hyrt.distributed.rows.address_kernels`).
 
@@ -36,12 +52,24 @@ class RowAddresses:
         [V] integers, the row of each vertex among those of its rank.
     rank, size
         The number of this rank, and how many there are.
+    beside
+        The ranks whose rows are read where they lie, too, in the order of their matrices.
     """
 
-    def __init__(self, homes: NDArray[Any], places: NDArray[Any], rank: int, size: int) -> None:
-        # Four addresses for each row that may be here.
-        dtype = np.int32 if len(homes) < 2**29 else np.int64
-        self.table: NDArray[Any] = np.where(homes == rank, places, kernels.NOWHERE).astype(dtype)
+    def __init__(
+        self, homes: NDArray[Any], places: NDArray[Any], rank: int, size: int, beside: Sequence[int] = ()
+    ) -> None:
+        here = [rank, *beside]
+        self.bits = (len(here) - 1).bit_length()
+        """How many low bits of the address of a row that is read where it lies say in which matrix."""
+        # Four addresses for each row that travels, and one in each matrix for the others.
+        dtype = np.int32 if len(homes) << max(kernels.BITS, self.bits) < 2**31 else np.int64
+        numbers = np.full(size, kernels.NOWHERE, dtype)
+        numbers[here] = np.arange(len(here))
+        table: NDArray[Any] = numbers[homes]
+        found = table >= 0
+        table[found] |= np.left_shift(places[found], self.bits, dtype=dtype)
+        self.table = table
         """[V] the address of each vertex's row; the matrices that it points to are those of its owner."""
         self._homes = homes
         self._size = size
@@ -104,9 +132,32 @@ class RowAddresses:
         """
         workers.run(lambda start, stop: kernels.look_up(ids, self.table, out, start, stop), len(ids), _GRAIN)
 
+    def in_memory(
+        self, ids: NDArray[Any], matrices: RowMatrices, out: NDArray[np.int64], workers: Workers
+    ) -> None:
+        """Write where in memory the rows of some vertices begin.
+
+        Parameters
+        ----------
+        ids
+            [n] the vertices, of which no row is nowhere here.
+        matrices
+            Where the matrices are to which the addresses point.
+        out
+            [n] overwritten. Those of rows that travel are one more where these have a dtype of their own.
+        workers
+            The threads that share the work.
+        """
+        workers.run(
+            lambda start, stop: kernels.locate(ids, self.table, self.bits, *matrices, out, start, stop),
+            len(ids),
+            _GRAIN,
+        )
+
 
 def sorted_out(addresses: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[np.intp]]]:
-    """Addresses by the matrix that they point to: own rows, fetched ones, cached ones.
+    """Addresses by the matrix that they point to, where no rows beside the own ones are read where they lie:
+    own rows, fetched ones, cached ones.
 
     Parameters
     ----------

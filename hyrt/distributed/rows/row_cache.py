@@ -108,6 +108,7 @@ def fill_cache(
         strategy,
         config.data.batch_size,
         config.fanouts,
+        own.beside,
     )
     workers = current_workers()
     if isinstance(asked, float):

@@ -40,5 +40,6 @@ def graph_of_all_rows(config: Config, graph: Graph, own: OwnRows, ranks: JoinedR
             )
         rows = DistributedSparseRows(own.rows, own.places, own.homes, ranks.rows)
     else:
-        rows = DistributedRows(own.rows, own.places, own.homes, ranks.rows, config.distributed.wire)
+        wire = config.distributed.wire
+        rows = DistributedRows(own.rows, own.places, own.homes, ranks.rows, wire, beside=own.beside)
     return graph.with_features(rows)

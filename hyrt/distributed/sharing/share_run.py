@@ -158,9 +158,10 @@ def share_run(
         scores=scores,
     )
     hooks: list[Hook] = [hook for hook in (time_steps, speeds) if hook is not None]
-    if config.distributed.wire != "float32":
+    are_rows_sent = len(own.beside) < ranks.size - 1
+    if config.distributed.wire != "float32" and are_rows_sent:
         hooks.append(RoundedRows(config.distributed.wire))
-    if config.distributed.cache is not None:
+    if config.distributed.cache is not None and are_rows_sent:
         hooks.append(fill_cache(config, graph, own, ranks, prepared, placed.strategy(0)))
     return RankPart(trained, shared, reduction, time_steps, speeds, hooks)
 

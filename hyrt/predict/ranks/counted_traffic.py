@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,8 @@ class CountedSteps:
         The run's sampler; None for one that draws neighbours.
     edges_are_split
         Whether the ranks of the run have the edges into their own vertices alone, and ask for others.
+    machines
+        [N] equal for ranks that read each other's rows where they lie; each rank sends its own if None.
     """
 
     def __init__(
@@ -90,11 +92,15 @@ class CountedSteps:
         cache: int | float | None = None,
         sampler: Sampler | None = None,
         edges_are_split: bool = False,
+        machines: Sequence[int] | None = None,
     ) -> None:
         targets = graph.split("train", split)
         self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
         self._wire_part, self._cache = wire_part, cache
+        of_ranks = np.arange(num_ranks) if machines is None else np.array(machines)
+        # [N, N] whether a rank reads another one's rows where they lie, or its own.
+        self._is_beside = of_ranks[:, None] == of_ranks
         if sampler is None:
             assert fanouts is not None
             sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
@@ -136,7 +142,8 @@ class CountedSteps:
                 most += float(of_ranks.max() / of_ranks.mean()) / len(self._steps)
                 time_steps = placement.num_times
         row_bytes = work.row_bytes * self._wire_part
-        rows = total.rows * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
+        sent = np.where(self._is_beside, 0, total.rows)
+        rows = sent * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
         carried = partial_bytes(work, of_sources=isinstance(strategy, NaiveMigration) and strategy.of_sources)
         found = self._in_bytes(total, rows, most, time_steps, work, carried)
         if not edges.any():
@@ -186,6 +193,7 @@ class CountedSteps:
                 strategy,
                 self._batch_size,
                 self._fanouts,
+                np.flatnonzero(self._is_beside[rank]).tolist(),
             )
             missed[rank] = 1 - reads.of_first(kept) / max(reads.of_first(len(reads.visits)), 1e-30)
         return missed
@@ -288,6 +296,7 @@ def configured_steps(
     sampler: Sampler | None,
     *,
     edges_are_split: bool = False,
+    machines: Sequence[int] | None = None,
 ) -> CountedSteps:
     """The steps of a configured run on an open graph.
 
@@ -295,7 +304,7 @@ def configured_steps(
     ----------
     config
         The settings.
-    graph, homes, num_ranks, sampler, edges_are_split
+    graph, homes, num_ranks, sampler, edges_are_split, machines
         The arguments of `CountedSteps`.
 
     Raises
@@ -321,6 +330,7 @@ def configured_steps(
         cache=cache,
         sampler=sampler,
         edges_are_split=edges_are_split,
+        machines=machines,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
 from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch
 from hyrt_perfmodel.communication.network import Network, find_network
-from hyrt_perfmodel.communication.step_traffic import GRADIENTS
+from hyrt_perfmodel.communication.step_traffic import GRADIENTS, StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
@@ -52,6 +52,8 @@ class RankRun:
     """Gives the sampler of the run."""
     edges_are_split: bool = False
     """Whether the graph has the edges into this rank's vertices alone."""
+    machines: Sequence[int]
+    """[N] equal for ranks that read each other's rows where they lie."""
     measured: Network | None = None
     """The network, where the start of the run has measured it."""
 
@@ -116,10 +118,12 @@ class RankRun:
             platform, **_stages(min(found, key=lambda each: each.epoch_s)), host_trainers=_hosts(platform)
         )
 
-    def _traffics(self, training: TrainingWorkload) -> list[Any]:
+    def _traffics(self, training: TrainingWorkload) -> list[StepTraffic]:
         """What travels in a step; of `hopgnn` for every number of time steps that it may come to."""
         config, given = self.config, self.config.distributed
-        steps = configured_steps(config, self.graph, self.homes, self.num_ranks, self.sampler())
+        steps = configured_steps(
+            config, self.graph, self.homes, self.num_ranks, self.sampler(), machines=self.machines
+        )
         times = [None if given.time_steps is None else min(given.time_steps, self.num_ranks)]
         if given.strategy == "hopgnn" and given.time_steps is None:
             times = [*range(1, self.num_ranks + 1)]

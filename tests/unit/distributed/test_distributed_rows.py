@@ -42,9 +42,31 @@ def sparse(rows: np.ndarray) -> SparseFeatures:
     return SparseFeatures(indptr, columns.astype(np.int32), rows[where, columns], WIDTH)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", None])
-def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None) -> None:
+# The machine of each rank: of those on one machine, each reads the rows of the others where they lie.
+APART, TWO_TOGETHER, TOGETHER = (0, 1, 2), (0, 1, 0), (0, 0, 0)
+
+
+def beside(
+    rows: np.ndarray, homes: np.ndarray, rank: int, machines: tuple[int, ...]
+) -> dict[int, DenseFeatures]:
+    """The rows of the other ranks on a rank's machine."""
+    return {
+        other: DenseFeatures(rows[homes == other])
+        for other in range(RANKS)
+        if other != rank and machines[other] == machines[rank]
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machines"),
+    [
+        *(("float32", APART), ("float16", APART), (None, APART)),
+        *(("float32", TWO_TOGETHER), ("float16", TWO_TOGETHER), ("float32", TOGETHER)),
+    ],
+)
+def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None, machines: tuple[int, ...]) -> None:
     rows, homes, places = parted(dtype)
+    machine_of = np.array(machines)
 
     def work(ranks: JoinedRanks) -> dict[str, int]:
         mine = rows[homes == ranks.rank]
@@ -52,7 +74,12 @@ def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None) -> None:
         if dtype is None:
             source = DistributedSparseRows(sparse(mine), places, homes, ranks.rows)
         else:
-            source = DistributedRows(DenseFeatures(mine.astype(dtype)), places, homes, ranks.rows)
+            source = DistributedRows(
+                DenseFeatures(mine.astype(dtype)),
+                *(places, homes, ranks.rows),
+                beside=beside(rows.astype(dtype), homes, ranks.rank, machines),
+            )
+        is_sent = machine_of[homes] != machines[ranks.rank]
         rng = np.random.default_rng(ranks.rank)
         workers = Workers(1, "test")
         wanted = [
@@ -65,7 +92,7 @@ def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None) -> None:
         remote = 0
         for step, shares in enumerate(wanted):
             source.fetch(step, shares, workers)
-            remote += len({int(v) for share in shares for v in share if homes[v] != ranks.rank})
+            remote += len({int(v) for share in shares for v in share if is_sent[v]})
             for share in shares:
                 out = np.full((len(share), WIDTH), np.nan, np.float32)
                 source.rows(share, out, workers)
@@ -84,13 +111,16 @@ def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None) -> None:
         for step in range(STEPS):
             source.release(step)
         if dtype is not None:
-            assert before["rows"] == remote * WIDTH * np.dtype(dtype).itemsize
+            assert before.get("rows", 0) == remote * WIDTH * np.dtype(dtype).itemsize
         return {**ranks.counts.sent(), **{f"received {name}": n for name, n in before.items()}}
 
     found = results_of(RANKS, work)
     for purpose in ("rows", "indices"):
-        sent, received = (sum(each[name] for each in found) for name in (purpose, f"received {purpose}"))
-        assert sent == received > 0
+        sent, received = (
+            sum(each.get(name, 0) for each in found) for name in (purpose, f"received {purpose}")
+        )
+        assert sent == received
+        assert (sent > 0) == (machines != TOGETHER)
 
 
 def drawn_block(seed: int, *, weighted: bool = False) -> Block:
@@ -140,18 +170,20 @@ def aggregated(aggregation: Aggregation, block: Block, x: np.ndarray) -> np.ndar
 
 
 @pytest.mark.parametrize(
-    ("stored", "wire", "aggregation", "weighted"),
+    ("stored", "wire", "aggregation", "weighted", "machines"),
     [
-        ("float32", "float32", Aggregation("mean", "concat"), False),
-        ("float32", "float32", Aggregation("mean", "none"), True),
-        ("float32", "float16", Aggregation("gcn", "add"), False),
-        ("float32", "bfloat16", Aggregation("sum", "add", epsilon=0.3), True),
-        ("float16", "float32", Aggregation("max", "concat"), False),
+        ("float32", "float32", Aggregation("mean", "concat"), False, APART),
+        ("float32", "float32", Aggregation("mean", "concat"), False, TOGETHER),
+        ("float32", "float32", Aggregation("mean", "none"), True, APART),
+        ("float32", "float16", Aggregation("gcn", "add"), False, TWO_TOGETHER),
+        ("float32", "bfloat16", Aggregation("sum", "add", epsilon=0.3), True, APART),
+        ("float16", "float32", Aggregation("max", "concat"), False, TWO_TOGETHER),
     ],
 )
 def test_rows_are_aggregated_where_they_have_come_to(
-    stored: str, wire: str, aggregation: Aggregation, weighted: bool
+    stored: str, wire: str, aggregation: Aggregation, weighted: bool, machines: tuple[int, ...]
 ) -> None:
+    machine_of = np.array(machines)
     rows, homes, places = parted(stored)
     as_sent = torch.from_numpy(rows).to(getattr(torch, wire)).double().numpy()
 
@@ -161,12 +193,13 @@ def test_rows_are_aggregated_where_they_have_come_to(
 
     def aggregate(ranks: JoinedRanks, workers: Workers) -> None:
         local = DenseFeatures(rows[homes == ranks.rank].astype(stored))
-        is_own = (homes == ranks.rank)[:, None]
-        seen = np.where(is_own, rows.astype(np.float64), as_sent)
-        others = np.flatnonzero(~is_own[:, 0]).astype(np.int32)
+        is_here = machine_of[homes] == machines[ranks.rank]
+        seen = np.where(is_here[:, None], rows.astype(np.float64), as_sent)
+        others = np.flatnonzero(~is_here).astype(np.int32)
+        near = beside(rows.astype(stored), homes, ranks.rank, machines)
         # A cache may hold nothing: where it is smaller than a row, or a rank needs none.
         for cached in (None, others[:0], others[::3]):
-            source = DistributedRows(local, places, homes, ranks.rows, wire)
+            source = DistributedRows(local, places, homes, ranks.rows, wire, beside=near)
             assert isinstance(source, AggregatedRows)
             if cached is not None:
                 source.cache(cached, workers)
@@ -179,7 +212,7 @@ def test_rows_are_aggregated_where_they_have_come_to(
                 gathered = np.random.default_rng(seed).permutation(VERTICES)[:30].astype(np.int32)
                 read = [each for block in blocks for each in (block.columns, block.destinations)]
                 source.fetch(step, [*read, gathered], workers)
-                needed = {int(v) for each in [*read, gathered] for v in each if homes[v] != ranks.rank}
+                needed = {int(v) for each in [*read, gathered] for v in each if not is_here[v]}
                 hits, lookups = hits + len(needed & kept), lookups + len(needed)
                 assert source.cache_counts()[2:] == (hits, lookups)
                 for block in blocks:
@@ -196,7 +229,8 @@ def test_rows_are_aggregated_where_they_have_come_to(
 
 
 def test_a_maximum_does_not_leave_weights_of_edges_out() -> None:
-    rows, homes, places = parted("float32")
+    rows, _, _ = parted("float32")
+    places, homes = np.arange(VERTICES, dtype=np.int32), np.zeros(VERTICES, np.uint8)
     block = drawn_block(1)
     block.edge_weights = np.ones(len(block.columns), np.float32)
 
@@ -213,19 +247,23 @@ def test_a_maximum_does_not_leave_weights_of_edges_out() -> None:
     homes=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     reads=st.lists(st.lists(st.integers(0, 10**6), max_size=30), max_size=4),
     kept=st.sets(st.integers(0, 10**6), max_size=10),
+    near=st.permutations([0, 2, 3]).flatmap(lambda ranks: st.integers(0, 3).map(lambda most: ranks[:most])),
 )
-def test_addresses_say_where_each_row_is(homes: list[int], reads: list[list[int]], kept: set[int]) -> None:
+def test_addresses_say_where_each_row_is(
+    homes: list[int], reads: list[list[int]], kept: set[int], near: list[int]
+) -> None:
     size, rank, num = 4, 1, len(homes)
     at_home = np.array(homes, np.uint8)
     places = np.array([homes[:v].count(home) for v, home in enumerate(homes)], np.int32)
-    addresses = RowAddresses(at_home, places, rank, size)
-    cached = [v for v in sorted({k % num for k in kept}) if homes[v] != rank]
+    addresses = RowAddresses(at_home, places, rank, size, near)
+    here = [rank, *near]
+    cached = [v for v in sorted({k % num for k in kept}) if homes[v] not in here]
     addresses.keep(np.array(cached, np.int32))
     fetched: list[np.ndarray] = []
     for read in reads:
         ids = np.array([v % num for v in read], np.int32)
         met = addresses.meet([ids, ids[::2]])
-        wanted = {int(v) for v in ids if homes[v] != rank and v not in cached}
+        wanted = {int(v) for v in ids if homes[v] not in here and v not in cached}
         assert sorted(met.wanted) == sorted(wanted)
         assert [homes[v] for v in met.wanted] == sorted(homes[v] for v in wanted)
         assert met.counts == [sum(homes[v] == each for v in wanted) for each in range(size)]
@@ -233,13 +271,13 @@ def test_addresses_say_where_each_row_is(homes: list[int], reads: list[list[int]
         fetched.append(met.wanted)
     for step in [*range(len(fetched)), 0][: len(fetched) + 1 if fetched else 0]:
         addresses.point_at(fetched[step])
-        known = np.array([v for v in range(num) if homes[v] == rank or v in cached], np.int32)
+        known = np.array([v for v in range(num) if homes[v] in here or v in cached], np.int32)
         ids = np.concatenate([known, fetched[step]]).astype(np.int32)
         out = np.empty(len(ids), addresses.table.dtype)
         addresses.of(ids, out, Workers(1, "test"))
         (own, own_at), (there, there_at), (kept_rows, kept_at) = sorted_out(out)
-        np.testing.assert_array_equal(own, places[ids[own_at]])
-        assert (at_home[ids[own_at]] == rank).all()
+        np.testing.assert_array_equal(own >> addresses.bits, places[ids[own_at]])
+        np.testing.assert_array_equal(np.array(here)[own & ((1 << addresses.bits) - 1)], at_home[ids[own_at]])
         np.testing.assert_array_equal(fetched[step][there], ids[there_at])
         np.testing.assert_array_equal(np.array(cached, np.int32)[kept_rows], ids[kept_at])
         assert len(own) + len(there) + len(kept_rows) == len(ids)

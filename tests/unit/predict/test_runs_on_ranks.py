@@ -80,6 +80,7 @@ def run_of(parts: Path, measured: Network | None = None, **settings: Any) -> Ran
         num_ranks=2,
         sampler=lambda: build_sampler(config, graph, graph.split("train")),
         measured=measured,
+        machines=(0, 1),
     )
 
 
@@ -114,6 +115,9 @@ def test_rows_wait_in_the_load_stage_and_gradients_in_synchronize(
     work = sampled_workload(run.config, run.graph).at(32.0)
     rows_s = 0.5 * work.vertices[0] * work.row_bytes / (network.gb_s * network.uneven_part * 1e9)
     assert slow.stages_s["load"] - fast.stages_s["load"] == pytest.approx(rows_s, rel=0.15)
+    # Ranks that read each other's rows where they lie send none.
+    together = predicted(replace(run, machines=(0, 0)))
+    assert slow.stages_s["load"] - together.stages_s["load"] == pytest.approx(rows_s, rel=0.15)
     # Rows and gradients share it.
     assert slow.bottleneck == "link"
     assert slow.iteration_s == pytest.approx(slow.stages_s["load"] + slow.stages_s["synchronize"], rel=0.02)
