@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from commands_page import commands_page  # noqa: E402
 from figures_pages import figures_index  # noqa: E402
+from forked_commands import commands_forked  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from tutorial_pages import tutorial_page, tutorials_index  # noqa: E402
 
@@ -30,14 +32,29 @@ _PLACES = {
 # A program that a page sends its readers to, and what the page of it is called.
 _PROGRAM, _PROGRAM_PAGE = "examples/hyrt-plain/hyrt_plain.py", "plain-backend.md"
 # The gallery's own links, to downloads and pictures beside the page, begin with a dot and a slash.
+_BUILDING = ExitStack()
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """Leave out the styles and pictures of the gallery: its pages look like all others."""
+    """Leave out the styles and pictures of the gallery: its pages look like all others.
+
+    The tutorials run after this, before any other hook.
+    """
+    _BUILDING.enter_context(commands_forked())
     config.extra_css = [each for each in config.extra_css if not each.startswith("sg_gallery")]
     config.theme.dirs = [each for each in config.theme.dirs if "mkdocs_gallery" not in str(each)]
     return config
+
+
+def on_post_build(config: Any) -> None:
+    """End what the commands of tutorials are forked from."""
+    _BUILDING.close()
+
+
+def on_build_error(error: Exception) -> None:
+    """End what the commands of tutorials are forked from."""
+    _BUILDING.close()
 
 
 def on_files(files: Files, config: Any) -> Files:

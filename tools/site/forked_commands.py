@@ -1,0 +1,72 @@
+"""Commands of hyrt that tutorials start, in processes that cost no imports.
+
+A tutorial shows `subprocess.run([sys.executable, "-m", "hyrt", ...])`, and that is what its readers run.
+While the site is built, such a process is forked from one that has imported what every command imports.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
+
+from forked_runs import ForkedRuns
+
+_COMMAND = (sys.executable, "-m", "hyrt")
+_LIMIT_S = 600.0
+# What a process without a terminal takes for the width of a line.
+_WIDTH = "80"
+
+
+@contextmanager
+def commands_forked() -> Iterator[None]:
+    """Within the block, `subprocess.run` forks commands of hyrt; all other programs it starts as before."""
+    start = subprocess.run
+    with (
+        ForkedRuns(COLUMNS=os.environ.get("COLUMNS", _WIDTH)) as runs,
+        tempfile.TemporaryDirectory(prefix="hyrt-site-") as folder,
+    ):
+
+        def run(command: Any, **options: Any) -> Any:
+            if isinstance(command, str) or tuple(command[: len(_COMMAND)]) != _COMMAND:
+                return start(command, **options)
+            return _forked(runs, Path(folder), list(command[len(_COMMAND) :]), **options)
+
+        with mock.patch.object(subprocess, "run", run):
+            yield
+
+
+def _forked(
+    runs: ForkedRuns,
+    folder: Path,
+    words: Sequence[str],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    text: bool = False,
+    check: bool = False,
+) -> subprocess.CompletedProcess[Any]:
+    """As `subprocess.run` for what tutorials ask of it; an option that none of them gives is a TypeError."""
+    run = runs.start(list(words), Path(cwd or Path.cwd()), apart=folder, **(env or {}))
+    code = runs.wait(run, _LIMIT_S)
+    # As a process that was started writes it.
+    sys.stderr.write(run.errors.read_text())
+    if code is None:
+        raise subprocess.TimeoutExpired([*_COMMAND, *words], _LIMIT_S)
+    printed = run.output.read_bytes()
+    if stdout is None:
+        sys.stdout.write(printed.decode())
+    output = None if stdout != subprocess.PIPE else printed.decode() if text else printed
+    done = subprocess.CompletedProcess([*_COMMAND, *words], code, output)
+    if check:
+        done.check_returncode()
+    return done
