@@ -194,8 +194,10 @@ class JoinedRanks:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads: nothing travels any more."""
         self._fellows.close()
+        for group in self._groups:
+            group.close()
 
     def _lose(self, loss: RankLost) -> None:
         for group in self._groups:

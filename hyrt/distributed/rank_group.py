@@ -209,6 +209,15 @@ class RankGroup:
                 self._leave_behind(unwaited)
             begun.wake()
 
+    def close(self) -> None:
+        """End the group's threads, once they have told of what they have done; no operation follows.
+
+        Not where a rank was lost: they may wait for it. Python ends what threads are left at its own end,
+        inside torch's code, which aborts the process for that.
+        """
+        if self._reason is None and not self.is_left_behind:
+            self._group = None
+
     def _to_others(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
         """Bytes of the rows that go to other ranks, or come from them."""
         others = sum(counts) - counts[self.rank]

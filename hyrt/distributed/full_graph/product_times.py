@@ -37,12 +37,17 @@ class ProductTimes:
         self.compute_s = self.communicate_s = self.wait_s = 0.0
 
     @property
+    def hidden_s(self) -> float:
+        """Seconds of communication in which nobody waited; a wait may end later than what it waited for."""
+        return max(0.0, self.communicate_s - self.wait_s)
+
+    @property
     def hidden(self) -> float | None:
         """The part of the smaller of computing and communicating that took no time of its own; None before
         both have taken some.
         """
         least = min(self.compute_s, self.communicate_s)
-        return None if least <= 0 else max(0.0, self.communicate_s - self.wait_s) / least
+        return None if least <= 0 else self.hidden_s / least
 
 
 @dataclass(slots=True)

@@ -52,6 +52,6 @@ class ProductsHook(Hook):
         return Notice(
             kind="info",
             text=f"products took rank 0 {times.compute_s:.2f} s of multiplying and {times.communicate_s:.2f} "
-            f"s of communication, of which {times.communicate_s - times.wait_s:.2f} s were hidden; the "
+            f"s of communication, of which {times.hidden_s:.2f} s were hidden; the "
             f"longest wait of a rank was {waited:.2f} s",
         )

@@ -23,6 +23,7 @@ from unit.distributed.test_distributed_training import (
 
 from hyrt.config import build_config
 from hyrt.distributed.full_graph.handed_out import hand_out
+from hyrt.distributed.full_graph.product_times import ProductTimes
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -253,6 +254,13 @@ def test_an_epoch_of_copies_sends_what_the_cost_model_says() -> None:
     expected = algorithm_epoch("1.5d", volumes, 2 * copies, work, find_network("1gbit"))
     # What is exchanged once, and the evaluation at the end, are the same in both.
     assert (received(5) - received(2)) / 3 == pytest.approx(expected.epoch_bytes)
+
+
+def test_no_less_than_nothing_of_a_product_is_hidden() -> None:
+    # A thread is woken later than its rows have arrived.
+    late = ProductTimes(compute_s=1.0, communicate_s=0.02, wait_s=0.024)
+    assert (late.hidden_s, late.hidden) == (0.0, 0.0)
+    assert ProductTimes(compute_s=1.0, communicate_s=0.5, wait_s=0.1).hidden_s == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
+from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.distributed import fellow_ranks
 from hyrt.distributed.fellow_ranks import FellowRanks
@@ -207,3 +211,26 @@ def test_variables_that_are_no_numbers_of_ranks_or_ports(changed: dict[str, str]
     assert launched(given) == Launch(1, 2)
     with pytest.raises(ConfigError, match=says):
         launched({**given, **changed})
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads the names of threads on Linux")
+def test_ranks_that_leave_end_the_threads_of_their_groups() -> None:
+    def threads() -> int:
+        names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+        return sum("gloo" in name for name in names)
+
+    # Those of earlier tests end when their groups are collected.
+    gc.collect()
+    before = threads()
+    counts: list[int] = []
+
+    def work(ranks: JoinedRanks) -> JoinedRanks:
+        ranks.control.add(torch.zeros(1), "control")
+        counts.append(threads())
+        return ranks
+
+    left = results_of(2, work)
+    assert max(counts) > before
+    # The ranks themselves are still there, as they are when a process ends.
+    assert len(left) == 2
+    assert threads() <= before
