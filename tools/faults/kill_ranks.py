@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -174,7 +175,7 @@ class RankKills:
             # Whoever has ended well had nothing to do any more.
             if is_other and code == 1:
                 kill.others += 1
-                if f" rank {kill.rank} was lost" in said:
+                if re.search(rf"rank {kill.rank} (was lost|did not come|keeps)", said):
                     kill.named += 1
                 else:
                     kill.unnamed.append(said.strip())

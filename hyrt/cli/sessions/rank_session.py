@@ -45,6 +45,7 @@ from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.predict.ranks.run_on_ranks import RankRun
+from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
@@ -267,7 +268,7 @@ class RankSession:
         parts = read_manifest(Path(source)).num_parts
         if parts % size:
             raise DataError(
-                f"{source}: has {parts} parts, but there are {size * copies} ranks: start "
+                f"{source}: has {counted(parts, 'part')}, but there are {size * copies} ranks: start "
                 f"{'one rank' if copies == 1 else f'{copies} ranks'} for each part, give all ranks equally "
                 "many parts, or partition again"
             )

@@ -24,7 +24,7 @@ def found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
     Parameters
     ----------
     timeout_s
-        Longest time to wait for it, and at the one who keeps it for the others to come.
+        Longest time to wait for it.
     keeper
         From `keeper_of_store`.
 
@@ -38,7 +38,7 @@ def found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
     def find() -> None:
         try:
             # torch tries twice, and tells of the first time in its own words: by then this is over.
-            found.append(next(iter(rendezvous("env://", timeout=timedelta(seconds=2 * timeout_s)))))
+            found.append(_store_of_environment(keeper, timedelta(seconds=2 * timeout_s)))
         except (dist.DistError, RuntimeError, ValueError) as error:
             found.append(error)
 
@@ -55,13 +55,24 @@ def found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
             f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, that {keeper} has "
             "started, and that a firewall lets them through"
         ) from first
-    if not found:
-        raise RankLost(
-            f"not all of {os.environ['WORLD_SIZE']} ranks came to the store of this one at {where} within "
-            f"{timeout_s:g} s. Check that all of them have started, with this MASTER_ADDR and MASTER_PORT, "
-            "and that a firewall lets them through"
-        )
     raise RankLost(
         f"the store of the ranks cannot be kept at {where}: {one_line(str(first))}. Check MASTER_ADDR, and "
         "that MASTER_PORT is free"
     ) from first
+
+
+def _store_of_environment(keeper: str, timeout: timedelta) -> tuple[Any, int, int]:
+    if keeper == "torchrun":
+        store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+        return store, rank, size
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # torch's own way waits for all ranks here, and cannot tell which one does not come.
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # torch gives it a name there without exporting it.
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    return store, rank, size

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hyrt.errors import ConfigError, RankLost, listed
 
 _AGAIN_S = 0.02
+_TOLD_S = 1.0
 
 
 class Met(NamedTuple):
@@ -68,7 +69,10 @@ def meet(store: Any, rank: int, size: int, restarts: int, timeout_s: float) -> M
         time.sleep(_AGAIN_S)
 
 
-_REMEDY = "check that all ranks have started, with the same number of machines and processes"
+_REMEDY = (
+    "check that all ranks have started, with the same number of machines and processes, MASTER_ADDR and "
+    "MASTER_PORT, and that a firewall lets them through"
+)
 
 
 def _repeat_words(store: Any, word: str, size: int, end: float, timeout_s: float) -> Met:
@@ -88,7 +92,11 @@ def _repeat_words(store: Any, word: str, size: int, end: float, timeout_s: float
             store.set("words", said)
         if time.monotonic() > end:
             late = [str(rank) for rank, each in zip(others, heard, strict=True) if each != word]
-            raise RankLost(f"rank {listed(late)} did not come within {timeout_s:g} s: {_REMEDY}")
+            text = f"rank {listed(late)} did not come within {timeout_s:g} s: {_REMEDY}"
+            # Those that have come hear it there as fellow ranks do, while this process keeps the store.
+            store.set(f"{word.partition(' ')[0]}/lost", f"{late[0]}\n{text}")
+            time.sleep(_TOLD_S)
+            raise RankLost(text)
         time.sleep(_AGAIN_S)
 
 

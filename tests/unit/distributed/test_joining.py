@@ -167,6 +167,12 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     assert len(names) == 3
     late = attempt(store, [1, 1, 1], without=2)
     assert str(late[0]).startswith("rank 2 did not come within 0.3 s: check that all ranks have started")
+    # Rank 1 has come, and hears of the other.
+    assert isinstance(late[1], Met)
+    came = FellowRanks(PrefixStore(late[1].name, store), 1, 3, lambda loss: None, "rank 0")
+    came.start()
+    assert str(came.loss_within(60.0)) == str(late[0])
+    came.close()
     again = attempt(store, [2, 2, 2])
     assert len({each.name for each in again if isinstance(each, Met)} - names) == 1
 
