@@ -171,7 +171,8 @@ def predict(
         found = predict_on(there, work, settings, here=here, counts=counts, paper=paper)
     if plot is not None:
         plot_scaling(found.scaling, plot)
-    shared = found.chunked if found.chunked is not None and len(found.chunked.columns) > 1 else None
+    # What else is known is of a run without chunks.
+    alone = found.chunked if found.in_chunks else None
     if as_json:
         import json
 
@@ -184,10 +185,14 @@ def predict(
         }
         if found.chunked is not None:
             facts["chunks"] = found.chunked.to_json()
-        if shared is not None:
-            # What else is known is of one of the devices alone.
+        if alone is not None:
             kept = {key: facts[key] for key in ("platform", "source", "assumptions", "stale", "chunks")}
-            facts = {**kept, "epoch_s": shared.epoch.seconds, "iteration_s": shared.epoch.seconds}
+            facts = {
+                **kept,
+                "epoch_s": alone.epoch_s,
+                "iteration_s": alone.epoch_s,
+                "relative_error": alone.relative_error,
+            }
         if found.scaling:
             facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
         typer.echo(json.dumps(facts))
@@ -196,8 +201,10 @@ def predict(
         *found.choices,
         *prediction_lines(found.now, found.advice, found.machine, found.assumptions),
     ]
-    if shared is not None:
-        lines = [*shared.lines(), *(f"assumed: {assumption}" for assumption in found.assumptions)]
+    if alone is not None:
+        source = f"{found.now.platform}, {found.now.source}"
+        lines = [*alone.lines(), f"estimated error ± {alone.relative_error:.0%}: {source}"]
+        lines += [f"assumed: {assumption}" for assumption in found.assumptions]
     elif found.chunked is not None:
         lines += found.chunked.lines()
     if found.scaling:

@@ -29,7 +29,7 @@ from hyrt.predict.this_run import first_assignment
 from hyrt.predict.workload import assumptions_of, dense_rows, other_samplers, other_ways, terms_of
 
 if TYPE_CHECKING:
-    from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
+    from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 
 
 def machine(name: str) -> tuple[Platform, list[str]]:
@@ -84,7 +84,10 @@ class MachinePrediction:
     scaling: Sequence[tuple[int, Prediction]]
     """Predictions by number of accelerators, where a range was asked for."""
     chunked: ChunkPrediction | None = None
-    """The epoch in chunks on an accelerator, where the whole graph is trained on and does not fit it."""
+    """The epoch in chunks, where the whole graph is trained on and does not fit a device, or chunks are asked
+    for."""
+    in_chunks: bool = False
+    """Whether a run of the settings trains in chunks, so that `now` is of another run."""
     choices: Sequence[str]
     """What `auto` stands for here, one sentence each."""
     assumptions: Sequence[str]
@@ -152,12 +155,14 @@ def predict_on(
         _check_finite(each)
     unit = "target" if config is None else config.sampler.unit
     known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
+    chunked, asked = (None, False) if config is None else _chunked(on_it, steps, config, known)
     return MachinePrediction(
         machine=on_it,
         now=now,
         advice=advice,
         scaling=scaling,
-        chunked=None if config is None else _chunked(on_it, steps, config),
+        chunked=chunked,
+        in_chunks=asked and chunked is not None,
         choices=said,
         assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now, unit)],
     )
@@ -182,13 +187,23 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
         )
 
 
-def _chunked(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
+def _chunked(
+    platform: Platform, work: TrainingWorkload, config: Config, known: list[str]
+) -> tuple[ChunkPrediction | None, bool]:
+    """The epoch in chunks, and whether the settings ask for them; `known` hears why it is not known well."""
     if not config.sampler.whole_graph:
-        return None
+        return None, False
     # Mini-batches are predicted without torch, which this imports: that takes most of a short command's time.
-    from hyrt.predict.chunks.chunk_prediction import predict_chunks
+    from hyrt.predict.chunks.chunk_prediction import is_asked_for, predict_chunks
+    from hyrt.predict.chunks.chunk_prediction import why_not_in_chunks as why_not
+    from hyrt.predict.chunks.kept_in_file import file_sentence
 
-    return predict_chunks(platform, work, config)
+    found = predict_chunks(platform, work, config)
+    if why := why_not(platform, work, config):
+        known.append(why if found is not None else f"{why}. What is said here is of a run without chunks")
+    if found is None and (sentence := file_sentence(config, platform.host, work)):
+        known.append(sentence)
+    return found, is_asked_for(platform, work, config)
 
 
 def prepared(

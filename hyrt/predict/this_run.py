@@ -21,6 +21,7 @@ from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import sampled_workload, terms_of
 from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.training.setup import assign_threads
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
@@ -50,9 +51,6 @@ def predict_run(
     """
     from hyrt.predict.calibrate.store import usable
 
-    if config.sampler.whole_graph and len(config.trained_on) > 1:
-        say("no prediction: several devices share the whole graph")
-        return None
     calibration, reason = usable()
     if calibration is None:
         if reason:
@@ -61,6 +59,9 @@ def predict_run(
     try:
         platform = devices_of(config, calibration.platform)
         training = sampled_workload(config, graph, sampler)
+        check_measured(config, platform, training)
+        if config.sampler.whole_graph and (chunked := _in_chunks(config, platform, training)) is not None:
+            return chunked
         if config.data.cache == "auto":
             training = replace(training, kept_part=free_kept_part(platform, training))
         assignment = first_assignment(config, platform, training)
@@ -78,6 +79,36 @@ def predict_run(
         bottleneck=prediction.bottleneck,
         split={names[i]: split[place] for place, i in sorted(enumerate(_order(names)), key=lambda at: at[1])},
         threads=assignment.threads,
+    )
+
+
+def _in_chunks(config: Config, platform: Platform, training: TrainingWorkload) -> ExpectedRun | None:
+    """What is expected of a run that trains the whole graph in chunks; None of other runs.
+
+    Raises
+    ------
+    ConfigError
+        If such a run cannot be predicted.
+    """
+    from hyrt.predict.chunks.chunk_prediction import chunked_run
+
+    found = chunked_run(platform, training, config)
+    if found is None:
+        return None
+    hosts = sum(each.is_host or each.device.host_cores > 0 for each in platform.trainers())
+    stages_s = dict.fromkeys(("sample", "load", "transfer"), 0.0)
+    return ExpectedRun(
+        stages_s={
+            **stages_s,
+            "propagate": found.epoch_s - found.synchronize_s,
+            "synchronize": found.synchronize_s,
+        },
+        iteration_s=found.epoch_s,
+        epoch_s=found.epoch_s,
+        relative_error=found.relative_error,
+        bottleneck="propagate",
+        split={found.device: 1},
+        threads=assign_threads(config, hosts),
     )
 
 
@@ -117,18 +148,10 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     ConfigError
         If a device was not measured with the run's kind of model.
     """
-    from hyrt.training.setup import assign_threads, first_split
+    from hyrt.training.setup import first_split
 
     trainers = platform.trainers(training.model)
-    for trainer in trainers:
-        models = platform.host.models if trainer.is_host else trainer.device.models
-        if training.model not in models:
-            kind = config.model.kind
-            measure = "" if find_model(kind).costs_like else f" --model {kind}"
-            raise ConfigError(
-                f"{trainer.name} was not calibrated with model.kind={kind}: run `hyrt calibrate{measure}`, "
-                "or choose another device with --devices"
-            )
+    check_measured(config, platform, training)
     host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     threads = assign_threads(config, host_trainers)
     if config.gives_split or not config.balance.predict:
@@ -138,6 +161,34 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
         split = split_by_shares(training.batch_size, [given[i] for i in _order(names)])
         return Assignment(split=tuple(split), threads=threads)
     return initial_assignment(platform, training, threads=threads, terms=terms_of(config))
+
+
+def check_measured(config: Config, platform: Platform, training: TrainingWorkload) -> None:
+    """Refuse devices that were not measured with the run's kind of model.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    platform
+        The machine with the run's trainers.
+    training
+        The run's work.
+
+    Raises
+    ------
+    ConfigError
+        Naming the device.
+    """
+    for trainer in platform.trainers(training.model):
+        models = platform.host.models if trainer.is_host else trainer.device.models
+        if training.model not in models:
+            kind = config.model.kind
+            measure = "" if find_model(kind).costs_like else f" --model {kind}"
+            raise ConfigError(
+                f"{trainer.name} was not calibrated with model.kind={kind}: run `hyrt calibrate{measure}`, "
+                "or choose another device with --devices"
+            )
 
 
 def _names(config: Config) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -227,7 +227,17 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     dataset = with_transpose(dataset, graph)
     scored = targets if graph.links is None else np.unique(graph.links.split.train)
     whole = counted_sizes(config, graph, dataset, scored)
-    return training_workload(config, dataset, sizes.at, whole)
+    found = training_workload(config, dataset, sizes.at, whole)
+    if graph.links is not None:
+        return found
+
+    @cache
+    def chunks(parts: int) -> tuple[Any, Any]:
+        from hyrt.predict.chunks.counted_chunks import counted_chunks
+
+        return counted_chunks(graph.topology, targets, parts)
+
+    return replace(found, chunk_counts=chunks)
 
 
 def training_vertices(config: Config, graph: Graph) -> np.ndarray:

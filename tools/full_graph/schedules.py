@@ -15,13 +15,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.chunks.chunk_costs import GatheringLayer, least_parts
+from hyrt_perfmodel.chunks.chunk_costs import least_parts
 from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid
 from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
 # Vertices, edges, features, classes, and the part of the edges that is taken to stay inside an interval.
 GRAPHS = {

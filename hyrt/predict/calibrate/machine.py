@@ -39,6 +39,8 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import product
 from hyrt.predict.calibrate import host as host_measurements
+from hyrt.predict.calibrate.chunks import chunk_rates
+from hyrt.predict.calibrate.disk import file_gb_s
 from hyrt.predict.calibrate.host import HUGE, HUGE_BYTES, LARGE, LEAST, SMALL
 from hyrt.predict.calibrate.short_run import short_run
 from hyrt.predict.calibrate.store import (
@@ -123,7 +125,9 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
     host = _with_cpu(host, cpu)
     say("whole graphs")
-    host = replace(host, whole_graph=whole_graph_rates(cores))
+    host = replace(
+        host, whole_graph=whole_graph_rates(cores), chunks=chunk_rates(cores), file_gb_s=file_gb_s()
+    )
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
         name="this-machine",

@@ -15,17 +15,21 @@ from hyrt_perfmodel.platforms.whole_graph_rates import LoopCost, ReadCost, Whole
 from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.fullgraph.saga.looped_gathering import WholeEdges
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.fused.layer_loops import LoopedSum, largest_loops, looped_attention, run_attention_back
+from hyrt.nn.fused.loop_runner import run_loop
 from hyrt.nn.inputs import InPlace
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.torch_threads import torch_threads, use_one_torch_thread
 from hyrt.nn.whole_graph.attention import attend_backward_into, attend_into
+from hyrt.nn.whole_graph.maximum import largest_into
 from hyrt.nn.whole_graph.spmm import spmm_into
 from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import CacheSweep
@@ -117,6 +121,7 @@ def whole_graph_rates(cores: int) -> WholeGraphRates:
     with _team(cores) as workers:
         reads = tuple(_reads(workers))
         mask_s = _mask_s(workers)
+        looped = _looped(workers)
         only = WholeGraphRates(
             threads=cores, reads=reads, mask_s=mask_s, call_s=0.0, macs_per_s=math.inf, values_per_s=math.inf
         )
@@ -135,6 +140,7 @@ def whole_graph_rates(cores: int) -> WholeGraphRates:
         call_s=float(call_s),
         macs_per_s=1 / mac_s if mac_s else math.inf,
         values_per_s=1 / value_s if value_s else math.inf,
+        looped=looped,
     )
 
 
@@ -196,6 +202,43 @@ def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> t
     # A row of its own for each vertex, too.
     num_rows = topology.num_edges + rows
     return add_s / num_rows, attend_s / num_rows, back_s / num_rows
+
+
+def _looped(workers: Workers) -> dict[str, float]:
+    """How many times as long as the compiled operators the loops take that run where chunks do."""
+    heads, columns = _HEADS[-1]
+    width = heads * columns
+    rows = _MATRIX_BYTES[1] // (4 * width)
+    topology = _random_topology(rows, _READS[width])
+    x, out, positive, grad, x_grad = (torch.ones(rows, width).numpy() for _ in range(5))
+    numbers = [torch.ones(rows, heads).numpy() for _ in range(6)]
+    at_source, at_destination, kept, _, source_grad, destination_grad = numbers
+    winners, scale = np.zeros((rows, width), np.int32), np.ones(rows, np.float32)
+    whole = WholeEdges(topology, has_loops=True, row_scale=scale, loop_scale=scale)
+    plain = WholeEdges(topology).by_destination(None)
+    into, back = whole.by_destination(None), WholeEdges(topology, has_loops=True).by_source(None)
+    sums, largest = LoopedSum(None, has_loops=True), largest_loops(width)[0]
+    attention = looped_attention(heads, columns, 0.2, None)
+    add_s, attend_s, back_s = (
+        each * (topology.num_edges + rows) for each in _read_s(topology, heads, columns, workers)
+    )
+
+    def largest_of_own() -> None:
+        largest_into(topology.indptr, topology.indices, x, out, winners, workers=workers)
+
+    own = {"sum": add_s, "max": _least_s(largest_of_own), "attention": attend_s, "attention back": back_s}
+    operands = [x, at_source, at_destination]
+    edges = WholeEdges(topology, has_loops=True).by_destination(None)
+    looped: dict[str, Callable[[], object]] = {
+        "sum": lambda: sums.forward(into, x, out, workers),
+        "max": lambda: run_loop(largest, plain, [x], (out, winners), None, workers),
+        "attention": lambda: attention.forward(edges, operands, out, kept, workers),
+        "attention back": lambda: run_attention_back(
+            *(attention, edges, back, operands, (kept, positive), grad),
+            *((x_grad, source_grad, destination_grad), workers),
+        ),
+    }
+    return {what: _least_s(work) / own[what] for what, work in looped.items()}
 
 
 def _mask_s(workers: Workers) -> float:

@@ -3,106 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
+from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch
 from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
 from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
+from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 from hyrt_perfmodel.platforms.this_machine import full_name
+from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.memory import whole_graph_arrays
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
+from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
+from hyrt.errors import ConfigError, listed
 from hyrt.predict.chunks.chunk_team import PredictedTeam, free_bytes
 from hyrt.predict.chunks.chunked_work import ChunkedWork
 from hyrt.predict.chunks.host_arrays import expected_edges, host_arrays
-from hyrt.quantities import duration, size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkPrediction:
-    """An epoch in chunks on one device, or on several."""
-
-    device: str
-    """Its name; those of several with a plus between them."""
-    intervals: int
-    """P: into how many intervals the vertices are cut."""
-    vertices: int
-    """Vertices of an interval."""
-    columns: tuple[int, ...]
-    """Columns of chunks that each device computes."""
-    in_flight: int
-    """Chunks that are on the device at once."""
-    epoch: ChunkedEpoch
-    """The simulated epoch."""
-    swapped: Mapping[str, float]
-    """Bytes of each array that stays on the host, by a name for people."""
-    file_bytes: float
-    """Of them, what has to live in a file."""
-    bound: str
-    """What bounds the epoch, in words."""
-    on_all: ChunkPrediction | None = None
-    """On all accelerators of the platform that share the graph, where there are several."""
-
-    @property
-    def reads(self) -> int:
-        """For how many chunks rows of an interval are copied."""
-        return sum(task.queue.startswith("copy in") and ": rows " in task.name for task in self.epoch.tasks)
-
-    @property
-    def filtered(self) -> int:
-        """For how many of them the host filters the rows."""
-        return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
-
-    @property
-    def handed(self) -> int:
-        """For how many chunks a device gets rows from the one before it, under their switch."""
-        return sum("passed on" in task.name for task in self.epoch.tasks)
-
-    def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --json` prints it."""
-        return {
-            "device": self.device,
-            "intervals": self.intervals,
-            "vertices": self.vertices,
-            "columns": list(self.columns),
-            "reads": self.reads,
-            "filtered": self.filtered,
-            "handed": self.handed,
-            "in_flight": self.in_flight,
-            "epoch_s": self.epoch.seconds,
-            "copy_s": self.epoch.copy_s,
-            "compute_s": self.epoch.compute_s,
-            "hidden": self.epoch.hidden,
-            "swapped_bytes": {name: round(num_bytes) for name, num_bytes in self.swapped.items()},
-            "file_bytes": round(self.file_bytes),
-            "bound": self.bound,
-            "on_all": None if self.on_all is None else self.on_all.to_json(),
-        }
-
-    def lines(self) -> list[str]:
-        """As `hyrt predict` prints it."""
-        epoch, num = self.epoch, self.intervals
-        copied = "reads host memory in place"
-        if epoch.copy_s:
-            copied = f"copying {duration(epoch.copy_s)}, {epoch.hidden:.0%} of it hidden"
-        dealt = ""
-        if len(self.columns) > 1:
-            dealt = f" · {', '.join(map(str, self.columns))} columns each"
-        handed = f" · rows of {self.handed:,} chunks handed on under a switch" if self.handed else ""
-        filtered = f" · rows filtered for {self.filtered:,} of {self.reads:,} chunks" if self.filtered else ""
-        in_file = f", {size(self.file_bytes)} of it in a file" if self.file_bytes else ""
-        width = max(map(len, self.swapped), default=0)
-        return [
-            f"in chunks on {self.device}: epoch {duration(epoch.seconds)} · {num} x {num} chunks of "
-            f"{self.vertices:,} vertices, {self.in_flight} in flight{dealt} · {copied}{filtered}{handed} · "
-            f"computing {duration(epoch.compute_s)} ◀ bound by {self.bound}",
-            f"swapped to the host: {size(sum(self.swapped.values()))}{in_file}:",
-            *(f"  {name:{width}} {size(num_bytes):>9}" for name, num_bytes in self.swapped.items()),
-            *([] if self.on_all is None else self.on_all.lines()[:1]),
-        ]
+from hyrt.predict.chunks.kept_in_file import file_bytes, file_s
+from hyrt.predict.chunks.loop_prediction import predict_loops
+from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 
 
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
@@ -118,38 +41,131 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
     config
         The settings of the work. Its devices count where there are several, and all are the platform's.
     """
-    asked = config.fullgraph
     if not config.sampler.whole_graph:
         return None
-    trainers, shares = named_trainers(platform, work, config)
-    several = []
-    if len(trainers) < 2:
-        several = _accelerators(platform, work)
-        trainers = several[:1]
+    trainers, shares = _chosen(platform, work, config)
+    several = _accelerators(platform, work) if len(trainers) == 1 and not trainers[0].is_host else []
     if not trainers:
         return None
-    if len(trainers) == 1 and not asked.asks_for_chunks:
-        budget = min(free_bytes(trainers[0]), asked.device_memory or math.inf)
+    if len(trainers) == 1 and not is_asked_for(platform, work, config):
+        if trainers[0].is_host:
+            return None  # It has no memory of its own that a graph might not fit.
+        budget = min(free_bytes(trainers[0]), config.fullgraph.device_memory or math.inf)
         if sum(whole_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
-    found = _simulated(platform, work, config, trainers, shares)
+    found = _predicted(platform, work, config, trainers, shares)
     if found is None or len(several) < 2:
         return found
-    return replace(found, on_all=_simulated(platform, work, config, several, ()))
+    return replace(found, on_all=_predicted(platform, work, config, several, ()))
 
 
-def _simulated(
+def chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
+    """What is predicted of a run of these settings that trains in chunks; None where it does not.
+
+    Parameters
+    ----------
+    platform
+        The machine with the run's trainers alone.
+    work, config
+        The run's work and its settings.
+
+    Raises
+    ------
+    ConfigError
+        If such a run cannot be predicted.
+    """
+    if why := why_not_in_chunks(platform, work, config):
+        raise ConfigError(why)
+    found = predict_chunks(platform, work, config)
+    if found is None and is_asked_for(platform, work, config):
+        raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
+    return found
+
+
+def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> str:
+    """Why a run that trains in chunks cannot be predicted, or not well; empty where it can, and of others.
+
+    Parameters
+    ----------
+    platform, work, config
+        The arguments of `predict_chunks`.
+    """
+    trainers, _ = _chosen(platform, work, config)
+    if not is_asked_for(platform, work, config):
+        return ""
+    loops = ChunkedWork.of(work, config, trainers[-1].device.kind) is None
+    others = [each.name for each in trainers if not each.is_host]
+    if loops and others:
+        return (
+            f"model.kind={config.model.kind} trains in chunks by loops over edges, which were not measured "
+            f"on {listed(others)}: only those of the CPU are known"
+        )
+    whole = platform.host.whole_graph
+    unknown = loops and (whole is None or not whole.looped or work.whole is None)
+    if not loops and len(others) < len(trainers):
+        # Of other machines, rates are assumed.
+        unknown = platform.name == THIS_MACHINE and not platform.host.chunks
+    if unknown:
+        return "what chunks of a whole graph take on the CPU was not measured: run `hyrt calibrate`"
+    return ""
+
+
+def is_asked_for(platform: Platform, work: TrainingWorkload, config: Config) -> bool:
+    """Whether a run of these settings trains in chunks whether or not the graph fits.
+
+    Parameters
+    ----------
+    platform, work, config
+        The arguments of `predict_chunks`.
+    """
+    asked, (trainers, _) = config.fullgraph, _chosen(platform, work, config)
+    if not (config.sampler.whole_graph and trainers):
+        return False
+    on_host = all(each.is_host for each in trainers)
+    return len(trainers) > 1 or asked.asks_for_chunks or (asked.host_memory is not None and not on_host)
+
+
+def _chosen(
+    platform: Platform, work: TrainingWorkload, config: Config
+) -> tuple[list[PlatformTrainer], list[float]]:
+    """The devices of the settings with their shares, where there are several; or else the first accelerator
+    of the platform, or the CPU of one that has none.
+    """
+    trainers, shares = named_trainers(platform, work, config)
+    if len(trainers) > 1:
+        return trainers, shares
+    return _accelerators(platform, work)[:1] or [each for each in trainers if each.is_host], []
+
+
+def _predicted(
     platform: Platform,
     work: TrainingWorkload,
     config: Config,
     trainers: Sequence[PlatformTrainer],
     shares: Sequence[float],
 ) -> ChunkPrediction | None:
-    """An epoch on some trainers; None where no chunks fit."""
-    asked = config.fullgraph
+    """An epoch on some trainers; None where no chunks fit, or what they take is not known."""
     chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
-    team = None if chunked is None else PredictedTeam.of(chunked, trainers, platform.host, config, shares)
-    if chunked is None or team is None:
+    synchronize_s = StepModel(platform, work, Terms()).synchronize_s(host_trainers(trainers))
+    error = ASSUMED_ERROR if platform.relative_error is None else platform.relative_error
+    if chunked is None:
+        return predict_loops(platform, work, config, trainers, synchronize_s, error)
+    return _simulated(platform, work, chunked, config, trainers, shares, synchronize_s, error)
+
+
+def _simulated(
+    platform: Platform,
+    work: TrainingWorkload,
+    chunked: ChunkedWork,
+    config: Config,
+    trainers: Sequence[PlatformTrainer],
+    shares: Sequence[float],
+    synchronize_s: float,
+    error: float,
+) -> ChunkPrediction | None:
+    asked = config.fullgraph
+    team = PredictedTeam.of(chunked, trainers, platform.host, config, shares)
+    if team is None:
         return None
     epoch = team.epoch(chunked, config)
     swapped = host_arrays(
@@ -161,7 +177,7 @@ def _simulated(
         order=asked.order,
         devices=len(trainers),
     )
-    limit = math.inf if asked.host_memory is None else asked.host_memory
+    kept, (_, busy) = sum(swapped.values()), _busiest(epoch, len(trainers))
     return ChunkPrediction(
         device="+".join(each.name for each in trainers),
         intervals=team.intervals,
@@ -169,9 +185,13 @@ def _simulated(
         columns=tuple(map(len, dealt_columns(team.intervals, team.shares))),
         in_flight=team.in_flight,
         epoch=epoch,
+        synchronize_s=synchronize_s,
+        relative_error=error,
+        gather_part=1 - busy["update"] / max(sum(busy.values()), 1e-30),
+        file_s=file_s(config, platform.host, work, kept),
         swapped=swapped,
-        file_bytes=max(0.0, sum(swapped.values()) - limit),
-        bound=_bound(epoch, trainers),
+        file_bytes=file_bytes(config, kept),
+        bound=_bound(epoch, trainers, team.machine),
     )
 
 
@@ -208,9 +228,9 @@ def _accelerators(platform: Platform, work: TrainingWorkload) -> list[PlatformTr
     return [each for each in there if each.device.design is None]
 
 
-def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer]) -> str:
-    """What the busiest device does most: copying or computing; both where neither hides the other."""
-    busy = [dict.fromkeys(("copy", "gather", "update"), 0.0) for _ in trainers]
+def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
+    """The device that is busy longest, and its seconds of copying, of gathering and of products."""
+    busy = [dict.fromkeys(("copy", "gather", "update"), 0.0) for _ in range(num)]
     for task in epoch.tasks:
         queue, _, device = task.queue.rpartition(" ")
         what = next((what for what in ("gather", "update") if f": {what} " in task.name), "")
@@ -218,11 +238,21 @@ def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer]) -> str:
             busy[int(device)]["copy"] += task.seconds
         elif queue == "compute" and what:
             busy[int(device)][what] += task.seconds
-    index = max(range(len(trainers)), key=lambda i: sum(busy[i].values()))
-    spent, trainer = busy[index], trainers[index]
+    index = max(range(num), key=lambda i: sum(busy[i].values()))
+    return index, busy[index]
+
+
+def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer], machine: ChunkMachine) -> str:
+    """What the busiest device does most: copying or computing."""
+    index, spent = _busiest(epoch, len(trainers))
+    trainer, costs = trainers[index], machine.devices[index]
     on = f" on {trainer.name}" if len(trainers) > 1 else ""
     computing = spent["gather"] + spent["update"]
-    if spent["copy"] > computing:
+    if costs.copies_itself:
+        if spent["copy"] > max(spent["gather"], spent["update"]):
+            return f"copying rows in memory ({costs.link_bytes_per_s / 1e9:.3g} GB/s){on}"
+        computing += spent["copy"]
+    elif spent["copy"] > computing:
         return f"copying over its link ({trainer.device.link_gb_s:.3g} GB/s){on}"
     if spent["gather"] >= spent["update"]:
         return f"computing{on}: reading rows along edges {spent['gather'] / computing:.0%}"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hyrt_perfmodel.chunks.chunk_grid import expected_grid
 from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, team_machine
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
@@ -40,7 +39,9 @@ class PredictedTeam:
     intervals: int
     """P."""
     in_flight: int
-    """Chunks on a device at once."""
+    """Chunks on a device at once; the CPU has one."""
+    threads: int | None = None
+    """Threads of the CPU's trainer, where that is one of them; None for all."""
 
     @classmethod
     def of(
@@ -63,13 +64,15 @@ class PredictedTeam:
             How columns are dealt out; by how fast each device would train alone if empty.
         """
         asked, nums = config.fullgraph, []
+        threads = _threads(trainers, host, config)
         # Reading the host's memory in place, there is nothing to copy ahead.
         in_place = all(math.isinf(each.device.link_gb_s) for each in trainers)
         in_flight = asked.in_flight or (1 if in_place else 2)
         for each in trainers:
-            budget = min(free_bytes(each), math.inf if each.is_host else asked.device_memory or math.inf)
+            budget = min(free_bytes(each), asked.device_memory or math.inf)
             held = 1 if math.isinf(each.device.link_gb_s) and not asked.in_flight else in_flight
-            nums.append(asked.chunks or work.least_intervals(budget, held))
+            held = 1 if each.is_host else held
+            nums.append(asked.chunks or work.least_intervals(budget, held, is_host=each.is_host))
         found = [num for num in nums if num is not None]
         if len(found) < len(nums):
             return None
@@ -77,8 +80,9 @@ class PredictedTeam:
             trainers=tuple(trainers),
             host=host,
             shares=(1.0,) * len(nums),
-            intervals=max(found),
+            intervals=min(max(found), work.vertices),
             in_flight=in_flight,
+            threads=threads,
         )
         if len(nums) == 1:
             return team
@@ -89,7 +93,7 @@ class PredictedTeam:
     @property
     def machine(self) -> ChunkMachine:
         """The devices as the simulation takes them."""
-        return team_machine(self.trainers, self.host)
+        return team_machine(self.trainers, self.host, self.threads)
 
     def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
         """The simulated epoch."""
@@ -103,8 +107,8 @@ class PredictedTeam:
             chain=True,
             shares=self.shares,
         )
-        grid = expected_grid(work.degrees, self.intervals)
-        return simulate_epoch(grid, work.layers, self.machine, schedule)
+        grid, targets = work.grids(self.intervals)
+        return simulate_epoch(grid, work.layers, self.machine, schedule, targets)
 
     def limits(self, config: Config) -> list[float]:
         """Of each column, the useful fraction of rows below which they are filtered for it."""
@@ -122,3 +126,10 @@ class PredictedTeam:
         alone = [replace(self, trainers=(each,), shares=(1.0,), intervals=num) for each in self.trainers]
         epochs_s = [each.epoch(work, config).seconds for each in alone]
         return tuple(float(f"{min(epochs_s) / epoch_s:.3g}") for epoch_s in epochs_s)
+
+
+def _threads(trainers: Sequence[PlatformTrainer], host: Host, config: Config) -> int | None:
+    """Threads of the CPU's trainer: those that compute on the host's cores share them; None for all."""
+    here = sum(each.is_host or each.device.host_cores > 0 for each in trainers)
+    total = config.runtime.train_threads or host.cores
+    return None if total is None else max(1, total // max(1, here))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hyrt_perfmodel.chunks.chunk_costs import GatheringLayer
+from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid, expected_target_grid
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
-from hyrt.fullgraph.grid.place_sizes import PlaceSizes
+from hyrt.fullgraph.grid.place_sizes import PlaceSizes, given_width
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.predict.bare_model import bare_model
 
 _FLOAT_BYTES = _INT_BYTES = 4
 # Searching P one by one, a simulation of as many chunks squared takes too long beyond this.
 _MOST_INTERVALS = 256
+_SCORE_MATRICES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class ChunkedWork:
     """How many edges vertices have, or are taken to have."""
     is_symmetric: bool
     """Whether the edges by source are those by destination."""
+    counts: Callable[[int], tuple[GridSizes, GridSizes]] | None = None
+    """Counts the chunks in so many intervals, and those of the targets; None where the graph is not open."""
 
     @classmethod
     def of(cls, work: TrainingWorkload, config: Config, device: str) -> ChunkedWork | None:
@@ -59,7 +64,7 @@ class ChunkedWork:
         targets = float(work.targets or vertices)
         return cls(
             model=described,
-            layers=_layers(step, targets / vertices, keeps_first=config.model.input_dropout == 0),
+            layers=gathering_layers(described),
             vertices=vertices,
             edges=edges,
             targets=targets,
@@ -67,40 +72,81 @@ class ChunkedWork:
             degrees=work.degrees
             or DegreeDistribution.assumed(vertices, edges, reciprocity=float(not work.transpose_bytes)),
             is_symmetric=not work.transpose_bytes,
+            counts=work.chunk_counts,
         )
 
-    def least_intervals(self, budget_bytes: float, in_flight: int) -> int | None:
-        """The least P whose chunks fit a device if they are all alike; None where none do."""
+    def grids(self, num: int) -> tuple[GridSizes, GridSizes]:
+        """The chunks in so many intervals, and those of the edges into the targets: counted, or expected."""
+        if self.counts is not None:
+            return self.counts(num)
+        num = min(num, self.vertices)
+        return expected_grid(self.degrees, num), expected_target_grid(
+            self.degrees, num, self.targets, self.target_edges
+        )
+
+    def least_intervals(self, budget_bytes: float, in_flight: int, *, is_host: bool = False) -> int | None:
+        """The least P whose chunks fit a device; None where none do. Unless they are counted, they are alike.
+
+        Parameters
+        ----------
+        budget_bytes
+            What there is for chunks.
+        in_flight
+            Chunks on the device at once.
+        is_host
+            Whether the CPU computes, by operators that make rows of scores beside.
+        """
         weights = sum(product.weight.numel() for layer in self.model.layers for product in layer.products)
+        classes = self.model.layers[-1].products[-1].weight.shape[0]
         for num in range(1, min(_MOST_INTERVALS, self.vertices) + 1):
             interval, count = math.ceil(self.vertices / num), math.ceil(self.edges / num**2)
-            places = PlaceSizes.of(
-                self.model,
-                ChunkSizes(
-                    vertices=interval,
-                    targets=min(interval, math.ceil(self.targets)),
-                    edges=count,
-                    edge_rows=min(interval, count),
-                ),
+            alike = ChunkSizes(
+                vertices=interval,
+                targets=min(interval, math.ceil(self.targets)),
+                edges=count,
+                edge_rows=min(interval, count),
             )
-            of_edges = _INT_BYTES * (2 * places.edge_rows + 1 + places.edges)
-            of_edges += 2 * _FLOAT_BYTES * places.vertices
-            needed = in_flight * (_FLOAT_BYTES * places.read + of_edges)
-            needed += _FLOAT_BYTES * (places.accumulated + sum(places.results) + 2 * weights)
+            needed = self._needed_bytes(alike, in_flight, weights, classes if is_host else 0)
+            if needed <= budget_bytes and self.counts is not None and math.isfinite(budget_bytes):
+                needed = self._needed_bytes(self._largest(num), in_flight, weights, classes if is_host else 0)
             if needed <= budget_bytes:
                 return num
         return None
 
+    def _largest(self, num: int) -> ChunkSizes:
+        """The largest counted chunks, as `ChunkGrid` has them."""
+        every, into = self.grids(num)
+        read = (every, into) if len(self.layers) > 1 else (into,)
+        edges = max(int(each.edges.max()) for each in read)
+        rows = max(int(max(each.destinations.max(), min(each.edges.max(), each.rows.max()))) for each in read)
+        return ChunkSizes(
+            vertices=int(every.rows.max()), targets=int(into.rows_into.max()), edges=edges, edge_rows=rows
+        )
 
-def _layers(step: Workload, share: float, *, keeps_first: bool) -> tuple[GatheringLayer, ...]:
-    last = step.layers
+    def _needed_bytes(self, chunks: ChunkSizes, in_flight: int, weights: int, scored: int) -> float:
+        places = PlaceSizes.of(self.model, chunks)
+        of_edges = _INT_BYTES * (2 * places.edge_rows + 1 + places.edges)
+        of_edges += 2 * _FLOAT_BYTES * places.vertices
+        needed = in_flight * (_FLOAT_BYTES * places.read + of_edges)
+        needed += _FLOAT_BYTES * (places.accumulated + sum(places.results) + 2 * weights)
+        # Scores with their loss, and what autograd makes beside.
+        return needed + _FLOAT_BYTES * chunks.targets * (_SCORE_MATRICES * scored + 4 * bool(scored))
+
+
+def gathering_layers(model: ModelDescription) -> tuple[GatheringLayer, ...]:
+    """The layers of a model, as chunks of it are computed."""
+    last = len(model.layers) - 1
     return tuple(
         GatheringLayer(
-            gathered=step.features[layer - 1],
-            out=step.features[layer],
-            gathers_back=layer > 1,
-            kept=layer == 1 and keeps_first and last > 1,
-            at=share if layer == last else 1.0,
+            gathered=given_width(layer),
+            out=layer.products[-1].weight.shape[0],
+            gathers_back=i > 0,
+            kept=i == 0 and not model.input_dropout and last > 0,
+            shapes=tuple((each.weight.shape[1], each.weight.shape[0]) for each in layer.products),
+            reads_own=layer.aggregation.self_path != "none",
+            scales_sources=layer.aggregation.reduce == "gcn",
+            drops=layer.dropout > 0,
+            drops_read=i == 0 and model.input_dropout > 0,
         )
-        for layer in range(1, last + 1)
+        for i, layer in enumerate(model.layers)
     )

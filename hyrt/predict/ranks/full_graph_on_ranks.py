@@ -37,6 +37,7 @@ from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.graph.topology import Topology
 from hyrt.predict.bare_model import bare_model
+from hyrt.predict.chunks.chunks_on_ranks import chunks_on_ranks
 from hyrt.predict.ranks.given_homes import read_homes
 from hyrt.predict.ranks.step_on_ranks import step_on_ranks
 from hyrt.quantities import counted, one_line, size
@@ -143,7 +144,7 @@ def predict_full_graph(
             "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
         )
     graph = open_graph(config.data.source, normalize=config.data.normalize)
-    one = full_graph_work(config, graph, platform, work)
+    one = full_graph_work(config, graph, platform, work, ranks=ranks)
     known, said = _known_parts(config, graph, ranks, homes, say)
 
     def epochs(count: int) -> list[AlgorithmEpoch]:
@@ -230,7 +231,13 @@ def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
 
 
 def full_graph_work(
-    config: Config, graph: Graph, platform: Platform, training: TrainingWorkload, threads: int | None = None
+    config: Config,
+    graph: Graph,
+    platform: Platform,
+    training: TrainingWorkload,
+    threads: int | None = None,
+    *,
+    ranks: int = 1,
 ) -> FullGraphWork:
     """The epoch of one machine, taken apart.
 
@@ -242,6 +249,13 @@ def full_graph_work(
         The work of the whole graph.
     threads
         How many threads compute on the machine, of all its ranks; None for one a core.
+    ranks
+        How many there are, whose chunks are as small as they cut them, where they train in chunks.
+
+    Raises
+    ------
+    ConfigError
+        If ranks that train in chunks cannot be predicted.
     """
     alone = predict(platform, training)
     model = bare_model(config, graph.num_features, graph.num_outputs)
@@ -259,9 +273,17 @@ def full_graph_work(
     if step is not None:
         edges_s, rows_s, calls_s = step.seconds(threads)
         chunk_rows = step.chunk_rows
+    forward, back = travels.forward, travels.back
+    matrices = sum(size for name, size in alone.arrays.items() if name not in _DATA)
+    in_chunks = chunks_on_ranks(platform, training, config, ranks, threads)
+    if in_chunks is not None:
+        edges_s, rows_s, calls_s, chunk_rows = in_chunks.edges_s, in_chunks.rows_s, 0.0, 1
+        matrices = sum(in_chunks.prediction.swapped.values())
+        if in_chunks.columns is not None:
+            forward = back = in_chunks.columns
     return FullGraphWork(
-        forward=travels.forward,
-        back=travels.back,
+        forward=forward,
+        back=back,
         adds_up=travels.adds_up,
         target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=edges_s,
@@ -271,7 +293,7 @@ def full_graph_work(
         chunk_rows=chunk_rows,
         most_waves=MOST_WAVES,
         gradient_bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
-        matrix_bytes=sum(size for name, size in alone.arrays.items() if name not in _DATA),
+        matrix_bytes=matrices,
         feature_bytes=alone.arrays.get("features", 0.0),
         # The topology, and the rank's own part of it both ways.
         graph_bytes=alone.arrays.get("topology", 0.0),

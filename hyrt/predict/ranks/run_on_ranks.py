@@ -89,10 +89,6 @@ class RankRun:
                 f"are, `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK` can"
             )
             return None
-        of_cpus = [request.name.partition(":")[0] for request in self.config.trained_on] == ["cpu"]
-        if self.config.sampler.whole_graph and not of_cpus:
-            say("no prediction: full graphs on ranks are predicted for one CPU device a rank")
-            return None
         try:
             platform = devices_of(self.config, calibration.platform)
             if self.config.sampler.whole_graph:
@@ -139,7 +135,7 @@ class RankRun:
         volumes = block_volumes(
             topology.indptr, topology.indices, self.homes, self.num_ranks // given.num_replicas
         )
-        work = full_graph_work(config, graph, platform, training, sharing * threads)
+        work = full_graph_work(config, graph, platform, training, sharing * threads, ranks=self.num_ranks)
         found = algorithm_epoch(
             given.algorithm, volumes, self.num_ranks, work, network, ranks_of_machine=sharing
         )

@@ -73,4 +73,5 @@ def whole_graph_step(
         values=work[2],
         sparse_macs=sparse[0],
         sparse_weights=sparse[1],
+        matrices=dict(walk.pool.arrays),
     )

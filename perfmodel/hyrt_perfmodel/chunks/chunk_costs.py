@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
+
+from hyrt_perfmodel.workloads.chunk_work import ChunkShape, GatheringLayer
 
 _FLOAT_BYTES = 4
 # A column index and a share of the row offsets.
@@ -13,20 +16,46 @@ _EDGE_BYTES = 8
 _UNFUSED_PASSES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatheringLayer:
-    """One layer of a model that gathers rows and multiplies what it has gathered."""
+class ChunkCosts(Protocol):
+    """What copying and computing chunks takes on one device, alone."""
 
-    gathered: int
-    """Columns of the rows that are gathered."""
-    out: int
-    """Columns of the result."""
-    gathers_back: bool = True
-    """Whether gradients go back along the edges; not in a layer that gathers the features as they are."""
-    kept: bool = False
-    """Whether what it gathers is kept on the host from epoch to epoch: of features that are not dropped."""
-    at: float = 1.0
-    """The part of the vertices at which it is computed: that of the targets in a last layer."""
+    @property
+    def copies_itself(self) -> bool:
+        """Whether what computes also copies, by turns."""
+        ...
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """At which rows come and go; infinite where they are read where they lie."""
+        ...
+
+    def copy_s(self, size: float) -> float:
+        """Seconds for `size` bytes of rows to or from the device."""
+        ...
+
+    def edges_s(self, edges: float) -> float:
+        """Seconds for so many edges to the device."""
+        ...
+
+    def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
+        """Seconds for gathering rows along the edges of a chunk."""
+        ...
+
+    def drop_s(self, numbers: float) -> float:
+        """Seconds for dropout of so many numbers."""
+        ...
+
+    def forward_s(self, rows: float, layer: GatheringLayer) -> float:
+        """Seconds for what a layer makes of rows that are gathered."""
+        ...
+
+    def back_s(self, rows: float, layer: GatheringLayer, *, wanted: bool) -> float:
+        """Seconds for the gradients of a layer's weights and, where it is wanted, of what it has gathered."""
+        ...
+
+    def loss_s(self, rows: float, classes: int) -> float:
+        """Seconds for the loss of scores, and its gradient."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +80,36 @@ class ChunkRates:
             return 0.0
         return self.link_latency_s + size / self.link_bytes_per_s
 
-    def gather_s(self, edges: float, width: int, *, fused: bool) -> float:
-        """Seconds for gathering rows of `width` columns along edges."""
-        row_bytes = width * _FLOAT_BYTES * (1 if fused and self.fused else _UNFUSED_PASSES)
-        return self.launch_s + edges * (row_bytes + _EDGE_BYTES) / self.memory_bytes_per_s
+    @property
+    def copies_itself(self) -> bool:
+        return False
 
-    def product_s(self, rows: float, layer: GatheringLayer) -> float:
-        """Seconds for the product of gathered rows and the layer's weight."""
-        return self.launch_s + rows * layer.gathered * layer.out / self.macs_per_s
+    def edges_s(self, edges: float) -> float:
+        """Seconds for copying so many edges to the device."""
+        return self.copy_s(edge_bytes(edges))
+
+    def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
+        """Seconds for gathering rows along the edges of a chunk; with no edges there is nothing to do."""
+        if not shape.edges:
+            return 0.0
+        row_bytes = shape.width * _FLOAT_BYTES * (1 if fused and self.fused else _UNFUSED_PASSES)
+        return self.launch_s + shape.edges * (row_bytes + _EDGE_BYTES) / self.memory_bytes_per_s
+
+    def drop_s(self, numbers: float) -> float:
+        """What dropout takes is not known; a call at least."""
+        return self.launch_s
+
+    def forward_s(self, rows: float, layer: GatheringLayer) -> float:
+        """Seconds for a layer's products."""
+        return self.launch_s + rows * layer.weights / self.macs_per_s
+
+    def back_s(self, rows: float, layer: GatheringLayer, *, wanted: bool) -> float:
+        """Seconds for the gradients of a layer's weights and, where it is wanted, of what it has gathered."""
+        return self.launch_s + rows * layer.back_macs(wanted=wanted) / self.macs_per_s
+
+    def loss_s(self, rows: float, classes: int) -> float:
+        """What the loss takes is not known; a call at least."""
+        return self.launch_s
 
 
 def row_bytes(rows: float, width: int) -> float:

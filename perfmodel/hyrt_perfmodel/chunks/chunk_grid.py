@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,38 @@ class GridSizes:
     """[P, P] vertices of interval i that have an edge to interval j."""
     destinations: Floats
     """[P, P] vertices of interval j that have an edge from interval i."""
+    into: Floats | None = None
+    """[Q] destinations of each interval, where they are cut otherwise than the sources; entries are [P, Q]
+    then."""
+    own: Floats | None = None
+    """[P, Q] vertices that are in both intervals, where destinations are cut otherwise."""
 
     @property
     def parts(self) -> int:
         """P."""
         return len(self.rows)
+
+    @property
+    def rows_into(self) -> Floats:
+        """[Q] destinations of each interval."""
+        return self.rows if self.into is None else self.into
+
+    @property
+    def in_both(self) -> Floats:
+        """[P, Q] vertices that are in both intervals."""
+        return np.diag(self.rows) if self.own is None else self.own
+
+    @property
+    def turned(self) -> GridSizes:
+        """The same edges from their destinations to their sources."""
+        return GridSizes(
+            rows=self.rows_into,
+            edges=self.edges.T,
+            sources=self.destinations.T,
+            destinations=self.sources.T,
+            into=self.rows,
+            own=self.in_both.T,
+        )
 
 
 def counted_grid(indptr: NDArray[Any], indices: NDArray[Any], parts: int) -> GridSizes:
@@ -100,4 +128,38 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
         edges=share * (degrees.num_edges / parts),
         sources=touched(degrees.out_degrees),
         destinations=touched(degrees.in_degrees),
+    )
+
+
+def expected_target_grid(degrees: DegreeDistribution, parts: int, targets: float, edges: float) -> GridSizes:
+    """The chunks of the edges into some vertices, which are spread evenly and like all others.
+
+    They are cut into as few intervals as are no longer than those of all vertices.
+
+    Parameters
+    ----------
+    degrees
+        How many edges vertices have.
+    parts
+        P, the intervals of the sources.
+    targets, edges
+        How many vertices there are, and edges into them.
+    """
+    num = max(1, math.ceil(targets / math.ceil(degrees.num_vertices / parts)))
+    rows, into = np.full(parts, degrees.num_vertices / parts), np.full(num, targets / num)
+    of_interval = degrees.counts / degrees.num_vertices
+
+    def touched(of: Floats, part: float, vertices: float) -> Floats:
+        return np.full((parts, num), vertices * float((of_interval * (1 - (1 - part) ** of)).sum()))
+
+    borders, starts = np.arange(parts + 1) / parts, np.arange(num + 1) / num
+    ends = np.minimum(borders[1:, None], starts[None, 1:])
+    shared = np.maximum(0.0, ends - np.maximum(borders[:-1, None], starts[None, :-1]))
+    return GridSizes(
+        rows=rows,
+        edges=np.full((parts, num), edges / (parts * num)),
+        sources=touched(degrees.out_degrees, min(1.0, into[0] / degrees.num_vertices), rows[0]),
+        destinations=touched(degrees.in_degrees, 1 / parts, into[0]),
+        into=into,
+        own=shared * targets,
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hyrt_perfmodel.chunks.chunk_costs import ChunkRates
+from hyrt_perfmodel.chunks.chunk_costs import ChunkCosts, ChunkRates
 from hyrt_perfmodel.chunks.selection import filter_below
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, PlatformTrainer, TrainerRates
 
@@ -19,7 +19,7 @@ _LAUNCHES = 40
 class ChunkMachine:
     """A host, and devices behind switches."""
 
-    devices: tuple[ChunkRates, ...]
+    devices: tuple[ChunkCosts, ...]
     switches: tuple[int, ...]
     """The number of each device's switch, from 0; the devices of one share its link to host memory."""
     switch_bytes_per_s: tuple[float, ...]
@@ -29,7 +29,7 @@ class ChunkMachine:
 
     def filter_limit(self, device: int) -> float:
         """The useful fraction below which rows are filtered for a device; 0 where it reads them in place."""
-        links = [rates.link_bytes_per_s for rates in self.devices]
+        links = [math.inf if each.copies_itself else each.link_bytes_per_s for each in self.devices]
         if math.isinf(links[device]):
             return 0.0
         # The host filters for all devices that rows are copied to.
@@ -68,7 +68,7 @@ def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
     )
 
 
-def team_machine(trainers: Sequence[PlatformTrainer], host: Host) -> ChunkMachine:
+def team_machine(trainers: Sequence[PlatformTrainer], host: Host, threads: int | None = None) -> ChunkMachine:
     """Some trainers of a platform that share a graph.
 
     Parameters
@@ -77,8 +77,10 @@ def team_machine(trainers: Sequence[PlatformTrainer], host: Host) -> ChunkMachin
         The trainers; the host gathers by operators that are not fused, from its own memory.
     host
         The host, which filters rows for them.
+    threads
+        Threads of the host's trainer; by default all that were measured.
     """
-    devices = tuple(_rates(each.device, each.rates, fused=not each.is_host) for each in trainers)
+    devices = tuple(_of_trainer(each, host, threads) for each in trainers)
     switches: list[int] = []
     links: dict[object, float] = {}
     for number, each in enumerate(trainers):
@@ -93,6 +95,12 @@ def team_machine(trainers: Sequence[PlatformTrainer], host: Host) -> ChunkMachin
         switch_bytes_per_s=tuple(links.values()),
         filter_bytes_per_s=_filter_bytes_per_s(host),
     )
+
+
+def _of_trainer(trainer: PlatformTrainer, host: Host, threads: int | None) -> ChunkCosts:
+    if trainer.is_host and (measured := host.chunk_rates(threads)) is not None:
+        return measured
+    return _rates(trainer.device, trainer.rates, fused=not trainer.is_host)
 
 
 def _rates(device: Accelerator, rates: Accelerator | TrainerRates, *, fused: bool = True) -> ChunkRates:

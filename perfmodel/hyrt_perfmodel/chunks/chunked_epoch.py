@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hyrt_perfmodel.chunks.busy_spans import joined, length, overlap
-from hyrt_perfmodel.chunks.chunk_costs import GatheringLayer
 from hyrt_perfmodel.chunks.chunk_grid import GridSizes
 from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.epoch_tasks import EpochTasks
 from hyrt_perfmodel.chunks.queued_tasks import QueuedTask, TaskTimes, run_tasks
+from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,11 @@ class ChunkedEpoch:
 
 
 def simulate_epoch(
-    grid: GridSizes, layers: Sequence[GatheringLayer], machine: ChunkMachine, schedule: ChunkSchedule
+    grid: GridSizes,
+    layers: Sequence[GatheringLayer],
+    machine: ChunkMachine,
+    schedule: ChunkSchedule,
+    targets: GridSizes | None = None,
 ) -> ChunkedEpoch:
     """Simulate one epoch, forward and backward.
 
@@ -45,8 +49,10 @@ def simulate_epoch(
         What computes.
     schedule
         What is switched on.
+    targets
+        The chunks of the edges into the vertices at which the last layer is computed; all of them by default.
     """
-    epoch = EpochTasks(grid, machine, schedule)
+    epoch = EpochTasks(grid, targets or grid, machine, schedule)
     epoch.epoch(layers)
     times = run_tasks(epoch.tasks, epoch.capacities)
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)

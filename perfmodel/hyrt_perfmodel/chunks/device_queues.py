@@ -39,9 +39,12 @@ class DeviceQueues:
 
     def room_for_more(self, device: int) -> list[int]:
         """What must end before more is copied to a device."""
-        if self._room == 1:
+        if self._takes_turns(device):
             return self._latest[device]
         return [self._computed[device][-self._room]] if len(self._computed[device]) >= self._room else []
+
+    def _takes_turns(self, device: int) -> bool:
+        return self._room == 1 or self.machine.devices[device].copies_itself
 
     def filter(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
         """Gather `size` bytes of rows on the host for a device."""
@@ -52,9 +55,17 @@ class DeviceQueues:
         """Copy from host memory to a device."""
         rates = self.machine.devices[device]
         uses: tuple[tuple[str, float], ...] = ()
-        if not math.isinf(rates.link_bytes_per_s):
+        if not (rates.copies_itself or math.isinf(rates.link_bytes_per_s)):
             uses = ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
         return self._add("copy in", device, rates.copy_s(size), needs, name, uses)
+
+    def edges_in(self, device: int, edges: float, needs: Sequence[int], name: str) -> int:
+        """Copy so many edges from host memory to a device."""
+        rates = self.machine.devices[device]
+        uses: tuple[tuple[str, float], ...] = ()
+        if not (rates.copies_itself or math.isinf(rates.link_bytes_per_s)):
+            uses = ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
+        return self._add("copy in", device, rates.edges_s(edges), needs, name, uses)
 
     def pass_on(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
         """Copy to a device from the one before it in its chain, through their switch alone."""
@@ -80,6 +91,8 @@ class DeviceQueues:
         uses: tuple[tuple[str, float], ...] = (),
     ) -> int:
         number = len(self.tasks)
+        if self._takes_turns(device):
+            needs = [*needs, *self._latest[device]]
         self.tasks.append(QueuedTask(f"{queue} {device}", seconds, tuple(needs), uses, name))
         self._latest[device] = [number]
         return number

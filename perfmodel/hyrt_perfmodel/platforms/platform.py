@@ -18,6 +18,7 @@ from hyrt_perfmodel.checks import (
     check_numbers,
 )
 from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.platforms.host_chunk_rates import HostChunkRates
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
 from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
 from hyrt_perfmodel.workloads.workload import LoadForm, Workload
@@ -154,6 +155,12 @@ class Host:
     whole_graph: WholeGraphRates | None = None
     """What steps of the CPU trainer over whole graphs were measured to take; None where they go at its rates
     for mini-batches."""
+    chunks: tuple[HostChunkRates, ...] = ()
+    """What chunks of whole graphs were measured to take on the CPU, by numbers of threads; empty where they
+    go at its rates for mini-batches."""
+    file_gb_s: Positive | None = None
+    """1e9 bytes a second that are written to a file, and read again from the disk; None where nobody measured
+    it."""
     shared_memory_gb_s: Positive | None = None
     """What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
     second, in a simulation; None where they do not slow each other."""
@@ -162,6 +169,14 @@ class Host:
         check_numbers("host", self)
         if self.core_efficiency > 1 or self.serial_part > 1:
             raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
+
+    def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
+        """What was measured with so many threads, or the nearest fewer; with all of them by default."""
+        if not self.chunks:
+            return None
+        at = sorted(self.chunks, key=lambda each: each.threads)
+        fewer = [each for each in at if threads is None or each.threads <= threads]
+        return fewer[-1] if fewer else at[0]
 
     def sharing(self, kinds: str) -> Sharing:
         """What was measured with these kinds of trainers together, else what is known in general."""

@@ -63,6 +63,11 @@ class WholeGraphRates:
     loops: Mapping[str, LoopCost] = field(default_factory=dict)
     """By kind of model, for those that were measured; none of the four kinds that have loops of no kind."""
 
+    looped: Mapping[str, float] = field(default_factory=dict)
+    """How many times as long as these operators the loops take that are compiled where the graph is trained
+    in chunks, by what they combine: `sum`, `max`, `attention`, and `attention back` of its gradients. Empty
+    where nobody measured it."""
+
     def __post_init__(self) -> None:
         check_numbers("whole_graph", self)
 
@@ -73,6 +78,17 @@ class WholeGraphRates:
     def reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float:
         """Time of gathering with some threads, for a kind of model that `knows`."""
         return sum(self._read_s(each, model) for each in reads) * self.threads / threads
+
+    def looped_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float | None:
+        """Time of gathering by loops, as in chunks; None where it was not measured."""
+        total = 0.0
+        for each in reads:
+            what = f"{each.kind} back" if each.kind == "attention" and each.back else each.kind
+            times = 1.0 if each.kind == "loops" else self.looped.get(what)
+            if times is None:
+                return None
+            total += times * self._read_s(each, model)
+        return total * self.threads / threads
 
     def rows_s(self, step: WholeGraphStep, threads: int) -> float:
         """Time of the passes over rows with some threads, without products of sparse rows."""

@@ -308,7 +308,7 @@ class StepModel:
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_trainer of one trainer; the host's goes with its threads."""
         host, form = self.host, self.load_form(trainer)
-        whole = self._whole_s(trainer, work, threads)
+        whole = self.whole_s(trainer, work, threads)
         if whole is not None:
             return sum(whole)
         work = trainer.taken(work)
@@ -335,18 +335,18 @@ class StepModel:
 
     def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """The part of `propagate_s` that reads rows along edges; the rest is products and activations."""
-        step = self._whole_s(trainer, work, threads)
+        step = self.whole_s(trainer, work, threads)
         if step is not None:
             return step[0] / sum(step)
         whole = self.propagate_s(trainer, work, threads)
         rest = self.propagate_s(trainer, replace(work, edges=(0.0,) * work.layers), threads)
         return 1 - rest / whole if whole else 0.0
 
-    def _whole_s(
-        self, trainer: PlatformTrainer, work: Workload, threads: Threads
+    def whole_s(
+        self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, looped: bool = False
     ) -> tuple[float, float] | None:
         """Gathering, and all else, of the CPU trainer's step over a whole graph; None where it has none, or
-        it was not measured.
+        it was not measured. With `looped`, loops over edges gather, as in chunks.
         """
         rates, whole = self.host.whole_graph, self.training.whole
         if not trainer.is_host or rates is None or whole is None or not self.terms.values:
@@ -359,7 +359,11 @@ class StepModel:
         rest_s = rates.rows_s(step, count)
         if work.sparse is not None:
             rest_s += self._sparse_s(trainer, work, threads, step.sparse_macs, step.sparse_weights)
-        return rates.reads_s(step.reads, count, self.training.model), rest_s
+        model = self.training.model
+        reads_s = (
+            rates.looped_s(step.reads, count, model) if looped else rates.reads_s(step.reads, count, model)
+        )
+        return None if reads_s is None else (reads_s, rest_s)
 
     def _sparse_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, macs: float, weights: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 GatherKind = Literal["sum", "attention", "max", "loops"]
@@ -49,3 +49,5 @@ class WholeGraphStep:
     """Multiply-accumulates of products of sparse rows."""
     sparse_weights: float = 0.0
     """Weights that products of sparse rows read, each product counted."""
+    matrices: Mapping[str, float] = field(default_factory=dict)
+    """Of `arrays`, those that live in a file where they exceed the budget of host memory."""

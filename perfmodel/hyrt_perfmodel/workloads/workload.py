@@ -225,6 +225,10 @@ class TrainingWorkload:
     # A `DegreeDistribution`, whose module brings numpy: settings are read without it.
     degrees: Any = None
     """How many edges the vertices of the whole graph have, where they were counted."""
+    # Of `GridSizes`, whose module brings numpy, too.
+    chunk_counts: Callable[[int], tuple[Any, Any]] | None = None
+    """Counts the chunks of the whole graph in so many intervals, and those of the edges into the targets;
+    None where the graph is not open."""
     kept_part: NotNegative = 0.0
     """The part of all feature rows that each accelerator keeps for the whole run."""
     hit_rate: Callable[[float], float] | None = None

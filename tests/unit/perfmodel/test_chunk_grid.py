@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import GatheringLayer, least_parts
+from hyrt_perfmodel.chunks.chunk_costs import least_parts
 from hyrt_perfmodel.chunks.chunk_grid import counted_grid, expected_grid
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
 
 @given(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import ChunkRates, GatheringLayer
+from hyrt_perfmodel.chunks.chunk_costs import ChunkRates
 from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid
 from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine, team_machine
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
@@ -21,6 +21,7 @@ from hyrt_perfmodel.chunks.selection import filter_below
 from hyrt_perfmodel.chunks.swap_order import pipelined_s, swapped_order
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
 RATES = ChunkRates(link_bytes_per_s=1e9, memory_bytes_per_s=2e10, macs_per_s=1e11)
 LAYERS = (GatheringLayer(gathered=64, out=16, gathers_back=False), GatheringLayer(gathered=16, out=8))
@@ -154,15 +155,14 @@ def bytes_of(epoch_tasks: tuple[QueuedTask, ...], queue: str) -> float:
 
 
 def test_what_is_copied() -> None:
-    """By hand: rows P times, edges once a pass, results and states out, and states in again."""
+    """By hand: rows P times, edges once a pass; what layer 1 gathered and made, and the former again."""
     epoch = simulate_epoch(GRID, LAYERS, machine(), ChunkSchedule(fused=True))
     rows, edges, parts = 4 * 20_000, 8 * 400_000, 4
     forward = sum(parts * rows * width + edges for width in (64, 16))
-    states = rows * (64 + 16) + rows * (16 + 8)
     backward = parts * rows * 16 + edges
-    assert bytes_of(epoch.tasks, "copy in 0") == pytest.approx(forward + states + backward)
-    # Results and states; the gradient of what layer 2 gathered, and of its input.
-    assert bytes_of(epoch.tasks, "copy out 0") == pytest.approx(states + rows * 16 + rows * 16)
+    assert bytes_of(epoch.tasks, "copy in 0") == pytest.approx(forward + backward + rows * 64)
+    # Beside, the gradient of what layer 2 gathered.
+    assert bytes_of(epoch.tasks, "copy out 0") == pytest.approx(rows * (64 + 16) + rows * 16)
 
 
 def test_each_edge_is_gathered_once_a_pass() -> None:

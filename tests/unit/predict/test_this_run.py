@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.assignment import Threads
 from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 from typer.testing import CliRunner
@@ -35,7 +36,22 @@ RATES = {
     for kind in ("graphsage", "gcn", "gin")
 }
 CORES = available_cores()
+CHUNKS = HostChunkRates(
+    threads=1,
+    copy_gb_s=4.0,
+    reads=(ChunkReadCost(matrix_bytes=1e6, edge_s=1e-8, gb_s=4.0),),
+    factor_s=1e-9,
+    factor_value_s=1e-10,
+    row_s=1e-7,
+    row_value_s=1e-9,
+    call_s=1e-5,
+    macs_per_s=4e10,
+    values_per_s=1e9,
+    drawn_per_s=1e8,
+    scores_per_s=1e8,
+)
 HOST = Host(
+    chunks=(CHUNKS,),
     memory_gb_s=8.0,
     macs_per_s=4e10,
     cores=CORES,
@@ -147,6 +163,54 @@ def test_devices_that_share_a_whole_graph_are_predicted_together(calibrated: Cal
     printed = CliRunner().invoke(app, words, catch_exceptions=False).stdout.splitlines()
     assert printed[0].startswith("in chunks on opencl:0+cpu:0: epoch ")
     assert sum("epoch" in line.partition("assumed")[0] for line in printed) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["fullgraph.chunks=3", "devices=cpu"],
+        ["fullgraph.chunks=2", "devices=opencl", "fullgraph.order=row-column"],
+        ["devices=[cpu=1, opencl=2]", "fullgraph.host_memory=1MiB"],
+        ["fullgraph.device_memory=3MiB", "devices=cpu"],
+    ],
+)
+def test_a_run_in_chunks_expects_what_predict_says(
+    calibrated: Calibration, data: Path, settings: list[str]
+) -> None:
+    words = ["sampler.kind=full", "model.kind=gcn", *settings]
+    printed, run = predicted(data, *words), expected(data, *words)
+    assert printed["epoch_s"] == printed["chunks"]["epoch_s"] == pytest.approx(run.epoch_s)
+    assert run.iteration_s == pytest.approx(sum(run.stages_s.values()))
+    assert list(run.split) == [printed["chunks"]["device"]]
+    assert printed["chunks"]["intervals"] > 1
+    assert (printed["chunks"]["file_bytes"] > 0) == any("host_memory" in each for each in settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["model.kind=gat", "devices=cpu"], "what chunks of a whole graph take on the CPU was not measured"),
+        (
+            ["model.kind=gat", "devices=[cpu, opencl]"],
+            "loops over edges, which were not measured on opencl:0",
+        ),
+    ],
+)
+def test_what_cannot_be_said_of_a_run_in_chunks(
+    calibrated: Calibration, data: Path, settings: list[str], reason: str
+) -> None:
+    gat = {"gat": RATES["gcn"]}
+    platform = replace(
+        calibrated.platform,
+        host=replace(HOST, models={**RATES, **gat}),
+        accelerators=(replace(OPENCL, models={**RATES, **gat}),),
+    )
+    keep(replace(calibrated, platform=platform))
+    said: list[str] = []
+    words = ["sampler.kind=full", "fullgraph.chunks=2", *settings]
+    config = build_config(apply_overrides({"data": {"source": str(data)}}, words))
+    assert predict_run(config, open_graph(str(data)), say=said.append) is None
+    assert reason in said[0]
 
 
 def test_alone_it_predicts_the_device_that_runs_have_by_default(calibrated: Calibration, data: Path) -> None:

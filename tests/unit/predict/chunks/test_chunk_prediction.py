@@ -12,7 +12,8 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import Config, build_config
 from hyrt.predict.any_machine import predict_on
-from hyrt.predict.chunks.chunk_prediction import ChunkPrediction, predict_chunks
+from hyrt.predict.chunks.chunk_prediction import predict_chunks
+from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
 
@@ -53,21 +54,19 @@ def found(config: Config, **changes: Any) -> ChunkPrediction:
 
 
 def test_one_chunk_at_a_time_takes_the_sum_of_its_copies_and_its_computing() -> None:
-    said = found(settings(chunks=1, in_flight=1))
+    said = found(settings(chunks=1, in_flight=1, filter_below=0))
     rows, edge, share = 4 * VERTICES, 8, TARGETS / VERTICES
     copied = [
         rows * FEATURES,  # What the first layer has gathered before,
         rows * HIDDEN,  # and the rows that come of it.
-        rows * HIDDEN + edge * EDGES * share,  # Layer 2 at the targets,
-        share * rows * (HIDDEN + CLASSES),  # and its results.
-        share * rows * (HIDDEN + CLASSES),  # Back through its product,
-        share * rows * HIDDEN,
-        share * rows * HIDDEN + edge * EDGES * share,  # and along its edges,
-        rows * HIDDEN,
-        rows * (FEATURES + HIDDEN),  # to the weights of layer 1.
+        rows * HIDDEN + edge * (EDGES * share + TARGETS),  # Layer 2 at the targets, with their own rows,
+        share * rows * HIDDEN,  # and the gradient of what they have gathered.
+        share * rows * HIDDEN + edge * (EDGES * share + TARGETS),  # Back along its edges,
+        rows * FEATURES,  # to the weights of layer 1.
     ]
-    gathered = 2 * EDGES * share * (4 * HIDDEN + edge)
-    macs = 2 * VERTICES * FEATURES * HIDDEN + 3 * share * VERTICES * HIDDEN * CLASSES
+    gathered = 2 * (EDGES * share + TARGETS) * (4 * HIDDEN + edge)
+    # Layer 1 forward, again, and its weights' gradient.
+    macs = 3 * VERTICES * FEATURES * HIDDEN + 3 * share * VERTICES * HIDDEN * CLASSES
     assert said.epoch.copy_s == pytest.approx(sum(copied) / LINK)
     assert said.epoch.compute_s == pytest.approx(gathered / MEMORY + macs / MACS)
     assert said.epoch.seconds == pytest.approx(said.epoch.copy_s + said.epoch.compute_s)
@@ -177,11 +176,11 @@ def test_all_accelerators_of_a_platform_hand_rows_on_under_their_switch() -> Non
     assert both is not None
     assert both.device == "gpu:0+gpu:1"
     assert both.columns == (2, 2)
-    # Forward and backward through the second layer, two columns of each, and four intervals that they read.
-    assert both.handed == 2 * 2 * 4
+    # The targets are one interval: forward one device reads, back both do, twice.
+    assert both.handed == 2
     assert said.handed == 0
     assert said.epoch.seconds == pytest.approx(one.epoch.seconds)
-    assert "rows of 16 chunks handed on under a switch" in said.lines()[-1]
+    assert "rows of 2 chunks handed on under a switch" in said.lines()[-1]
     apart = found(asked, count=2).on_all
     assert apart is not None
     assert apart.handed == 0
@@ -199,8 +198,10 @@ def test_devices_that_share_the_graph_are_simulated_with_their_columns() -> None
     assert shared.columns == (2, 6)
     assert alone.columns == (8,)
     assert "2, 6 columns each" in shared.lines()[0]
-    # The link carries six of eight columns, and the other device reads where rows lie.
-    assert shared.epoch.copy_s == pytest.approx(6 / 8 * alone.epoch.copy_s, rel=0.05)
+    # The link carries six of eight columns, and all that the targets gather, which are one interval.
+    forward = [t.seconds for t in alone.epoch.tasks if t.queue == "copy in 0" and t.name[:8] == "layer 2:"]
+    rest = alone.epoch.copy_s - sum(forward)
+    assert shared.epoch.copy_s == pytest.approx(6 / 8 * rest + sum(forward), rel=0.05)
     assert shared.swapped == alone.swapped
     # Without shares, the faster one gets more.
     dealt = on("cpu", "gpu").columns

@@ -1,0 +1,214 @@
+"""What chunks of whole graphs take on the CPU: gathering, copying, products, dropout and the loss alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from hyrt_perfmodel.calibration.fit_rates import non_negative
+from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
+
+from hyrt.device import DeviceOptions
+from hyrt.device.calls import load_replica, opened
+from hyrt.device.capabilities import SharesColumns
+from hyrt.device.discovery import find_device
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels
+from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
+from hyrt.fullgraph.grid.least_grid import ChunkSizes
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.objective.classification import Classification
+from hyrt.predict.calibrate.host import thread_counts
+
+# Intervals of which all, some and hardly any rows lie in a cache.
+_MATRIX_BYTES = (2**20, 2**24, 2**27)
+# Columns of narrow rows and wide ones, and the edges that are read at a time.
+_EDGES = {16: 400_000, 128: 100_000}
+# Edges of a row that is added to, where there are many.
+_DEGREE = 16
+_CLASSES = 32
+# The rows of products and losses.
+_ROWS = {16: 1 << 16, 128: 1 << 14}
+_FEW = 16
+_DROPOUT = 0.5
+_REPETITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredChunk:
+    """Random edges between two intervals, with factors of their ends."""
+
+    edges: EdgeChunk
+    of_rows: np.ndarray
+    of_columns: np.ndarray
+
+    @classmethod
+    def drawn(cls, vertices: int, rows: int, degree: int) -> _MeasuredChunk:
+        columns = np.random.default_rng(0).integers(0, vertices, (rows, degree), dtype=np.int32)
+        columns.sort(axis=1)
+        starts = np.arange(0, rows * degree + 1, degree, dtype=np.int32)
+        edges = EdgeChunk(np.arange(rows, dtype=np.int32), starts, columns.reshape(-1))
+        return cls(edges, np.ones(rows, np.float32), np.ones(vertices, np.float32))
+
+    def seconds(self, kernels: ChunkKernels, *, scaled: bool = False) -> float:
+        """Of gathering along them in the second layer."""
+        factors = self.of_columns if scaled else None
+
+        def gather() -> None:
+            kernels.gather(1, self.edges, self.of_rows, factors, own=False, back=False)
+            kernels.wait()
+
+        return _least_s(gather)
+
+
+@contextmanager
+def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[ChunkKernels]:
+    """What computes chunks on the CPU with so many threads, of a model whose rows have so many columns."""
+    backend, info = find_device("cpu:0")
+    model = GNN(Architecture(kind="gcn", in_features=width, hidden=width, num_classes=_CLASSES, dropout=0.0))
+    sizes = ChunkSizes(vertices=vertices, targets=min(vertices, _ROWS[width]), edges=edges, edge_rows=edges)
+    with opened(backend, info, DeviceOptions(threads=threads)) as device:
+        load_replica(device, model, list(model.parameters()), Classification())
+        assert isinstance(device, SharesColumns)
+        room = device.chunk_room(1)
+        with room.errors():
+            kernels = room.take(sizes)
+            kernels.begin(0, 0)
+            kernels.put("read", np.ones((vertices, width), np.float32))
+            kernels.clear("accumulated", vertices, width)
+            yield kernels
+        room.release()
+
+
+def chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
+    """Measure the CPU with one thread, and with all cores.
+
+    Raises
+    ------
+    HyrtError
+        As a step in chunks does.
+    """
+    return tuple(_rates(threads) for threads in thread_counts(cores))
+
+
+def _rates(threads: int) -> HostChunkRates:
+    many: dict[tuple[int, int], float] = {}
+    single: dict[int, float] = {}
+    scaled: dict[int, float] = {}
+    products: dict[int, float] = {}
+    middle = _MATRIX_BYTES[1]
+    copy_s = call_s = drop_s = lose_s = 0.0
+    for width, count in _EDGES.items():
+        for matrix_bytes in _MATRIX_BYTES:
+            vertices = matrix_bytes // (4 * width)
+            # Added to are no more rows than an interval has.
+            rows = min(vertices, count // _DEGREE)
+            chunk = _MeasuredChunk.drawn(vertices, rows, _DEGREE)
+            with _kernels(threads, width, max(vertices, _ROWS[width]), count) as kernels:
+                many[width, matrix_bytes] = chunk.seconds(kernels) / (rows * _DEGREE)
+                if matrix_bytes != middle:
+                    continue
+                scaled[width] = chunk.seconds(kernels, scaled=True) / (rows * _DEGREE)
+                alone = min(vertices, count)
+                single[width] = _MeasuredChunk.drawn(vertices, alone, 1).seconds(kernels) / alone
+                call_s = _MeasuredChunk.drawn(vertices, 1, _FEW).seconds(kernels)
+                products[width] = _products_s(kernels, width)
+                copy_s = _copy_s(kernels, vertices, width)
+                drop_s = _drop_s(kernels, width)
+                lose_s = _lose_s(kernels, width)
+    # Of one edge in a row, and of many.
+    row_s = {w: max(0.0, (single[w] - many[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
+    narrow, wide = sorted(_EDGES)
+    row_value_s = max(0.0, (row_s[wide] - row_s[narrow]) / (wide - narrow))
+    factors = {w: max(0.0, scaled[w] - many[w, middle]) for w in _EDGES}
+    factor_value_s = max(0.0, (factors[wide] - factors[narrow]) / (wide - narrow))
+    mac_s, value_s = non_negative(
+        np.array([[3 * w * w * _ROWS[w], 2 * w * _ROWS[w]] for w in _EDGES])
+        / np.array([products[w] for w in _EDGES])[:, None]
+    )
+    return HostChunkRates(
+        threads=threads,
+        copy_gb_s=1e-9 / copy_s,
+        reads=tuple(_read(many, row_s, matrix_bytes) for matrix_bytes in _MATRIX_BYTES),
+        factor_s=max(0.0, factors[narrow] - narrow * factor_value_s),
+        factor_value_s=factor_value_s,
+        row_s=max(0.0, row_s[narrow] - narrow * row_value_s),
+        row_value_s=row_value_s,
+        call_s=call_s,
+        macs_per_s=float(1 / mac_s) if mac_s else math.inf,
+        values_per_s=float(1 / value_s) if value_s else math.inf,
+        drawn_per_s=1 / drop_s,
+        scores_per_s=1 / lose_s,
+    )
+
+
+def _read(many: dict[tuple[int, int], float], row_s: dict[int, float], matrix_bytes: int) -> ChunkReadCost:
+    """The costs of an edge and of a row's bytes, from two widths, without those of rows that are added to."""
+    narrow, wide = sorted(_EDGES)
+    short_s, long_s = (max(0.0, many[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (narrow, wide))
+    byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
+    return ChunkReadCost(
+        matrix_bytes=matrix_bytes, edge_s=max(0.0, short_s - 4 * narrow * byte_s), gb_s=1e-9 / byte_s
+    )
+
+
+def _products_s(kernels: ChunkKernels, width: int) -> float:
+    """Seconds of a layer's product and its activation, forward and back."""
+    vertices = np.arange(_ROWS[width])
+
+    def compute() -> None:
+        kernels.compute(0, "read", vertices)
+        kernels.turn_back(0, "read", "accumulated", vertices, wanted=True)
+        kernels.wait()
+
+    return _least_s(compute)
+
+
+def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
+    """Seconds for a byte that is brought, or brought back."""
+    rows = np.ones((vertices, width), np.float32)
+
+    def copy() -> None:
+        kernels.put("read", rows)
+        kernels.get("accumulated", rows)
+        kernels.wait()
+
+    return _least_s(copy) / (2 * rows.nbytes)
+
+
+def _drop_s(kernels: ChunkKernels, width: int) -> float:
+    """Seconds of dropout for a number."""
+    vertices = np.arange(_ROWS[width])
+
+    def drop() -> None:
+        kernels.drop("read", vertices, width, 0, _DROPOUT)
+        kernels.wait()
+
+    return _least_s(drop) / (width * len(vertices))
+
+
+def _lose_s(kernels: ChunkKernels, width: int) -> float:
+    """Seconds of the loss and its gradient for a score."""
+    vertices = np.arange(_ROWS[width])
+    labels = vertices % _CLASSES
+    kernels.compute(1, "read", vertices)
+
+    def lose() -> None:
+        kernels.lose(labels, None, None)
+        kernels.wait()
+
+    return _least_s(lose) / (_CLASSES * len(vertices))
+
+
+def _least_s(work: Callable[[], object]) -> float:
+    """The shortest of some repetitions; the first one warms up."""
+    spent = []
+    for _ in range(1 + _REPETITIONS):
+        started = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - started)
+    return max(min(spent[1:]), 1e-9)

@@ -1,0 +1,77 @@
+"""An epoch in chunks of a model whose vertices the host computes, and whose edges are loops of the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch
+from hyrt_perfmodel.chunks.queued_tasks import TaskTimes
+from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.stage_times import StepModel
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+from hyrt.config import Config
+from hyrt.predict.chunks.kept_in_file import file_bytes, file_s
+from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
+
+_GIB = 2**30
+
+
+def predict_loops(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config,
+    trainers: Sequence[PlatformTrainer],
+    synchronize_s: float,
+    relative_error: float,
+) -> ChunkPrediction | None:
+    """An epoch on the CPU; None on other devices, and where its loops were not measured.
+
+    The CPU runs the loops of an interval over rows that lie in memory, so that nothing is copied, and however
+    many intervals there are, the same is computed.
+
+    Parameters
+    ----------
+    platform, work, config
+        The machine, the work and its settings.
+    trainers
+        The devices that train.
+    synchronize_s, relative_error
+        Fields of the prediction.
+    """
+    if not all(each.is_host for each in trainers) or work.whole is None:
+        return None
+    [trainer] = trainers
+    count = config.runtime.train_threads or platform.host.cores or 1
+    threads = Threads(sample=1, load=1, train=count)
+    step = work.at(float(work.batch_size))
+    took = StepModel(platform, work, Terms()).whole_s(trainer, step, threads, looped=True)
+    if took is None:
+        return None
+    gather_s, rest_s = took
+    vertices = round(step.vertices[0])
+    num = max(1, min(config.fullgraph.chunks, vertices))
+    memory_gib = platform.host.memory_gib
+    swapped = work.whole(math.inf if memory_gib is None else memory_gib * _GIB, count).matrices
+    seconds = gather_s + rest_s
+    what = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
+    return ChunkPrediction(
+        device=trainer.name,
+        intervals=num,
+        vertices=math.ceil(vertices / num),
+        columns=(num,),
+        in_flight=1,
+        epoch=ChunkedEpoch(
+            seconds=seconds, copy_s=0.0, compute_s=seconds, hidden=1.0, tasks=(), times=TaskTimes((), ())
+        ),
+        synchronize_s=synchronize_s,
+        relative_error=relative_error,
+        gather_part=gather_s / seconds,
+        file_s=file_s(config, platform.host, work, sum(swapped.values())),
+        swapped=swapped,
+        file_bytes=file_bytes(config, sum(swapped.values())),
+        bound=f"computing: {what[0]} {what[1] / seconds:.0%}",
+    )
