@@ -9,18 +9,18 @@ from hyrt.quantities import counted, duration, size, three_digits
 
 
 def full_graph_lines(found: FullGraphComparison) -> list[str]:
-    """What `hyrt predict --full-graph --ranks` prints."""
+    """What `hyrt predict --full-graph --ranks` prints; tables fit into 80 columns."""
     network = found.network
     lines = [
         f"{counted(found.ranks, 'rank')} like {found.machine} · {network.name}: "
         f"{three_digits(network.gb_s)} GB/s each way, {duration(network.latency_s)} a message",
-        f"{'algorithm':22} {'epoch':>9} {'computing':>10} {'travelling':>11} {'gradients':>10} "
-        f"{'sent':>9} {'memory a rank':>14}",
+        f"{'algorithm':21} {'epoch':>8} {'computing':>9} {'travelling':>10} {'gradients':>9} {'sent':>8} "
+        f"{'memory':>9}",
     ]
     lines += [
-        f"{each.name:22} {duration(each.epoch_s):>9} {duration(each.compute_s):>10} "
-        f"{duration(each.products_s):>11} {duration(each.gradients_s):>10} {size(each.epoch_bytes):>9} "
-        f"{size(each.memory_bytes):>14}"
+        f"{each.name:21} {duration(each.epoch_s):>8} {duration(each.compute_s):>9} "
+        f"{duration(each.products_s):>10} {duration(each.gradients_s):>9} {size(each.epoch_bytes):>8} "
+        f"{size(each.memory_bytes):>9}"
         for each in found.algorithms
     ]
     lines.append(f"fastest: {fastest(found.algorithms).name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
     assert [each.ranks for each in found.scaling] == [1, 2, 4]
     told = full_graph_lines(found)
     assert told[0].startswith("4 ranks like h200 · 1gbit")
+    # Rows of a table that a narrow terminal cuts are no table.
+    slow = replace(found.algorithms[-1], epoch_s=1234.5, compute_s=1234.5, products_s=1234.5)
+    large = replace(slow, epoch_bytes=999.4 * 2**30, memory_bytes=999.4 * 2**30, gradients_s=0.123)
+    table = full_graph_lines(replace(found, algorithms=[large], scaling=[large, large]))
+    assert [line for line in table[1:-4] if len(line) > 80] == []
     assert f"assumed: rows are those that the 4 parts of {parts} need" in told
     assert json.loads(json.dumps(found.to_json()))["fastest"]["ranks"] == 4
 
