@@ -86,6 +86,9 @@ class Hook:
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
         """Called when the run has failed: add to the summary what is known of it."""
 
+    def leave(self) -> None:
+        """Called right before hyrt ends the process within a step, on a thread of its own."""
+
 
 def call_in(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:
     """Do the work of a call inside the hooks, the first one innermost."""

@@ -76,6 +76,10 @@ class LastCalls(Hook):
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
         self._close()
 
+    def leave(self) -> None:
+        # No driver has ended the process.
+        self._close()
+
     def _close(self) -> None:
         """Say nothing from now on; a thread that hangs in a call may still write to the file."""
         if self._calls is not None:

@@ -121,6 +121,11 @@ class Training:
         for hook in self.parts.hooks:
             hook.end_failed(error, self.summary_of_failure)
 
+    def leave(self) -> None:
+        """Let the hooks know that the process is ended within a step, for it was asked to stop."""
+        for hook in self.parts.hooks:
+            hook.leave()
+
     def _train(self, run: OpenRun) -> str:
         """Run the steps; returns the run's status."""
         parts, state = self.parts, self.state

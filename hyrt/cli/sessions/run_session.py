@@ -179,6 +179,8 @@ class Session:
         self._notice(text, "warning")
 
     def _last_words(self) -> str:
+        if self._training is not None:
+            self._training.leave()
         if self._has_ended:
             return (
                 "exiting before the report is written; write it with: hyrt report "

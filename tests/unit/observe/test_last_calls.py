@@ -46,6 +46,7 @@ def test_calls_at_the_same_time_are_all_named() -> None:
         "call('load', os.abort)",
         "hook.end({}); call('propagate', os.abort)",
         "call('propagate', lambda: (hook.end_failed(ValueError(), {}), os._exit(1)))",
+        "call('propagate', lambda: (hook.leave(), os._exit(1)))",
     ],
 )
 def test_nothing_is_said_of_an_end_elsewhere(ending: str) -> None:
