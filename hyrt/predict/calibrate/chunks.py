@@ -156,9 +156,15 @@ def _read(many: dict[tuple[int, int], float], row_s: dict[int, float], matrix_by
     )
 
 
+def _rows_to_read(kernels: ChunkKernels, width: int) -> np.ndarray:
+    """Bring as many rows as are computed at a time; their numbers."""
+    kernels.put("read", np.ones((_ROWS[width], width), np.float32))
+    return np.arange(_ROWS[width])
+
+
 def _products_s(kernels: ChunkKernels, width: int) -> float:
     """Seconds of a layer's product and its activation, forward and back."""
-    vertices = np.arange(_ROWS[width])
+    vertices = _rows_to_read(kernels, width)
 
     def compute() -> None:
         kernels.compute(0, "read", vertices)
@@ -173,7 +179,7 @@ def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
     rows = np.ones((vertices, width), np.float32)
 
     def copy() -> None:
-        kernels.put("read", rows)
+        kernels.put("accumulated", rows)
         kernels.get("accumulated", rows)
         kernels.wait()
 
@@ -182,7 +188,7 @@ def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
 
 def _drop_s(kernels: ChunkKernels, width: int) -> float:
     """Seconds of dropout for a number."""
-    vertices = np.arange(_ROWS[width])
+    vertices = _rows_to_read(kernels, width)
 
     def drop() -> None:
         kernels.drop("read", vertices, width, 0, _DROPOUT)
@@ -193,7 +199,7 @@ def _drop_s(kernels: ChunkKernels, width: int) -> float:
 
 def _lose_s(kernels: ChunkKernels, width: int) -> float:
     """Seconds of the loss and its gradient for a score."""
-    vertices = np.arange(_ROWS[width])
+    vertices = _rows_to_read(kernels, width)
     labels = vertices % _CLASSES
     kernels.compute(1, "read", vertices)
 

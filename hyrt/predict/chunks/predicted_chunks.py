@@ -94,7 +94,7 @@ class ChunkPrediction:
         low, high = (self.epoch_s * (1 + sign * self.relative_error) for sign in (-1, 1))
         copied = "reads host memory in place"
         if epoch.copy_s and self.device.startswith("cpu:") and len(self.columns) == 1:
-            copied = f"copying rows in memory {duration(epoch.copy_s)}"
+            copied = f"copying sums and results in memory {duration(epoch.copy_s)}"
         elif epoch.copy_s:
             copied = f"copying {duration(epoch.copy_s)}, {epoch.hidden:.0%} of it hidden"
         dealt = ""

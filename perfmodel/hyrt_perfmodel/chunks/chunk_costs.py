@@ -33,16 +33,20 @@ class ChunkCosts(Protocol):
         """Seconds for `size` bytes of rows to or from the device."""
         ...
 
+    def bring_s(self, size: float) -> float:
+        """Seconds for bringing `size` bytes of rows that are read on the device."""
+        ...
+
     def edges_s(self, edges: float) -> float:
         """Seconds for so many edges to the device."""
         ...
 
-    def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
-        """Seconds for gathering rows along the edges of a chunk."""
+    def drop_read_s(self, size: float) -> float:
+        """Seconds for dropout of `size` bytes of rows that were brought."""
         ...
 
-    def drop_s(self, numbers: float) -> float:
-        """Seconds for dropout of so many numbers."""
+    def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
+        """Seconds for gathering rows along the edges of a chunk."""
         ...
 
     def forward_s(self, rows: float, layer: GatheringLayer) -> float:
@@ -84,6 +88,14 @@ class ChunkRates:
     def copies_itself(self) -> bool:
         return False
 
+    def bring_s(self, size: float) -> float:
+        """Seconds for copying `size` bytes of rows to the device."""
+        return self.copy_s(size)
+
+    def drop_read_s(self, size: float) -> float:
+        """What dropout takes is not known; a call at least."""
+        return self.launch_s
+
     def edges_s(self, edges: float) -> float:
         """Seconds for copying so many edges to the device."""
         return self.copy_s(edge_bytes(edges))
@@ -94,10 +106,6 @@ class ChunkRates:
             return 0.0
         row_bytes = shape.width * _FLOAT_BYTES * (1 if fused and self.fused else _UNFUSED_PASSES)
         return self.launch_s + shape.edges * (row_bytes + _EDGE_BYTES) / self.memory_bytes_per_s
-
-    def drop_s(self, numbers: float) -> float:
-        """What dropout takes is not known; a call at least."""
-        return self.launch_s
 
     def forward_s(self, rows: float, layer: GatheringLayer) -> float:
         """Seconds for a layer's products."""

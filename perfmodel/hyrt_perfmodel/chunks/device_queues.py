@@ -54,18 +54,24 @@ class DeviceQueues:
     def copy_in(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
         """Copy from host memory to a device."""
         rates = self.machine.devices[device]
-        uses: tuple[tuple[str, float], ...] = ()
-        if not (rates.copies_itself or math.isinf(rates.link_bytes_per_s)):
-            uses = ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
-        return self._add("copy in", device, rates.copy_s(size), needs, name, uses)
+        return self._add("copy in", device, rates.copy_s(size), needs, name, self._uses(device))
+
+    def bring(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
+        """Bring rows to a device that it reads."""
+        rates = self.machine.devices[device]
+        return self._add("copy in", device, rates.bring_s(size), needs, name, self._uses(device))
 
     def edges_in(self, device: int, edges: float, needs: Sequence[int], name: str) -> int:
         """Copy so many edges from host memory to a device."""
         rates = self.machine.devices[device]
-        uses: tuple[tuple[str, float], ...] = ()
-        if not (rates.copies_itself or math.isinf(rates.link_bytes_per_s)):
-            uses = ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
-        return self._add("copy in", device, rates.edges_s(edges), needs, name, uses)
+        return self._add("copy in", device, rates.edges_s(edges), needs, name, self._uses(device))
+
+    def _uses(self, device: int) -> tuple[tuple[str, float], ...]:
+        """What copies to a device share with those to others."""
+        rates = self.machine.devices[device]
+        if rates.copies_itself or math.isinf(rates.link_bytes_per_s):
+            return ()
+        return ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
 
     def pass_on(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
         """Copy to a device from the one before it in its chain, through their switch alone."""

@@ -152,7 +152,7 @@ class EpochTasks:
         )
         brought = row_bytes(float(grid.rows.sum()), what.read_width) + edge_bytes(edges)
         return tuple(
-            1 / max(rates.gather_s(shape, fused=fused) + rates.forward_s(rows, layer), rates.copy_s(brought))
+            1 / max(rates.gather_s(shape, fused=fused) + rates.forward_s(rows, layer), rates.bring_s(brought))
             for rates in self._machine.devices
         )
 
@@ -190,7 +190,7 @@ class EpochTasks:
             if passed is None:
                 if is_filtered and size:
                     needs = [queues.filter(device, size, needs, rows)]
-                passed = queues.copy_in(device, size, needs, rows)
+                passed = queues.bring(device, size, needs, rows)
             else:
                 passed = queues.pass_on(device, size, [*needs, passed], f"{rows}, passed on")
             place, count = f"{source}, {column}", sum(each.edges for each in shapes) / parts
@@ -198,7 +198,7 @@ class EpochTasks:
             rates = self._machine.devices[device]
             seconds = self._gather_s(rates, shapes) / parts
             if what.drops_read:
-                seconds += rates.drop_s(size / row_bytes(1, 1))
+                seconds += rates.drop_read_s(size)
             queues.compute(device, seconds, [passed, of_edges], f"{what.name}: gather {place}")
 
     def _gather_s(self, rates: ChunkCosts, shapes: Sequence[ChunkShape]) -> float:
@@ -212,7 +212,7 @@ class EpochTasks:
             for source in range(grid.parts):
                 needs = [*self._before, *queues.room_for_more(device)]
                 size = row_bytes(float(grid.rows[source]), what.read_width)
-                held = queues.copy_in(device, size, needs, f"{what.name}: rows {source}")
+                held = queues.bring(device, size, needs, f"{what.name}: rows {source}")
                 for column in dealt[device]:
                     place, shapes = f"{source}, {column}", list(what.shapes(source, column))
                     sums = row_bytes(float(grid.rows_into[column]), what.added_width)
@@ -223,7 +223,7 @@ class EpochTasks:
                         copied.append(queues.copy_in(device, sums, needs, f"{what.name}: sums {place}"))
                     seconds = self._gather_s(rates, shapes)
                     if what.drops_read and column == dealt[device][0]:
-                        seconds += rates.drop_s(size / row_bytes(1, 1))
+                        seconds += rates.drop_read_s(size)
                     done = queues.compute(device, seconds, copied, f"{what.name}: gather {place}")
                     if source < grid.parts - 1:
                         queues.copy_out(device, sums, [done], f"{what.name}: sums {place}")
@@ -261,7 +261,7 @@ class EpochTasks:
             of_columns = [list(what.shapes(source, column)) for column in columns]
             shapes = max(of_columns, key=lambda shapes: sum(each.edges for each in shapes))
             count = sum(each.edges for each in shapes)
-            copy_s += [rates.copy_s(rows / pieces) + rates.edges_s(count / pieces)] * pieces
+            copy_s += [rates.bring_s(rows / pieces) + rates.edges_s(count / pieces)] * pieces
             compute_s += [self._gather_s(rates, shapes) / pieces] * pieces
         return swapped_order(copy_s, compute_s, pieces)
 
@@ -299,7 +299,7 @@ class EpochTasks:
             for column in columns:
                 needs = [*self._before, *queues.room_for_more(device)]
                 size = row_bytes(float(grid.rows[column]), layer.summed)
-                copied = queues.copy_in(device, size, needs, f"{name}: gathered {column}")
+                copied = queues.bring(device, size, needs, f"{name}: gathered {column}")
                 ended.append(self._made(layer, name, device, column, [copied]))
         self._before = tuple(ended)
 
@@ -313,9 +313,7 @@ class EpochTasks:
         rows, done = float(self._grid.rows[column]), queues.last_computed(device)
         size = row_bytes(rows, layer.summed)
         # It takes the place of the rows that were gathered from.
-        copied = queues.copy_in(
-            device, size, [*done, *queues.room_for_more(device)], f"{name}: state {column}"
-        )
+        copied = queues.bring(device, size, [*done, *queues.room_for_more(device)], f"{name}: state {column}")
         seconds = rates.forward_s(rows, layer) + rates.back_s(rows, layer, wanted=layer.gathers_back)
         turned = queues.compute(device, seconds, [*done, copied], f"{name}: update {column}")
         if not layer.gathers_back:

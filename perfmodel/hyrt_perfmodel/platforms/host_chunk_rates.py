@@ -35,7 +35,7 @@ class HostChunkRates:
     threads: Count
     """Threads that were measured."""
     copy_gb_s: Positive
-    """1e9 bytes a second of rows that are copied to where chunks are computed, and back."""
+    """1e9 bytes a second of sums and results that are copied from where chunks are computed, and back."""
     reads: tuple[ChunkReadCost, ...]
     """Gathering along edges."""
     factor_s: NotNegative
@@ -74,9 +74,17 @@ class HostChunkRates:
         """Seconds for copying `size` bytes of rows in memory."""
         return size / self.link_bytes_per_s
 
-    def edges_s(self, edges: float) -> float:
-        """Edges are copied while rows are gathered along them, and counted there."""
+    def bring_s(self, size: float) -> float:
+        """Rows are read where they lie."""
         return 0.0
+
+    def edges_s(self, edges: float) -> float:
+        """So are edges."""
+        return 0.0
+
+    def drop_read_s(self, size: float) -> float:
+        """Seconds for dropout of `size` bytes of rows that are read, which are copied for that."""
+        return self.copy_s(size) + self.drop_s(size / _FLOAT_BYTES)
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
         """Seconds for gathering rows along the edges of a chunk; with no edges there is nothing to do."""

@@ -97,7 +97,6 @@ def by_loops(layers: tuple[GatheringLayer, ...], every: GridSizes, into: GridSiz
             own = grid.in_both[read, column] if layer.reads_own else 0.0
             if not grid.edges[read, column] and not own:
                 continue
-            copy(grid.rows[read], layer.summed if back else layer.gathered)
             for edges, rows, scaled in (
                 (grid.edges[read, column], grid.destinations[read, column], back or layer.scales_sources),
                 (own, own, back),
@@ -110,9 +109,7 @@ def by_loops(layers: tuple[GatheringLayer, ...], every: GridSizes, into: GridSiz
 
     for number, layer in enumerate(layers[:last]):
         for column, rows in enumerate(every.rows):
-            if number == 0:
-                copy(rows, layer.summed)
-            else:
+            if number > 0:
                 gather(layer, every, column, back=False)
                 copy(rows, layer.summed)
             total += RATES.forward_s(rows, layer)
@@ -128,7 +125,6 @@ def by_loops(layers: tuple[GatheringLayer, ...], every: GridSizes, into: GridSiz
         grid, below = (into if number == last else every).turned, layers[number - 1]
         for column, rows in enumerate(every.rows):
             gather(layers[number], grid, column, back=True)
-            copy(rows, below.summed)
             total += RATES.forward_s(rows, below) + RATES.back_s(rows, below, wanted=number > 1)
             if number > 1:
                 copy(rows, below.summed)
