@@ -16,7 +16,7 @@ from hyrt.errors import DataError, listed
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import checked_as_read, memory_bound
 from hyrt.graph.formats.npy import NpyWriter
-from hyrt.graph.formats.recorded_npy import NpyRecord, write_blocks, write_npy
+from hyrt.graph.formats.recorded_npy import NpyRecord, let_go, write_blocks, write_npy
 from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
 from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, scaled
 from hyrt.graph.partition.dealt_rows import (
@@ -269,4 +269,6 @@ def _dense(
         }
         for number, taken in dealt_blocks(rows.blocks(), homes, num_parts, served):
             writers[number].append(taken)
+    for path in paths.values():
+        let_go(folder / path)
     return {path: NpyRecord.of(writers[number]) for number, path in paths.items()}
