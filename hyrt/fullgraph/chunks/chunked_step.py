@@ -94,10 +94,10 @@ def cut_text(figures: Mapping[str, Any]) -> str:
         Those of a `ChunkedStep`.
     """
     num = int(figures["intervals"])
-    said = [
-        f"{num} x {num} chunks of {int(figures['vertices']):,} vertices",
-        f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step",
-    ]
+    copied = f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step"
+    if not figures["in_bytes"]:
+        copied = f"rows and edges read where they lie, {size(figures['out_bytes'])} of results copied a step"
+    said = [f"{num} x {num} chunks of {int(figures['vertices']):,} vertices", copied]
     if figures.get("handed_bytes"):
         said.append(f"{size(figures['handed_bytes'])} handed on from device to device")
     elif figures.get("devices", 1) > 1:

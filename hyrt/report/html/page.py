@@ -47,7 +47,7 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
         stages=stages,
         channels=any(row.waits or row.queue for row in stages),
         trainers=trainer_rows(run),
-        bottleneck=" ".join(filter(None, (bottleneck_text(run), *_bounds_in_chunks(run)))),
+        bottleneck=" ".join(filter(None, (bottleneck_text(run), _bound_in_chunks(run)))),
         ranks=rank_rows(run),
         ranks_text=ranks_text(run),
         purposes=purpose_rows(run),
@@ -206,15 +206,17 @@ def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _bounds_in_chunks(run: RunRecord) -> list[str]:
-    """What bounds the newest step of each trainer that holds a whole graph in chunks, in a sentence each."""
-    words = {
-        name: ChunkWords.of(name, figures, run.labelled).bound for name, figures in chunks_of(run).items()
-    }
-    told = [(run.labelled(name), text) for name, text in words.items() if text]
-    if len(told) == 1:
-        return [f"In chunks, its newest step is {told[0][1]}."]
-    return [f"In chunks, the newest step of {name} is {text}." for name, text in told]
+def _bound_in_chunks(run: RunRecord) -> str:
+    """What bounds the newest step of the trainer that holds a whole graph in chunks and takes longest; empty
+    where there is none.
+    """
+    found = chunks_of(run)
+    if not found:
+        return ""
+    name = max(found, key=lambda name: found[name].get("step_s") or 0.0)
+    bound = ChunkWords.of(name, found[name], run.labelled).bound
+    of_which = "" if len(found) == 1 else f" of {run.labelled(name)}, which took longest,"
+    return f"In chunks, the newest step{of_which} is {bound}." if bound else ""
 
 
 def _split(run: RunRecord, split: Mapping[str, int]) -> str:

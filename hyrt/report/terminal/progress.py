@@ -110,6 +110,8 @@ class Progress:
         self._epochs = 0
         # The epochs of the newest lines of their kind.
         self._epoch_line = self._evaluation_line = 0
+        # Whether the newest line of an evaluation said that there is nothing to evaluate: once is enough.
+        self._said_no_scores = False
         # The best evaluation, where there was no line for it.
         self._unshown_best: Evaluated | None = None
         self._shown_s = clock()
@@ -154,11 +156,14 @@ class Progress:
                 self._shown_s = self._clock()
             case Evaluated() if self._is_due(event.epoch, self._evaluation_line):
                 self._evaluation_line = event.epoch
-                label = "" if event.epoch == self._epoch_line else f"epoch {event.epoch}"
-                self._print(f"{label:<10}{evaluation_line(event)}", indent=12)
+                has_scores = bool(scores_text(event.metrics, event.chosen_by))
+                if has_scores or not self._said_no_scores:
+                    label = "" if event.epoch == self._epoch_line else f"epoch {event.epoch}"
+                    self._print(f"{label:<10}{evaluation_line(event)}", indent=12)
+                self._said_no_scores = not has_scores
                 if event.is_best:
                     self._unshown_best = None
-            case Evaluated(is_best=True):
+            case Evaluated(is_best=True) if scores_text(event.metrics, event.chosen_by):
                 self._unshown_best = event
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")

@@ -87,3 +87,13 @@ def test_figures_of_an_earlier_version_are_those_of_one_device() -> None:
     assert words.devices == {"opencl:0": "copying 0.4 s, 25% of it hidden behind 0.5 s of computing"}
     assert words.filtered == "filtering: rows for 2 of 6 chunks, 1 MiB not copied, in 10 ms"
     assert words.bound == ""
+
+
+def test_what_the_host_reads_in_place_is_not_copied() -> None:
+    words = ChunkWords.of("cpu:0", step(in_bytes=0, step_s=1.5, by_device={"cpu:0": PROCESSOR}))
+    assert words.cut == (
+        "4 x 4 chunks of 250 vertices · rows and edges read where they lie, 2 MiB of results copied a step"
+    )
+    assert words.devices == {
+        "cpu:0": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results"
+    }

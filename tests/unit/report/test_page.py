@@ -229,7 +229,17 @@ def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
         ("computing", [2, 3], [0.5, 0.5]),
         ("hidden copying", [2, 3], [0.075, 0.1]),
     ]
+    of_ranks = {
+        f"rank {rank} opencl:0": {**chunks(0.1)["opencl:0"], "step_s": 0.6 + 0.1 * rank} for rank in (0, 1)
+    }
+    page = page_of(record([line(1, chunks=of_ranks)]))
+    assert (
+        "In chunks, the newest step of rank 1 opencl:0, which took longest, is bound by computing on" in page
+    )
+    # 0.5 + 0.1 - 0.025 of 0.7 s.
+    assert "rank 1 opencl:0, which is busy for 82% of a step of 0.7 s." in page
     without = record([line(1)])
+    assert "In chunks" not in page_of(without)
     assert not any(name.startswith("chunks") for name, _ in facts(without))
     assert "Chunks on" not in page_of(without)
 

@@ -149,6 +149,18 @@ def test_long_epochs_show_a_line_now_and_then() -> None:
     assert "━" not in stream.getvalue()
 
 
+def test_that_there_is_nothing_to_evaluate_is_said_once() -> None:
+    events: list[Event] = [STARTED]
+    for epoch in (1, 2, 3):
+        events += [epoch_ended(epoch), replace(evaluated(epoch), metrics={})]
+    lines = show([*events, RunEnded(status="finished", summary={"metrics": {}, "epoch_s": 3.5})])
+    assert [line.strip() for line in lines if "evaluate" in line] == [
+        "nothing to evaluate: the data has no validation and no test vertices"
+    ]
+    # Where scores come after all, they are shown.
+    assert "val accuracy 0.920" in show([*events, epoch_ended(4), evaluated(4)])[-1]
+
+
 def test_a_long_epoch_of_one_step_is_said_once() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, clock=clock, interval_s=5)
