@@ -21,7 +21,7 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 from hyrt.config import Config
 from hyrt.errors import ConfigError, listed
 from hyrt.predict.chunks.chunk_team import PredictedTeam, free_bytes
-from hyrt.predict.chunks.chunked_work import ChunkedWork
+from hyrt.predict.chunks.chunked_work import MOST_SIMULATED, ChunkedWork
 from hyrt.predict.chunks.host_arrays import expected_edges, host_arrays
 from hyrt.predict.chunks.kept_in_file import file_bytes, file_s
 from hyrt.predict.chunks.loop_prediction import predict_loops
@@ -93,6 +93,9 @@ def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config
     trainers, _ = _chosen(platform, work, config)
     if not is_asked_for(platform, work, config):
         return ""
+    if config.fullgraph.chunks > MOST_SIMULATED:
+        most = f"{MOST_SIMULATED} x {MOST_SIMULATED}"
+        return f"more than {most} chunks are not simulated (fullgraph.chunks={config.fullgraph.chunks})"
     loops = ChunkedWork.of(work, config, trainers[-1].device.kind) is None
     others = [each.name for each in trainers if not each.is_host]
     if loops and others:

@@ -13,7 +13,7 @@ from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
 from hyrt_perfmodel.platforms.platform import Host, PlatformTrainer
 
 from hyrt.config import Config
-from hyrt.predict.chunks.chunked_work import ChunkedWork
+from hyrt.predict.chunks.chunked_work import MOST_SIMULATED, ChunkedWork
 
 _GIB = 2**30
 # Of a device's memory, what its driver and others leave.
@@ -52,7 +52,7 @@ class PredictedTeam:
         config: Config,
         shares: Sequence[float] = (),
     ) -> PredictedTeam | None:
-        """What a run takes; None where no chunks fit.
+        """What a run takes; None where no chunks fit, or more are asked for than are simulated.
 
         Parameters
         ----------
@@ -64,6 +64,8 @@ class PredictedTeam:
             How columns are dealt out; by how fast each device would train alone if empty.
         """
         asked, nums = config.fullgraph, []
+        if asked.chunks > MOST_SIMULATED:
+            return None
         threads = _threads(trainers, host, config)
         # Reading the host's memory in place, there is nothing to copy ahead.
         in_place = all(math.isinf(each.device.link_gb_s) for each in trainers)

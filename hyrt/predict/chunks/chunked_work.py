@@ -20,7 +20,7 @@ from hyrt.predict.bare_model import bare_model
 
 _FLOAT_BYTES = _INT_BYTES = 4
 # Searching P one by one, a simulation of as many chunks squared takes too long beyond this.
-_MOST_INTERVALS = 256
+MOST_SIMULATED = 256
 _SCORE_MATRICES = 6
 
 
@@ -98,7 +98,7 @@ class ChunkedWork:
         """
         weights = sum(product.weight.numel() for layer in self.model.layers for product in layer.products)
         classes = self.model.layers[-1].products[-1].weight.shape[0]
-        for num in range(1, min(_MOST_INTERVALS, self.vertices) + 1):
+        for num in range(1, min(MOST_SIMULATED, self.vertices) + 1):
             interval, count = math.ceil(self.vertices / num), math.ceil(self.edges / num**2)
             alike = ChunkSizes(
                 vertices=interval,

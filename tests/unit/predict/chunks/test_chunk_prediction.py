@@ -12,7 +12,7 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import Config, build_config
 from hyrt.predict.any_machine import predict_on
-from hyrt.predict.chunks.chunk_prediction import predict_chunks
+from hyrt.predict.chunks.chunk_prediction import predict_chunks, why_not_in_chunks
 from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
@@ -157,6 +157,17 @@ def test_what_is_not_trained_in_chunks_has_no_prediction_of_them() -> None:
     assert predicted(settings(), memory_gib=0.05, count=0) is None
     batches = build_config({"model": {"kind": "gcn"}})
     assert predict_chunks(platform(memory_gib=0.05), expected_workload(batches, DATASET), batches) is None
+
+
+def test_more_chunks_than_are_simulated_have_no_prediction_and_a_reason() -> None:
+    """A run that asks for thousands of intervals is predicted before it starts, too."""
+    config = settings(chunks=4096)
+    assert predicted(config) is None
+    why = why_not_in_chunks(platform(), expected_workload(config, DATASET), config)
+    assert why == "more than 256 x 256 chunks are not simulated (fullgraph.chunks=4096)"
+    assert not why_not_in_chunks(
+        platform(), expected_workload(config, DATASET), settings(chunks=256, device_memory="1GiB")
+    )
 
 
 def test_the_whole_prediction_has_it() -> None:
