@@ -93,9 +93,10 @@ def _repeat_words(store: Any, word: str, size: int, end: float, timeout_s: float
         if time.monotonic() > end:
             late = [str(rank) for rank, each in zip(others, heard, strict=True) if each != word]
             text = f"rank {listed(late)} did not come within {timeout_s:g} s: {_REMEDY}"
-            # Those that have come hear it there as fellow ranks do, while this process keeps the store.
-            store.set(f"{word.partition(' ')[0]}/lost", f"{late[0]}\n{text}")
-            time.sleep(_TOLD_S)
+            if len(late) < len(heard):
+                # Those that have come hear it there as fellow ranks do, while this process keeps the store.
+                store.set(f"{word.partition(' ')[0]}/lost", f"{late[0]}\n{text}")
+                time.sleep(_TOLD_S)
             raise RankLost(text)
         time.sleep(_AGAIN_S)
 
