@@ -53,6 +53,7 @@ _RANDOM = (
     "alpha_dropout", "bernoulli", "dropout", "exponential", "feature_dropout", "multinomial", "normal",
     "random", "uniform",
 )  # fmt: skip
+_LEAVES_TORCH = ("item", "tolist", "numpy")
 
 
 def where(node: Node) -> str:
@@ -193,6 +194,9 @@ def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Grap
         EdgeProxy(tracer) if each == "edge" else tracer.create_proxy("placeholder", each, (), {})
         for each in arguments
     ]
+    for each in given:
+        if isinstance(each, Proxy):
+            each.node.meta.pop("where")  # Whoever reads the method has made it.
     label = f"{type(layer).__name__}.{method}"
     try:
         # Inference reads without gradients, too: what the method itself turns off is told from that.
@@ -263,6 +267,11 @@ def _check(node: Node, label: str) -> None:
     elif node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
         raise UnsupportedModel(
             f"{label}: {where(node)} changes a value in place, which others may need: use {name[:-1]!r}"
+        )
+    elif node.op == "call_method" and name in _LEAVES_TORCH:
+        raise UnsupportedModel(
+            f"{label}: {where(node)} takes values out of torch ({name}), but the method is read once, before "
+            "there are any: compute with torch's operations"
         )
     elif node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}

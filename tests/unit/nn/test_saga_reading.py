@@ -69,6 +69,7 @@ def computed_without_gradients(layer, edge):
         (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) branches .*torch.where"),
         (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) branches"),
         (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be read"),
+        (lambda layer, edge: edge.src * edge.dst.mean().item(), r"takes values out of torch \(item\)"),
         (lambda layer, edge: edge.data * edge.src, "reads edge.data: say how many columns it has"),
         (lambda layer, edge: edge.source, "edge.source: an edge has none"),
         (lambda layer, edge: edge.src.relu_(), "changes a value in place.*'relu'"),
@@ -129,6 +130,8 @@ def test_a_relu_that_a_model_asks_for_is_taken_of_the_result_alone(at_vertex: An
 
 
 def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
+    with pytest.raises(UnsupportedModel, match=r"apply_vertex: it gives \[2, 2\] for a vertex: return 4"):
+        Tried(lambda layer, edge: edge.src.view(-1, 2, 2), lambda layer, vertex, gathered: gathered)._read()
     with pytest.raises(UnsupportedModel, match=r"Tried.apply_vertex: .* gives \[8\] for a vertex: return 4"):
         Tried(
             lambda layer, edge: edge.src, lambda layer, vertex, gathered: torch.cat([vertex, gathered], 1)
