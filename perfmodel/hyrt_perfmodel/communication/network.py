@@ -97,7 +97,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
                 latency_s=2e-5,
                 gb_s=2.0,
                 machines=1,
-                source="assumed: sockets between processes of one machine, which share its cores",
+                source="assumed: sockets between processes of one machine",
             ),
         )
     }
