@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hyrt_perfmodel.communication.collectives import all_reduce_s
 from hyrt_perfmodel.communication.network import Network, find_network
 from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
 
@@ -21,6 +23,7 @@ from hyrt.graph.partition.one_part import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.machine.cores import available_cores
 from hyrt.predict.calibrate.store import keep, this_machine
+from hyrt.predict.chunks.counted_chunks import counted_chunks
 from hyrt.predict.dataset_sizes import graph_sizes
 from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
 from hyrt.predict.ranks.run_on_ranks import RankRun
@@ -187,6 +190,43 @@ def test_a_full_graph_is_predicted_under_its_algorithm(calibrated: Calibration, 
         assert found.stages_s["synchronize"] == pytest.approx(expected.gradients_s)
         assert sum(found.stages_s.values()) == pytest.approx(found.epoch_s)
         assert found.bottleneck == "network (products)"
+
+
+def test_ranks_in_chunks_take_what_one_machine_with_as_small_chunks_does(
+    calibrated: Calibration, parts: Path
+) -> None:
+    settings = {"sampler": {"kind": "full"}, "model": {"kind": "gcn"}, "fullgraph": {"chunks": 2}}
+    run = run_of(parts, distributed={"network": "100gbit"}, **settings)
+    said: list[str] = []
+    assert run.predict(said.append) is None
+    assert "what chunks of a whole graph take on the CPU was not measured" in said[0]
+    # A second for each row that is gathered to, and little else.
+    chunks = HostChunkRates(
+        threads=1,
+        copy_gb_s=1e3,
+        reads=(ChunkReadCost(matrix_bytes=1e6, edge_s=0.0, gb_s=1e6),),
+        factor_s=0.0,
+        factor_value_s=0.0,
+        row_s=1.0,
+        row_value_s=0.0,
+        call_s=0.0,
+        macs_per_s=math.inf,
+        values_per_s=math.inf,
+        drawn_per_s=math.inf,
+        scores_per_s=math.inf,
+    )
+    keep(
+        replace(
+            calibrated,
+            platform=replace(calibrated.platform, host=replace(HOST, cores=1, chunks=(chunks,))),
+        )
+    )
+    found = predicted(run)
+    topology, targets = run.graph.topology, run.graph.split("train")
+    # Two ranks of two intervals each: four, of which each rank computes half. Vertices read themselves, too.
+    _, into = counted_chunks(topology, targets, 4)
+    rows = into.destinations.sum() + into.sources.sum() + 2 * len(targets)
+    assert found.epoch_s == pytest.approx(rows / 2, rel=0.1)
 
 
 def test_a_network_that_was_measured_counts_where_none_is_named(calibrated: Calibration, parts: Path) -> None:
