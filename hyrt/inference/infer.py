@@ -307,15 +307,17 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
     return grown
 
 
-def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: Workers) -> Block:
+def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Block:
     """All edges into the destinations for layer i (from 0), with sources left in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
+    # In the integers that samplers give: the loops over a block that training compiled serve here, too.
+    destinations = destinations.astype(graph.topology.indices.dtype)
     count_neighbors(graph.topology.indptr, destinations, -1, 0, num, degrees, counts)
-    offsets = np.empty(num + 1, np.int64)
+    edges = int(counts.sum(dtype=np.int64))
+    offsets: Ids = np.empty(num + 1, np.int32 if edges < 2**31 else np.int64)
     prefix_sum(counts, offsets)
-    edges = int(offsets[-1])
     neighbors = np.empty(edges, graph.topology.indices.dtype)
     positions = np.empty(edges, np.int64)
     types, weights = graph.topology.edge_types, graph.topology.edge_weights
@@ -356,7 +358,7 @@ def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: W
     )
 
 
-def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, NDArray[np.int64]]:
+def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
     """A block that is read in place, over rows of its sources alone instead.
 
     Parameters
@@ -372,7 +374,7 @@ def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tu
     -------
     The block, and its sources.
     """
-    room = np.empty(block.num_dst + block.num_edges, np.int64)
+    room = np.empty(block.num_dst + block.num_edges, block.destinations.dtype)
     columns = np.empty(block.num_edges, np.int32)
     num_src = relabel(block.destinations, block.columns, local, room, columns)
     sources = room[:num_src]
@@ -388,7 +390,7 @@ def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tu
     return own, sources
 
 
-def _of(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+def _of(values: NDArray[np.float32] | None, rows: Ids) -> NDArray[np.float32] | None:
     return None if values is None else values[rows]
 
 
