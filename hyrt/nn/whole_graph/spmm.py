@@ -145,6 +145,8 @@ def spmm_into(
     ValueError
         If the shapes or dtypes do not go together.
     """
+    # One loop is compiled for both, and |V| numbers are few against the rows of the edges.
+    indptr = indptr.astype(np.int64, copy=False)
     elements, x_step = flat("x", x)
     results, out_step = flat("out", out)
     wanted = (len(indptr) - 1 if rows is None else len(rows), x.shape[1])

@@ -60,13 +60,15 @@ def test_values_of_edges(left_at: Any, right_at: Any) -> None:
             assert off(flat, exact.reshape(-1, 15)) < 1e-6
 
 
-@pytest.mark.parametrize("width", [1, 8, 140])
+# The last is two passes, of which the second has five columns: a loop is compiled for each size of a vector,
+# and once more for edges in an order of their own.
+@pytest.mark.parametrize("width", [1, 5, 133])
 def test_rows_of_edges(width: int) -> None:
     for kind in KINDS:
         of = topology(kind)
         values = drawn(of.num_edges, width)
         ids = np.random.default_rng(1).permutation(of.num_edges)
-        for edge_ids in (None, ids):
+        for edge_ids in (None, ids) if width == 5 else (None,):
             along = values if edge_ids is None else values[ids]
             parts = np.split(along.astype(np.float64), of.indptr[1:-1])
             out, winners = np.empty((V, width), np.float32), np.empty((V, width), np.int64)

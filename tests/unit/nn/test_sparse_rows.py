@@ -26,7 +26,8 @@ def rows_of(num: int, width: int, density: float, seed: int) -> SparseRows:
 @given(
     st.integers(0, 20),
     st.integers(1, 20),
-    st.integers(1, 9),
+    # One column, and a vector of which all numbers hold one or some do: loops are compiled for each.
+    st.sampled_from([1, 5, 8]),
     st.sampled_from([0, 0.1, 1]),
     st.integers(0, 99),
 )
@@ -49,7 +50,7 @@ def test_values_and_gradient_are_those_of_scipy(
 def test_gradcheck() -> None:
     rows = rows_of(8, 6, 0.4, 0)
     weight = torch.randn(
-        3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
+        5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
     )
     assert torch.autograd.gradcheck(lambda w: sparse_linear(rows, w), (weight,))
 
@@ -71,7 +72,7 @@ def test_a_weight_that_does_not_fit_is_named() -> None:
         sparse_linear(rows_of(4, 6, 0.5, 0), torch.zeros(3, 5))
 
 
-@pytest.mark.parametrize("out", [32, 33, 70])
+@pytest.mark.parametrize("out", [32, 33, 64])
 def test_the_gradient_is_equal_bit_for_bit_for_any_number_of_threads(out: int) -> None:
     rows = rows_of(300, 40, 0.3, 1)
     direction = torch.randn(300, out, generator=torch.Generator().manual_seed(2))

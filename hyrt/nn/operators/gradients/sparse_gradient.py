@@ -64,6 +64,8 @@ def weight_gradient_into(
     workers
         The team of threads.
     """
+    # One loop is compiled for all integers.
+    indptr = indptr.astype(np.int64, copy=False)
     width, rows = grad.shape[1], grad.reshape(-1)
     # A stripe for each thread, and none between those of others: cores that write to parts of one line, or of
     # lines that the processor fetches together, took three to five times as long as one thread.
