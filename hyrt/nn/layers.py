@@ -20,7 +20,7 @@ from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.saga.over_block import relabelled
+from hyrt.nn.saga.blocks.over_block import relabelled
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 

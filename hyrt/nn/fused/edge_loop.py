@@ -35,10 +35,15 @@ class EdgeLoop:
     """Whether the gradient of what was gathered, the last operand, counts only where an edge has won."""
     by_chunk: tuple[bool, ...] = ()
     """For each result, whether it is added up over all rows of a call, and not for each row."""
+    to_far: tuple[bool, ...] = ()
+    """For each result, whether it is added to the row of an edge's far end, which others have added to. The
+    host's threads alone run such loops, and share the columns."""
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.form, self.near, self.combine, self.has_loops, self.masked, self.by_chunk))
+        return hash((
+            self.form, self.near, self.combine, self.has_loops, self.masked, self.by_chunk, self.to_far,
+        ))  # fmt: skip
 
     def __hash__(self) -> int:
         return self._hash
@@ -68,6 +73,10 @@ class EdgeLoop:
     def is_total(self, k: int) -> bool:
         """Whether result k is added up over all rows of a call."""
         return bool(self.by_chunk) and self.by_chunk[k]
+
+    def goes_far(self, k: int) -> bool:
+        """Whether result k is added to the rows of far ends."""
+        return bool(self.to_far) and self.to_far[k]
 
     def added(self, k: int) -> int:
         """What is added up for result k: of a sum over columns, the row."""

@@ -15,8 +15,8 @@ from hyrt.nn.fused.derivative import gradients
 from hyrt.nn.fused.edge_loop import Combine, EdgeLoop
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.fused.form import Form, FormBuilder
-from hyrt.nn.fused.loop_runner import run_loop
-from hyrt.nn.fused.numba_printer import MOST_WHOLE_LANES
+from hyrt.nn.fused.loop_runner import is_on_device, run_loop
+from hyrt.nn.fused.numba_printer import MOST_WHOLE_LANES, passes
 
 Array = NDArray[Any]
 
@@ -135,20 +135,22 @@ class FusedGather:
         return builder.form(results)
 
     def _turned(self, near: str, ends: tuple[str, ...]) -> EdgeLoop | None:
-        """The loop for the gradients of the operands of some ends."""
+        """The loop for the gradients of the operands of some ends; of ends that are not near, to far rows."""
         chosen = [k for end in ends for k in self.of_end(end)]
         if not chosen:
             return None
         full = self._gradients
         builder = FormBuilder.after(full)
-        by_chunk = tuple(self.form.operands[k].end == "shared" for k in chosen)
+        of_ends = [self.form.operands[k].end for k in chosen]
+        to_far = tuple(end not in (near, "shared") for end in of_ends)
         return EdgeLoop(
             builder.form([full.results[k] for k in chosen]),
             "source" if near == "source" else "destination",
             "sum",
             self.has_loops,
             masked=self.combine == "max",
-            by_chunk=by_chunk,
+            by_chunk=tuple(end == "shared" for end in of_ends),
+            to_far=to_far if any(to_far) else (),
         )
 
     @cached_property
@@ -160,6 +162,31 @@ class FusedGather:
     def source_loop(self) -> EdgeLoop | None:
         """The gradients of the sources' operands; None where none is wanted."""
         return self._turned("source", ("source",))
+
+    @cached_property
+    def both_loop(self) -> EdgeLoop | None:
+        """`destination_loop` and `source_loop` in one, with the same bits; None where there is none.
+
+        Each row adds to its far ends in the order in which their own loop would. An edge from a vertex to
+        itself would come first there. What is added up over columns is rounded otherwise.
+        """
+        if self.destination_loop is None or self.source_loop is None or self.has_loops:
+            return None
+        loop = self._turned("destination", ("destination", "shared", "source"))
+        assert loop is not None
+        kinds = {loop.form.values[at].kind for at in loop.form.results}
+        return loop if kinds == {"row"} else None
+
+    def goes_both_ways(self, edges: Edges, workers: Workers | None) -> bool:
+        """Whether `to_both_ends` is there, and faster than a loop for each end and the edges by source.
+
+        It does half the work, which as many threads share as there are passes over the columns. Bits are the
+        same in any case, if rows come in the order of their numbers: so are they in the edges by source.
+        """
+        loop, rows = self.both_loop, edges.rows
+        if loop is None or is_on_device() or (rows is not None and (rows[1:] <= rows[:-1]).any()):
+            return False
+        return (workers or current_workers()).count <= 2 * len(passes(loop.form, whole=loop.is_whole))
 
     def means(self, grad: Array, out: Array, means: Array, workers: Workers | None) -> None:
         """For `attention`: the products [m, heads] of what was gathered and its gradient, by head."""
@@ -201,6 +228,20 @@ class FusedGather:
         """
         loop = self.destination_loop
         return [] if loop is None else run_loop(loop, edges, operands, outs, winners, workers)
+
+    def to_both_ends(
+        self,
+        edges: Edges,
+        operands: Sequence[Array],
+        destinations: Sequence[Array],
+        sources: Sequence[Array],
+        winners: Array | None,
+        workers: Workers | None,
+    ) -> list[Array]:
+        """`to_destinations` and `to_sources` in one loop over the edges by destination."""
+        assert self.both_loop is not None
+        outs = [*destinations, *sources]
+        return run_loop(self.both_loop, edges, operands, outs, winners, workers)
 
     def to_sources(
         self,

@@ -80,6 +80,37 @@ def drawn(typingctx, lanes, bits, head, threshold):
     return lanes(lanes, types.uint64, types.intp, types.intp), generate
 
 
+def _rounded_alone(operation):
+    """A sum or a difference that no product before it is fused with, whatever else the product is for."""
+
+    @intrinsic
+    def lanewise(typingctx, a, b):
+        def generate(context, builder, signature, args):
+            return getattr(builder, operation)(*args, flags=("nsz",))
+
+        return a(a, a), generate
+
+    return lanewise
+
+
+add = _rounded_alone("fadd")
+subtract = _rounded_alone("fsub")
+
+
+@intrinsic
+def _inverse(typingctx, lanes):
+    """1 / x for x from 1 to the largest exponential, to about a unit in the last place.
+
+    A division of a whole vector takes as long as all else of a logistic function together.
+    """
+
+    def generate(context, builder, signature, args):
+        # Processors that have an estimate of the inverse refine it; others divide.
+        return builder.fdiv(_constant(lanes, 1.0), args[0], flags=("arcp",))
+
+    return lanes(lanes), generate
+
+
 @intrinsic
 def _most(typingctx, lanes):
     def generate(context, builder, signature, args):
@@ -144,8 +175,7 @@ def exp(x):
 @_compile
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
-    one = number(x, 1.0)
-    return vectors.divide(one, vectors.add(one, vectors.exp(_capped(negative(x)))))
+    return _inverse(vectors.add(number(x, 1.0), vectors.exp(_capped(negative(x)))))
 
 
 @_compile

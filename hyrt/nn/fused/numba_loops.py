@@ -38,7 +38,8 @@ def run_on_host(
 ) -> list[Array]:
     """Run a loop over ranges of rows with equal work: see `hyrt.nn.fused.loop_runner.LoopRunner`.
 
-    With `between`, over the near rows from the first number to the one before the second.
+    With `between`, over the near rows from the first number to the one before the second. Of a loop that adds
+    to far rows, threads share the columns instead, so that each row is added to in the order of the edges.
     """
     form = loop.form
     ranges = edge_ranges(edges.indptr, edges.rows)
@@ -63,6 +64,8 @@ def run_on_host(
             else:
                 out = next(given)
                 assert out is not None
+                if loop.goes_far(k):
+                    out.fill(0)
                 arrays.append(out.reshape(-1))
     else:
         arrays = [None if each is None else each.reshape(-1) for each in given]
@@ -70,14 +73,26 @@ def run_on_host(
     cut = _functions(loop)
     zero = dtype.type(0)
 
-    def work(first: int, last: int) -> None:
+    def over(chunk: int, part: Pass, function: Callable[..., None]) -> None:
+        function(
+            edges.indptr, edges.columns, edges.rows, edges.positions, edges.numbers, edges.factors,
+            edges.row_scale, edges.loop_scale, edges.loops, edges.by_number, won, *flat, *arrays,
+            part.head, part.at, chunk, zero, borders[chunk], borders[chunk + 1],
+        )  # fmt: skip
+
+    def by_rows(first: int, last: int) -> None:
         for chunk in range(first, last):
             for part, function in cut:
-                function(
-                    edges.indptr, edges.columns, edges.rows, edges.positions, edges.numbers, edges.factors,
-                    edges.row_scale, edges.loop_scale, edges.loops, edges.by_number, won, *flat, *arrays,
-                    part.head, part.at, chunk, zero, borders[chunk], borders[chunk + 1],
-                )  # fmt: skip
+                over(chunk, part, function)
 
-    (workers or current_workers()).run(work, len(borders) - 1, 1)
+    def by_columns(first: int, last: int) -> None:
+        for part, function in cut[first:last]:
+            for chunk in range(len(borders) - 1):
+                over(chunk, part, function)
+
+    team = workers or current_workers()
+    if any(loop.to_far):
+        team.run(by_columns, len(cut), 1)
+    else:
+        team.run(by_rows, len(borders) - 1, 1)
     return [part.sum(0) for part in parts]

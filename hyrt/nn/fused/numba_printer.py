@@ -141,6 +141,9 @@ class NumbaPrinter:
                 yield indent + f"    prefetch(x{k}, {self._place(k, row)} + s)"
             else:
                 yield indent + f"prefetch(x{k}, {self._place(k, row)})"
+        for k in self._going_far():
+            yield indent + f"for s in range(0, {part.columns}, line):"
+            yield indent + f"    prefetch(o{k}, {self._row('ahead')} + s)"
         if gathered:
             yield "p = c"
             yield "if positions is not None:"
@@ -161,7 +164,7 @@ class NumbaPrinter:
         if self._loop.masked:
             last = len(form.operands) - 1
             row = "p" if last in gathered else "k"
-            used = "None" if part.columns == part.lanes else str(part.columns)
+            used = self._used(part)
             yield f"won = vectors.load(winners, {self._place(last, row)}, {part.lanes}, {used})"
             yield f"g = vectors.where_equal(won, number, v_x{last}, no_row)"
         elif self._loop.is_backward:
@@ -206,7 +209,7 @@ class NumbaPrinter:
     def _begin(self, part: Pass) -> Iterator[str]:
         if self._loop.combine == "sum":
             for k in range(len(self._form.results)):
-                if not self._loop.is_total(k):
+                if not self._loop.is_total(k) and not self._loop.goes_far(k):
                     yield f"a{k} = {self._nothing(k)}"
         elif self._loop.combine == "max":
             yield "best = no_row"
@@ -223,8 +226,14 @@ class NumbaPrinter:
                 yield f"r = v{self._loop.added(k)}"
                 if scaled:
                     yield from self._scaled("r")
+                if self._loop.goes_far(k):
+                    used = self._used(part)
+                    yield f"to = {self._row('c')}"
+                    yield f"there = vectors.load(o{k}, to, {part.lanes}, {used})"
+                    yield f"vectors.store(o{k}, to, functions.add(there, r), {used})"
+                    continue
                 name = f"t{k}" if self._loop.is_total(k) else f"a{k}"
-                yield f"{name} = vectors.add({name}, r)"
+                yield f"{name} = functions.add({name}, r)"
         elif self._loop.combine == "max":
             yield f"owner = vectors.filled(number, {part.lanes})"
             yield "if e == begin:"
@@ -246,11 +255,10 @@ class NumbaPrinter:
 
     def _end(self, part: Pass) -> Iterator[str]:
         form = self._form
-        row = f"k * {form.heads * form.width} + head * {form.width} + at"
-        used = "None" if part.columns == part.lanes else str(part.columns)
+        row, used = self._row("k"), self._used(part)
         if self._loop.combine == "sum":
             for k in range(len(form.results)):
-                if not self._loop.is_total(k):
+                if not self._loop.is_total(k) and not self._loop.goes_far(k):
                     yield from self._store_sum(k, f"a{k}", "i" if self._loop.by_chunk else "k", part, "")
         elif self._loop.combine == "max":
             yield f"vectors.store(o0, {row}, best, {used})"
@@ -270,9 +278,7 @@ class NumbaPrinter:
         """Write what was added up of result k."""
         form, value = self._form, self._form.values[self._form.results[k]]
         if value.kind == "row":
-            used = "None" if part.columns == part.lanes else str(part.columns)
-            to = f"{row} * {form.heads * form.width} + head * {form.width} + at"
-            yield f"{indent}vectors.store(o{k}, {to}, {name}, {used})"
+            yield f"{indent}vectors.store(o{k}, {self._row(row)}, {name}, {self._used(part)})"
             return
         to = f"{row} * {form.heads} + head"
         if value.op == "sum":
@@ -289,6 +295,17 @@ class NumbaPrinter:
     def _nothing(self, k: int) -> str:
         return "no_row" if self._form.values[self._loop.added(k)].kind == "row" else "no_column"
 
+    def _going_far(self) -> list[int]:
+        return [k for k in range(len(self._form.results)) if self._loop.goes_far(k)]
+
+    def _used(self, part: Pass) -> str:
+        """How many lanes of a row have a column; None for all."""
+        return "None" if part.columns == part.lanes else str(part.columns)
+
+    def _row(self, row: str) -> str:
+        """The first element of a row of a matrix of rows."""
+        return f"{row} * {self._form.heads * self._form.width} + head * {self._form.width} + at"
+
     def _place(self, k: int, row: str) -> str:
         """The first element of operand k in a row."""
         form = self._form
@@ -296,15 +313,14 @@ class NumbaPrinter:
             return row
         if form.operands[k].kind == "column":
             return f"{row} * {form.heads} + head"
-        return f"{row} * {form.heads * form.width} + head * {form.width} + at"
+        return self._row(row)
 
     def _load(self, k: int, row: str, part: Pass) -> str:
         if self._form.operands[k].kind == "key":
             return f"x{k}[{row}]"
         if self._form.operands[k].kind == "column":
             return f"vectors.load(x{k}, {self._place(k, row)}, {part.heads}, None)"
-        used = "None" if part.columns == part.lanes else str(part.columns)
-        return f"vectors.load(x{k}, {self._place(k, row)}, {part.lanes}, {used})"
+        return f"vectors.load(x{k}, {self._place(k, row)}, {part.lanes}, {self._used(part)})"
 
     def _spread(self, name: str, part: Pass) -> str:
         return f"vectors.spread({name}, {part.columns // part.heads}, {part.lanes})"
@@ -320,8 +336,11 @@ class NumbaPrinter:
                 return f"v_x{k}"
             case "constant":
                 return f"functions.number({nothing}, {value.number!r})" if value.number else nothing
-            case "add" | "subtract" | "multiply" | "divide":
+            case "multiply" | "divide":
                 return f"vectors.{value.op}({a[0]}, {a[1]})"
+            case "add" | "subtract":
+                # A value has the same bits in each loop that computes it.
+                return f"functions.{value.op}({a[0]}, {a[1]})"
             case "drawn":
                 return f"functions.drawn(no_column, {a[0]} + {a[1]}, head, {int(value.number)})"
             case "where_positive":

@@ -81,6 +81,7 @@ def multiply(
     precision: torch.dtype,
     bias: torch.Tensor | None = None,
     relu: bool = False,
+    adds: bool = False,
 ) -> None:
     """Write the product of rows and a matrix.
 
@@ -98,23 +99,34 @@ def multiply(
         [m] in `precision`, or None.
     relu
         Apply a ReLU to the result.
+    adds
+        Add the product to what is in `out`; without a bias and a ReLU.
     """
     rows = a.to(precision)
     if _is_by_onednn(precision, b.numel()):
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
-        out.copy_(padded[: a.shape[0]])
+        _put(padded[: a.shape[0]], out, adds=adds)
         return
     # On some processors MKL's results depend on how rows lie in memory.
     rows = rows.contiguous()
     into = out if out.dtype == precision else torch.empty_like(out, dtype=precision)
-    if bias is None:
+    if adds and into is out:
+        torch.addmm(out, rows, b, out=out)
+    elif bias is None:
         torch.mm(rows, b, out=into)
     else:
         torch.addmm(bias, rows, b, out=into)
     if relu:
         into.relu_()
     if into is not out:
-        out.copy_(into)
+        _put(into, out, adds=adds)
+
+
+def _put(product: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:
+    if adds:
+        out.add_(product)
+    else:
+        out.copy_(product)
 
 
 def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, precision: torch.dtype) -> None:

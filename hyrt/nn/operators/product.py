@@ -28,6 +28,99 @@ def _grain(rows: int, columns: int) -> int:
     return max(GRAIN, 1 << fitting.bit_length() - 1)
 
 
+def product_of_rows(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    precision: torch.dtype,
+    relu: bool = False,
+) -> torch.Tensor:
+    """`linear` without a derivative, of tensors that take no gradient.
+
+    Parameters
+    ----------
+    x, weight, bias, relu
+        As `linear` takes them.
+    precision
+        The dtype to multiply in.
+    """
+    # `len` of a tensor takes ten times as long.
+    num = x.shape[0]
+    out = empty((num, weight.shape[0]), x)
+    turned = weight.to(precision).t()
+    b = None if bias is None else bias.to(precision)
+
+    def work(start: int, stop: int) -> None:
+        multiply(x[start:stop], turned, out[start:stop], precision=precision, bias=b, relu=relu)
+
+    in_chunks(work, num, _grain(*weight.shape))
+    return out
+
+
+def gradients_of_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    grad: torch.Tensor,
+    *,
+    precision: torch.dtype,
+    result: torch.Tensor | None = None,
+    x_grad: torch.Tensor | None = None,
+    adds: bool = False,
+    needs_weight: bool = True,
+    needs_bias: bool = True,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of a product, of tensors that take none themselves.
+
+    Parameters
+    ----------
+    x, weight, precision
+        What `product_of_rows` was given.
+    grad
+        [n, out] the gradient of its result, C-contiguous.
+    result
+        What it gave, if that went through a ReLU.
+    x_grad
+        [n, in] receives the gradient of x; None where none is wanted.
+    adds
+        Whether that is added to what is in `x_grad`.
+    needs_weight, needs_bias
+        Whether these are wanted.
+
+    Returns
+    -------
+    The gradients of the weight and of the bias; None where they are not wanted.
+    """
+    grain, num = _grain(*weight.shape), x.shape[0]
+    chunks = -(-num // grain)
+    weight_parts = empty((chunks, *weight.shape), weight) if needs_weight else None
+    bias_parts = weight.new_empty(chunks, weight.shape[0]) if needs_bias else None
+    w = weight.to(precision)
+
+    def work(start: int, stop: int) -> None:
+        chunk = start // grain
+        g = grad[start:stop]
+        sums = None if bias_parts is None else bias_parts[chunk]
+        if result is not None:
+            masked = torch.empty_like(g)
+            sums = g.new_empty(g.shape[1]) if sums is None else sums
+            mask_gradient(*(t.numpy() for t in (g, result[start:stop], masked, sums)))
+            g = masked
+        elif sums is not None:
+            torch.sum(g, 0, out=sums)
+        g = g.to(precision)
+        if x_grad is not None:
+            multiply(g, w, x_grad[start:stop], precision=precision, adds=adds)
+        if weight_parts is not None:
+            multiply_turned(x[start:stop], g, weight_parts[chunk], precision=precision)
+
+    in_chunks(work, num, grain)
+    return (
+        None if weight_parts is None else _sum(weight_parts),
+        None if bias_parts is None else _sum(bias_parts),
+    )
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -38,65 +131,31 @@ class _Linear(torch.autograd.Function):
         relu: bool,
         low_precision: bool,
     ) -> torch.Tensor:
-        # `len` of a tensor takes ten times as long.
-        num = x.shape[0]
-        out = empty((num, weight.shape[0]), x)
-        precision = torch.bfloat16 if low_precision else x.dtype
-        turned = weight.detach().to(precision).t()
-        b = None if bias is None else bias.detach().to(precision)
+        ctx.precision = torch.bfloat16 if low_precision else x.dtype
         # Detached: the threads of a team would record what they do with what takes a gradient.
-        rows = x.detach()
-
-        def work(start: int, stop: int) -> None:
-            multiply(rows[start:stop], turned, out[start:stop], precision=precision, bias=b, relu=relu)
-
-        in_chunks(work, num, _grain(*weight.shape))
+        factors = x.detach(), weight.detach(), None if bias is None else bias.detach()
+        out = product_of_rows(*factors, precision=ctx.precision, relu=relu)
         ctx.save_for_backward(x, weight, out if relu else None)
         ctx.has_bias = bias is not None
-        ctx.precision = precision
         return out
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
-        precision = ctx.precision
-        grad = grad.detach().contiguous()
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        grain = _grain(*weight.shape)
-        num = x.shape[0]
-        chunks = -(-num // grain)
         x_grad = empty(tuple(x.shape), x) if needs_x else None
-        weight_parts = empty((chunks, *weight.shape), weight) if needs_weight else None
-        bias_parts = weight.new_empty(chunks, weight.shape[0]) if ctx.has_bias else None
-        w = weight.detach().to(precision)
-        rows, result = x.detach(), None if out is None else out.detach()
-
-        def work(start: int, stop: int) -> None:
-            chunk = start // grain
-            g = grad[start:stop]
-            sums = None if bias_parts is None else bias_parts[chunk]
-            if result is not None:
-                masked = torch.empty_like(g)
-                sums = g.new_empty(g.shape[1]) if sums is None else sums
-                mask_gradient(*(t.numpy() for t in (g, result[start:stop], masked, sums)))
-                g = masked
-            elif sums is not None:
-                torch.sum(g, 0, out=sums)
-            g = g.to(precision)
-            if x_grad is not None:
-                multiply(g, w, x_grad[start:stop], precision=precision)
-            if weight_parts is not None:
-                multiply_turned(rows[start:stop], g, weight_parts[chunk], precision=precision)
-
-        in_chunks(work, num, grain)
-        return (
-            x_grad,
-            None if weight_parts is None else _sum(weight_parts),
-            None if bias_parts is None else _sum(bias_parts),
-            None,
-            None,
+        of_weight, of_bias = gradients_of_product(
+            x.detach(),
+            weight.detach(),
+            grad.detach().contiguous(),
+            precision=ctx.precision,
+            result=None if out is None else out.detach(),
+            x_grad=x_grad,
+            needs_weight=needs_weight,
+            needs_bias=ctx.has_bias,
         )
+        return x_grad, of_weight, of_bias, None, None
 
 
 def _sum(parts: torch.Tensor) -> torch.Tensor:

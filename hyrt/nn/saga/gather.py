@@ -216,10 +216,14 @@ class SagaSum:
         if edges.rows is not None:
             for out in to_destinations:
                 out.fill(0)
-        of_shared = fused.to_destinations(edges, operands, to_destinations, winners, workers)
         to_sources = [out for out, end in pairs_of_ends if end == "source"]
-        if to_sources:
-            fused.to_sources(by_source(), operands, to_sources, winners, workers)
+        if fused.goes_both_ways(edges, workers):
+            ends_of_edges = to_destinations, to_sources
+            of_shared = fused.to_both_ends(edges, operands, *ends_of_edges, winners, workers)
+        else:
+            of_shared = fused.to_destinations(edges, operands, to_destinations, winners, workers)
+            if to_sources:
+                fused.to_sources(by_source(), operands, to_sources, winners, workers)
         if not parameters:
             return []
         along = [torch.from_numpy(each)[None] for each in of_shared]

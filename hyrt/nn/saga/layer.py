@@ -17,9 +17,9 @@ from hyrt.nn.inputs import Rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.layer_parts import LayerParts
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.saga.blocks.over_block import gather_over_block, relabelled
 from hyrt.nn.saga.combining import Accumulator
 from hyrt.nn.saga.gather import SagaSum
-from hyrt.nn.saga.over_block import gather_over_block, relabelled
 from hyrt.nn.saga.program import EdgeProgram, read_edge
 from hyrt.nn.saga.reading import number_of
 from hyrt.nn.saga.tensors.over_tensors import gather_over_tensors
@@ -124,12 +124,11 @@ class SagaLayer(Layer):
         """[num_dst, out_features] from [num_src, in_features] rows."""
         program, vertex = self._read()
         if isinstance(block, TensorBlock):
-            rows: torch.Tensor | SparseRows = _tensor(x)
             gathered = gather_over_tensors(program, self, block, _tensor(x), loops=self.self_loops)
+            own: torch.Tensor | SparseRows = _tensor(x)[: block.num_dst]
         else:
             block, rows = relabelled(block, x, number_of(self).dtype)
-            gathered = gather_over_block(self._combination(program), block, rows)
-        own = rows.head(block.num_dst) if isinstance(rows, SparseRows) else rows[: block.num_dst]
+            gathered, own = gather_over_block(self._combination(program), block, rows)
         return self._updated(vertex, gathered, own, relu=relu)
 
     def parts(self, *, multiply_first: bool) -> LayerParts:

@@ -18,6 +18,7 @@ from hyrt.nn.fused.form import End, Form
 from hyrt.nn.fused.fused_gather import FusedGather
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.saga.combining import Accumulator
+from hyrt.nn.saga.end_products import EndProduct, product_of_end
 from hyrt.nn.saga.fusing import FormReader, NotElementWise
 from hyrt.nn.saga.probing import Shapes, probe
 from hyrt.nn.saga.reading import compute, number_of, read_method, results, where
@@ -90,6 +91,18 @@ class EdgeProgram:
     def edge_reads(self) -> tuple[str, ...]:
         """What of edges is looked at, of `type`, `weight` and `data`."""
         return tuple(str(each.node.target) for each in self.given if each.end == "edge")
+
+    @cached_property
+    def products(self) -> tuple[EndProduct, ...] | None:
+        """What sources give and what destinations give, where each is their rows or a product of these."""
+        found = []
+        for end in ("source", "destination"):
+            for each in self.of_end(end):
+                product = product_of_end(each.node, end)
+                if product is None or math.prod(each.shape) != each.width:
+                    return None
+                found.append(product)
+        return tuple(found)
 
     def of_end(self, end: End, *, fixed: bool = False) -> list[Given]:
         """What vertices as one end give, from their rows or from what is `fixed`; or what edges give."""

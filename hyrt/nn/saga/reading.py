@@ -320,7 +320,7 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: 
     if relu and node.target not in _LINEAR:
         return _compute(layer, node, values).relu()
     if node.op == "get_attr":
-        return node.meta["constant"] if "constant" in node.meta else _attribute(layer, str(node.target))
+        return node.meta["constant"] if "constant" in node.meta else attribute_of(layer, str(node.target))
     args: Any = map_arg(node.args, values.__getitem__)
     kwargs: Any = map_arg(node.kwargs, values.__getitem__)
     if node.op == "call_module":
@@ -365,7 +365,8 @@ def number_of(layer: nn.Module) -> torch.Tensor:
     return next((each.detach() for each in layer.parameters() if each.is_floating_point()), torch.zeros(1))
 
 
-def _attribute(layer: nn.Module, path: str) -> Any:
+def attribute_of(layer: nn.Module, path: str) -> Any:
+    """A parameter or a buffer of a layer by its name."""
     *modules, last = path.split(".")
     for name in modules:
         # Not by getattr: a module may have the name of a method of torch's.

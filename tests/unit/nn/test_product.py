@@ -9,7 +9,7 @@ from closeness import distance
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators import chunk_product
 from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
-from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.product import gradients_of_product, linear
 from hyrt.nn.operators.tiled_transpose import transpose_into
 from hyrt.nn.torch_threads import torch_threads
 
@@ -273,3 +273,21 @@ def test_the_library_is_the_fastest_of_the_processor(
     assert set(chunk_product._by_onednn()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
     monkeypatch.setattr(chunk_product, "ONEDNN", None)
     assert not set(chunk_product._by_onednn())
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_gradient_is_added_to_what_is_there(precision: torch.dtype) -> None:
+    x, weight, grad, there = (
+        drawn(1500, 17),
+        drawn(9, 17, seed=1),
+        drawn(1500, 9, seed=2),
+        drawn(1500, 17, seed=3),
+    )
+    x_grad = there.clone()
+    of_weight, of_bias = gradients_of_product(x, weight, grad, precision=precision, x_grad=x_grad, adds=True)
+    bound = 1e-6 if precision == torch.float32 else 1e-2
+    assert distance(x_grad, there.double() + grad.double() @ weight.double()) < bound
+    assert of_weight is not None
+    assert distance(of_weight, grad.double().T @ x.double()) < bound
+    assert of_bias is not None
+    assert distance(of_bias, grad.double().sum(0)) < 1e-6

@@ -19,7 +19,7 @@ from hyrt.errors import UnsupportedModel
 from hyrt.machine.workers import Workers, working
 from hyrt.nn import SagaLayer
 from hyrt.nn.inputs import InPlace
-from hyrt.nn.saga import over_block
+from hyrt.nn.saga.blocks import block_gathering
 from hyrt.nn.torch_threads import torch_threads
 
 
@@ -139,13 +139,13 @@ def test_what_depends_on_one_end_is_computed_once_a_vertex() -> None:
 def test_no_array_has_a_row_for_each_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, block = layer_of("G-GCN", IN, OUT), sampled(awkward_graph(60, 30.0), range(60), [-1]).blocks[0]
     x = torch.from_numpy(values(awkward_graph(60, 30.0))[block.sources]).requires_grad_()
-    longest, real = [], over_block.empty_array
+    longest, real = [], block_gathering.empty_array
 
     def noted(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         longest.append(shape[0])
         return real(shape, dtype)
 
-    monkeypatch.setattr(over_block, "empty_array", noted)
+    monkeypatch.setattr(block_gathering, "empty_array", noted)
     gradients(layer(block, x), [x])
     assert longest
     assert max(longest) <= block.num_src < block.num_edges

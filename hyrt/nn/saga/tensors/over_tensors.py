@@ -119,7 +119,7 @@ def _places(block: TensorBlock) -> torch.Tensor:
 def _factors(
     program: EdgeProgram, block: TensorBlock, dtype: torch.dtype, *, loops: bool
 ) -> torch.Tensor | None:
-    """[E, 1] what messages are multiplied by, as in `hyrt.nn.saga.over_block.edges_of_block`."""
+    """[E, 1] what messages are multiplied by, as in `hyrt.nn.saga.blocks.block_gathering.edges_of_block`."""
     if program.accumulate not in ("sum", "mean"):
         return None
     weighted = block.weights is not None

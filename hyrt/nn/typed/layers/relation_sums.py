@@ -18,7 +18,7 @@ from hyrt.nn.inputs import Rows, own_rows, source_rows
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.result_memory import empty_array
-from hyrt.nn.saga.over_block import relabelled
+from hyrt.nn.saga.blocks.over_block import relabelled
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.typed.by_relation import by_relation
 from hyrt.nn.typed.input_maps import typed_linear

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.narrow.narrow_rows import as_numbers
-from hyrt.machine.workers import current_workers
-from hyrt.nn.fused.edges import Edges
 from hyrt.nn.inputs import Aggregated, DividedRows, InPlace, Multiplied, Rows
 from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.saga.blocks.block_gathering import BlockGathering
+from hyrt.nn.saga.blocks.product_gathering import gather_products
 from hyrt.nn.saga.combining import check_slots
 from hyrt.nn.saga.gather import SagaSum
 from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, TypedSources
@@ -61,80 +60,26 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     return own, torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
 
 
-def edges_of_block(what: SagaSum, block: Block, dtype: np.dtype[Any]) -> Edges:
-    """The edges of a relabelled block by destination, with the factors of the accumulator.
-
-    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is that of all. Where
-    edges have weights, these undo the sampling, and a mean divides by d. A maximum and a softmax know no
-    factors.
-    """
-    weighted = block.weights is not None
-    counts = (block.degrees if weighted else np.diff(block.indptr)).astype(dtype)
-    one, scale, loop_scale = dtype.type(1), None, None
-    accumulate = what.program.accumulate
-    if accumulate == "sum" and not np.array_equal(counts, block.degrees):
-        scale = block.degrees.astype(dtype) / np.maximum(counts, one)
-    if accumulate == "mean":
-        scale = one / np.maximum(counts + what.loops, one)
-        loop_scale = scale if what.loops else None
-    return Edges(
-        indptr=block.indptr,
-        columns=block.columns,
-        by_number=True,
-        factors=block.weights if accumulate in ("sum", "mean") else None,
-        row_scale=scale,
-        loop_scale=loop_scale,
-        loops=block.num_dst if what.loops else 0,
-    )
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, what: SagaSum, block: Block, *given: torch.Tensor) -> torch.Tensor:
-        count = len(what.message_widths)
-        messages = [np.ascontiguousarray(each.detach().numpy()) for each in given[:count]]
-        dtype = messages[0].dtype if messages else np.dtype(np.float32)
-        edges = edges_of_block(what, block, dtype)
-        fixed = what.fixed_rows(block.source_degrees, block.degrees, block, dtype)
-        out = empty_array((block.num_dst, what.program.gathered_width), dtype)
-        take = empty_array if any(ctx.needs_input_grad) else None
-        kept = what.forward(edges, messages, fixed, out, current_workers(), take)
-        ctx.known = (what, block, edges, messages, fixed, kept)
-        return torch.from_numpy(out)
+        messages = given[: len(what.message_widths)]
+        ctx.gathering, out = BlockGathering.forward(what, block, messages, keeps=any(ctx.needs_input_grad))
+        return out
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        what, block, edges, messages, fixed, kept = ctx.known
-        # Features take none: half of what a first layer's loops compute is left out.
-        wanted = ctx.needs_input_grad[2:]
-        outs = [
-            empty_array(each.shape, each.dtype) if is_wanted else None
-            for each, is_wanted in zip(messages, wanted, strict=False)
-        ]
-        along = np.ascontiguousarray(grad.detach().numpy())
-
-        def by_source() -> Edges:
-            assert isinstance(edges, Edges)
-            turned = block.transposed()
-            # `replace` takes as long as a loop over a small block.
-            return Edges(
-                indptr=turned.indptr,
-                columns=turned.rows,
-                numbers=turned.edges,
-                by_number=edges.by_number,
-                factors=edges.factors,
-                row_scale=edges.row_scale,
-                loop_scale=edges.loop_scale,
-                loops=edges.loops,
-            )
-
-        found = what.backward(edges, by_source, messages, fixed, kept, along, outs, current_workers())
+        gathering: BlockGathering = ctx.gathering
+        wanted = ctx.needs_input_grad[2 : 2 + len(gathering.messages)]
+        outs, found = gathering.backward(grad, wanted)
         return (None, None, *(None if each is None else torch.from_numpy(each) for each in outs), *found)
 
 
-def gather_over_block(what: SagaSum, block: Block, rows: torch.Tensor | SparseRows) -> torch.Tensor:
-    """[num_dst, width] what the destinations of a block gather.
+def gather_over_block(
+    what: SagaSum, block: Block, rows: torch.Tensor | SparseRows
+) -> tuple[torch.Tensor, torch.Tensor | SparseRows]:
+    """What the destinations of a block gather, [num_dst, width], and their own rows, [num_dst, in].
 
     Parameters
     ----------
@@ -159,12 +104,14 @@ def gather_over_block(what: SagaSum, block: Block, rows: torch.Tensor | SparseRo
         )
     if slots := what.program.slots:
         check_slots(what.layer, slots, np.diff(block.indptr) + what.loops, block.destinations)
+    if isinstance(rows, torch.Tensor):
+        found = gather_products(what, block, rows)
+        if found is not None:
+            return found
     head = rows.head(block.num_dst) if isinstance(rows, SparseRows) else rows[: block.num_dst]
     messages: Sequence[torch.Tensor] = [
         *what.program.rows(what.layer, rows, "source"),
         *what.program.rows(what.layer, head, "destination"),
     ]
-    return cast(
-        torch.Tensor,
-        _Gather.apply(what, block, *messages, *what.parameters),  # type: ignore[no-untyped-call]
-    )
+    gathered = _Gather.apply(what, block, *messages, *what.parameters)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, gathered), head

@@ -1,0 +1,1 @@
+"""Layers of a user's own over sampled blocks."""
