@@ -42,8 +42,6 @@ def run_on_host(
     to far rows, threads share the columns instead, so that each row is added to in the order of the edges.
     """
     form = loop.form
-    ranges = edge_ranges(edges.indptr, edges.rows)
-    borders = (ranges if between is None else np.unique(ranges.clip(*between))).tolist()
     flat, dtype = [], operands[0].dtype
     for k, (operand, rows) in enumerate(zip(form.operands, operands, strict=True)):
         wanted = np.uint64 if operand.kind == "key" else dtype
@@ -53,6 +51,8 @@ def run_on_host(
                 f"{form.numbers(operand)} columns of {np.dtype(wanted)}"
             )
         flat.append(rows.reshape(-1))
+    ranges = edge_ranges(edges.indptr, edges.rows)
+    borders = (ranges if between is None else np.unique(ranges.clip(*between))).tolist()
     parts, given = [], iter(outs)
     arrays: list[Array | None] = []
     if loop.combine == "sum":
@@ -73,26 +73,27 @@ def run_on_host(
     cut = _functions(loop)
     zero = dtype.type(0)
 
-    def over(chunk: int, part: Pass, function: Callable[..., None]) -> None:
-        function(
-            edges.indptr, edges.columns, edges.rows, edges.positions, edges.numbers, edges.factors,
-            edges.row_scale, edges.loop_scale, edges.loops, edges.by_number, won, *flat, *arrays,
-            part.head, part.at, chunk, zero, borders[chunk], borders[chunk + 1],
-        )  # fmt: skip
+    values = (
+        edges.indptr, edges.columns, edges.rows, edges.positions, edges.numbers, edges.factors,
+        edges.row_scale, edges.loop_scale, edges.loops, edges.by_number, won, *flat, *arrays,
+    )  # fmt: skip
+
+    def over(first: int, last: int, some: list[tuple[Pass, Callable[..., None]]]) -> None:
+        """Some passes over some ranges: each by itself where what is added up over it is asked for."""
+        step = 1 if parts else max(1, last - first)
+        for chunk in range(first, last, step):
+            for part, function in some:
+                function(*values, part.head, part.at, chunk, zero, borders[chunk], borders[chunk + step])
 
     def by_rows(first: int, last: int) -> None:
-        for chunk in range(first, last):
-            for part, function in cut:
-                over(chunk, part, function)
+        over(first, last, cut)
 
     def by_columns(first: int, last: int) -> None:
-        for part, function in cut[first:last]:
-            for chunk in range(len(borders) - 1):
-                over(chunk, part, function)
+        over(0, len(borders) - 1, cut[first:last])
 
     team = workers or current_workers()
-    if any(loop.to_far):
-        team.run(by_columns, len(cut), 1)
+    if loop.to_far:
+        team.run_rows(by_columns, len(cut), 1)
     else:
-        team.run(by_rows, len(borders) - 1, 1)
+        team.run_rows(by_rows, len(borders) - 1, 1)
     return [part.sum(0) for part in parts]

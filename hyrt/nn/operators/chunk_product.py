@@ -15,6 +15,7 @@ import torch
 
 from hyrt.machine.cores import processor_vendor, vector_instructions
 from hyrt.machine.workers import Chunk, current_workers
+from hyrt.nn.operators.biased_rows import add_bias
 from hyrt.nn.operators.tiled_transpose import transpose_into
 
 
@@ -58,6 +59,10 @@ def in_chunks(work: Chunk, count: int, grain: int) -> None:
     depend on which thread has computed it: the team's have one each, but the calling thread may have several.
     """
     before = torch.get_num_threads()
+    if 0 < count <= grain and before == 1:
+        # Of small products, what is done besides is most.
+        work(0, count)
+        return
 
     def alone(start: int, stop: int) -> None:
         if torch.get_num_threads() != 1:
@@ -102,24 +107,25 @@ def multiply(
     adds
         Add the product to what is in `out`; without a bias and a ReLU.
     """
-    rows = a.to(precision)
+    rows = a if a.dtype == precision else a.to(precision)
     if _is_by_onednn(precision, b.numel()):
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
         _put(padded[: a.shape[0]], out, adds=adds)
         return
     # On some processors MKL's results depend on how rows lie in memory.
     rows = rows.contiguous()
-    into = out if out.dtype == precision else torch.empty_like(out, dtype=precision)
-    if adds and into is out:
+    if out.dtype != precision:
+        product = torch.mm(rows, b) if bias is None else torch.addmm(bias, rows, b)
+        _put(product.relu_() if relu else product, out, adds=adds)
+    elif adds:
         torch.addmm(out, rows, b, out=out)
-    elif bias is None:
-        torch.mm(rows, b, out=into)
     else:
-        torch.addmm(bias, rows, b, out=into)
-    if relu:
-        into.relu_()
-    if into is not out:
-        _put(into, out, adds=adds)
+        torch.mm(rows, b, out=out)
+        if bias is not None:
+            # Torch would first copy the bias to all rows, which takes as long as the product of narrow ones.
+            add_bias(out.numpy(), bias.numpy(), relu)
+        elif relu:
+            out.relu_()
 
 
 def _put(product: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:

@@ -19,7 +19,7 @@ from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
 # Rows of a chunk, and how many numbers those of a chunk with more rows have at most.
 GRAIN = 1024
-_NUMBERS = 1 << 17
+_NUMBERS = 1 << 18
 
 
 def _grain(rows: int, columns: int) -> int:
@@ -48,11 +48,12 @@ def product_of_rows(
     # `len` of a tensor takes ten times as long.
     num = x.shape[0]
     out = empty((num, weight.shape[0]), x)
-    turned = weight.to(precision).t()
-    b = None if bias is None else bias.to(precision)
+    if precision != x.dtype:
+        weight, bias = weight.to(precision), None if bias is None else bias.to(precision)
+    turned = weight.t()
 
     def work(start: int, stop: int) -> None:
-        multiply(x[start:stop], turned, out[start:stop], precision=precision, bias=b, relu=relu)
+        multiply(x[start:stop], turned, out[start:stop], precision=precision, bias=bias, relu=relu)
 
     in_chunks(work, num, _grain(*weight.shape))
     return out
@@ -95,7 +96,7 @@ def gradients_of_product(
     chunks = -(-num // grain)
     weight_parts = empty((chunks, *weight.shape), weight) if needs_weight else None
     bias_parts = weight.new_empty(chunks, weight.shape[0]) if needs_bias else None
-    w = weight.to(precision)
+    w = weight if weight.dtype == precision else weight.to(precision)
 
     def work(start: int, stop: int) -> None:
         chunk = start // grain
@@ -108,7 +109,7 @@ def gradients_of_product(
             g = masked
         elif sums is not None:
             torch.sum(g, 0, out=sums)
-        g = g.to(precision)
+        g = g if g.dtype == precision else g.to(precision)
         if x_grad is not None:
             multiply(g, w, x_grad[start:stop], precision=precision, adds=adds)
         if weight_parts is not None:

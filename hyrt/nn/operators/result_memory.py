@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from hyrt.machine.workers import current_workers
 
+# The system takes back no pages of smaller arrays, and recycling one takes longer than allocating it.
+_FEW_NUMBERS = 1 << 12
+
 
 def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """An uninitialised array; a pooled one returns when it, or the tensor around it, is collected."""
     pool = current_workers().pool
-    return np.empty(shape, dtype) if pool is None else pool.lend(shape, dtype)
+    if pool is None or (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS:
+        return np.empty(shape, dtype)
+    return pool.lend(shape, dtype)
 
 
 def empty(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """An uninitialised CPU tensor of `like`'s dtype."""
-    if like.dtype not in (torch.float32, torch.float64):
+    few = (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS
+    if few or like.dtype not in (torch.float32, torch.float64):
         return torch.empty(shape, dtype=like.dtype)
     return torch.from_numpy(empty_array(shape, np.float32 if like.dtype == torch.float32 else np.float64))

@@ -144,8 +144,11 @@ class SagaSum:
             operands = self._operands(messages, fixed, None)
             gather_in_chunks(program, self.layer, edges, operands, out, workers)
             return ()
-        with torch.no_grad():
-            operands = self._operands(messages, fixed, program.shared(self.layer))
+        shared: list[torch.Tensor] = []
+        if program.of_end("shared"):
+            with torch.no_grad():
+                shared = program.shared(self.layer)
+        operands = self._operands(messages, fixed, shared)
         kept: tuple[Array, ...] = ()
         if take is not None and fused.combine == "max":
             kept = (take(out.shape, np.int32),)
@@ -199,8 +202,10 @@ class SagaSum:
             return gather_back_in_chunks(
                 program, self.layer, edges, operands, grad, ordered, parameters, workers
             )
-        with torch.enable_grad():
-            shared = program.shared(self.layer)
+        shared: list[torch.Tensor] = []
+        if program.of_end("shared"):
+            with torch.enable_grad():
+                shared = program.shared(self.layer)
         operands = self._operands(messages, fixed, [each.detach() for each in shared])
         winners = None
         if fused.combine == "max":

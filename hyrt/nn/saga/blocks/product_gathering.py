@@ -133,14 +133,17 @@ def gather_products(
     rows
         [num_src, in] the rows of its sources.
     """
-    products, layer, like = what.program.products, what.layer, number_of(what.layer)
-    if products is None or rows.dtype != like.dtype or like.dtype not in (torch.float32, torch.float64):
+    products, layer = what.program.products, what.layer
+    if products is None:
         return None
     given = [
         None if name is None else attribute_of(layer, name)
         for each in products
         for name in (each.weight, each.bias)
     ]
-    precision = torch.bfloat16 if getattr(layer, "low_precision", False) else like.dtype
+    dtype = next((each.dtype for each in given if each is not None), None) or number_of(layer).dtype
+    if rows.dtype != dtype or dtype not in (torch.float32, torch.float64):
+        return None
+    precision = torch.bfloat16 if getattr(layer, "low_precision", False) else dtype
     found = _GatherProducts.apply(what, block, precision, rows, *given, *what.parameters)  # type: ignore[no-untyped-call]
     return cast(tuple[torch.Tensor, torch.Tensor], found)
