@@ -41,7 +41,7 @@ def product_of_rows(
     Parameters
     ----------
     x, weight, bias, relu
-        As `linear` takes them.
+        Those of `linear`.
     precision
         The dtype to multiply in.
     """

@@ -14,6 +14,7 @@ from hyrt.machine.workers import current_workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.saga.gather import SagaSum
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 Array = NDArray[Any]
@@ -57,6 +58,8 @@ class BlockGathering:
     fixed: list[Array]
     kept: tuple[Array, ...]
 
+    __repr__ = one_line
+
     @classmethod
     def forward(
         cls, what: SagaSum, block: Block, given: Sequence[torch.Tensor], *, keeps: bool
@@ -97,8 +100,8 @@ class BlockGathering:
         grad
             [num_dst, width].
         wanted
-            Of which messages a gradient is wanted: features take none, and half of what a first layer's loops
-            compute is left out.
+            Whether a gradient is wanted, for each message: features take none, and half of what a first
+            layer's loops compute is left out.
 
         Returns
         -------
