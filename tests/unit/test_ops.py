@@ -218,19 +218,19 @@ def test_attention_is_its_parts(graph: Topology, loops: bool, monkeypatch: pytes
 
     def exact(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         weights = torch.nn.functional.leaky_relu(a[columns] + b[rows], 0.1).exp()
-        zero = torch.zeros(V, 2, dtype=torch.float64)
+        zero = torch.zeros(V, 3, dtype=torch.float64)
         total = zero.index_add(0, rows, weights)
         alpha = weights / total[rows]
-        return torch.zeros(V, 2, 3, dtype=torch.float64).index_add(0, rows, alpha[:, :, None] * x[columns])
+        return torch.zeros(V, 3, 2, dtype=torch.float64).index_add(0, rows, alpha[:, :, None] * x[columns])
 
-    inputs = drawn(V, 2, 3), drawn(V, 2, seed=1), drawn(V, 2, seed=2)
+    inputs = drawn(V, 3, 2), drawn(V, 3, seed=1), drawn(V, 3, seed=2)
     options: dict[str, Any] = {"negative_slope": 0.1, "self_loops": loops}
     same(lambda x, a, b: ops.attention(graph, x, a, b, **options), exact, inputs, monkeypatch)
 
 
 def test_16_bits_and_one_head(symmetric: Topology) -> None:
     size = symmetric.num_vertices
-    x = drawn(size, 3).detach().bfloat16().requires_grad_()
+    x = drawn(size, 2).detach().bfloat16().requires_grad_()
     w = drawn(symmetric.num_edges, seed=1).detach().float().requires_grad_()
     scores = [drawn(size, seed=s).detach().bfloat16().requires_grad_() for s in (2, 3)]
     calls: list[tuple[Callable[..., Tensor], list[Tensor]]] = [
@@ -346,15 +346,15 @@ def test_rows_without_columns_have_sums_and_gradients(
 @pytest.mark.parametrize(
     ("call", "shapes"),
     [
-        (lambda g, x, w: ops.spmm(g, x, w), [(V, 2, 3), (E, 2)]),
-        (lambda g, x, w: ops.spmm(g, x, w, transposed=True), [(V, 2, 3), (E, 2)]),
+        (lambda g, x, w: ops.spmm(g, x, w), [(V, 3, 2), (E, 3)]),
+        (lambda g, x, w: ops.spmm(g, x, w, transposed=True), [(V, 3, 2), (E, 3)]),
         (lambda g, x: ops.spmm(g, x, reduce="max"), [(V, 3)]),
         (lambda g, a, b: ops.sddmm(g, a, b), [(V, 3), (V, 3)]),
-        (lambda g, a, b: ops.sddmm(g, a, b, left_at="edge"), [(E, 2, 3), (V, 2, 3)]),
+        (lambda g, a, b: ops.sddmm(g, a, b, left_at="edge"), [(E, 3, 2), (V, 3, 2)]),
         (lambda g, a, b: ops.sddmm(g, a, b, "div"), [(V, 3), (V, 3)]),
         (lambda g, s: ops.edge_reduce(g, s, "max"), [(E, 3)]),
         (lambda g, s: ops.edge_softmax(g, s), [(E, 3)]),
-        (lambda g, x, a, b: ops.attention(g, x, a, b), [(V, 2, 3), (V, 2), (V, 2)]),
+        (lambda g, x, a, b: ops.attention(g, x, a, b), [(V, 3, 2), (V, 3), (V, 3)]),
     ],
 )
 def test_gradients_do_not_depend_on_how_tensors_lie_in_memory(
