@@ -34,17 +34,20 @@ from hyrt.sampling.minibatch import MiniBatch
 
 ALONE = Workers(1, "test")
 OBJECTIVE = Classification(label_smoothing=0.1)
+# Beside hidden rows that are wider, as wide or narrower, and all in vectors of eight numbers, full or not:
+# loops are compiled for each size of a vector.
+SIZES: dict[str, Any] = {"features": 6, "classes": 6}
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"kind": "gcn"},
-    "gcn, narrow": {"kind": "gcn", "hidden": 4},
+    "gcn, narrow": {"kind": "gcn", "hidden": 5},
     "gcn, all masks": {"kind": "gcn", "dropout": 0.5, "input_dropout": 0.3, "layers": 3},
     "gcn, one layer": {"kind": "gcn", "layers": 1},
     "deepgcn": {"kind": "deepgcn", "norm": "layer", "residual": True, "dropout": 0.2, "layers": 4},
     "graphsage": {"kind": "graphsage", "dropout": 0.3},
-    "graphsage, sum": {"kind": "graphsage", "aggregate": "sum", "hidden": 4, "layers": 3},
+    "graphsage, sum": {"kind": "graphsage", "aggregate": "sum", "hidden": 5, "layers": 3},
     "graphsage, one layer": {"kind": "graphsage", "layers": 1, "input_dropout": 0.2},
     "graphsage, norm": {"kind": "graphsage", "norm": "layer", "residual": True, "layers": 3},
-    "graphsage, max": {"kind": "graphsage", "aggregate": "max", "hidden": 12},
+    "graphsage, max": {"kind": "graphsage", "aggregate": "max", "hidden": 6},
     "graphsage, max, masks": {"kind": "graphsage", "aggregate": "max", "input_dropout": 0.2, "layers": 3},
     "gin": {"kind": "gin"},
     "gin, norm": {"kind": "gin", "norm": "layer", "residual": True, "dropout": 0.2, "layers": 3},
@@ -56,7 +59,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def model_of(graph: Graph, **settings: Any) -> GNN:
-    chosen = {"hidden": 16, "layers": 2, **settings}
+    chosen = {"hidden": 8, "layers": 2, **settings}
     torch.manual_seed(5)
     model = GNN(
         Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen)
@@ -122,7 +125,7 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
     # Sparse rows become dense before a maximum, in float32.
-    graph = random_graph(300, sparse=not symmetric and "max" not in name, symmetric=symmetric)
+    graph = random_graph(300, sparse=not symmetric and "max" not in name, symmetric=symmetric, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
     expected = by_autograd(model, graph, batch)
@@ -136,7 +139,7 @@ def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_with_few_targets_is_that_of_autograd(name: str, symmetric: bool) -> None:
     """Their edges are kept by source, where they are few beside all."""
-    graph = random_graph(300, symmetric=symmetric)
+    graph = random_graph(300, symmetric=symmetric, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers), targets=30)
     at = Destinations.of(batch.targets, graph.topology, turn=True)
@@ -148,7 +151,7 @@ def test_a_step_with_few_targets_is_that_of_autograd(name: str, symmetric: bool)
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_over_all_vertices_is_that_of_autograd(name: str) -> None:
-    graph = random_graph(200, symmetric=False)
+    graph = random_graph(200, symmetric=False, **SIZES)
     graph.masks["train"][:] = True
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
@@ -166,7 +169,7 @@ def test_a_step_over_all_vertices_is_that_of_autograd(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_those_of_the_model(name: str) -> None:
-    graph = random_graph(300, symmetric=False)
+    graph = random_graph(300, symmetric=False, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
     replica = replica_of(model, graph, batch, rows=70, kept=1 << 30)
@@ -180,7 +183,7 @@ def test_scores_are_those_of_the_model(name: str) -> None:
 @given(rows=st.integers(30, 310), threads=st.integers(1, 3), name=st.sampled_from(sorted(MODELS)))
 @settings(max_examples=10, deadline=None)
 def test_neither_chunks_nor_threads_matter(rows: int, threads: int, name: str) -> None:
-    graph = random_graph(300, symmetric=False)
+    graph = random_graph(300, symmetric=False, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
     expected = replica_of(model, graph, batch, 300, 0).step(batch, OBJECTIVE, ALONE)
@@ -228,7 +231,7 @@ def test_no_matrix_of_scores_is_kept() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_matrices_beyond_a_budget_live_in_files_with_the_same_bits(tmp_path: Path, name: str) -> None:
-    graph = random_graph(300, symmetric=False)
+    graph = random_graph(300, symmetric=False, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
     assert batch.whole is not None
@@ -262,7 +265,7 @@ def test_a_model_with_a_forward_of_its_own_is_not_taken_apart() -> None:
 
 
 def test_rows_are_kept_only_where_memory_has_no_limit() -> None:
-    graph = random_graph(120)
+    graph = random_graph(120, **SIZES)
     model, given = model_of(graph, kind="gcn", dropout=0.5), inputs_of(graph)
     batch = batch_of(graph, 2)
     assert batch.whole is not None

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph, with_values
-from test_replica import ALONE, OBJECTIVE, assert_equal_steps, batch_of, by_autograd, model_of, replica_of
+from test_replica import (
+    ALONE,
+    OBJECTIVE,
+    SIZES,
+    assert_equal_steps,
+    batch_of,
+    by_autograd,
+    model_of,
+    replica_of,
+)
 
 import hyrt
 from hyrt.config import build_config
@@ -36,7 +45,7 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
     # Symmetric, so that the transpose is the graph itself, but its weights are not.
-    graph = with_values(random_graph(200, symmetric=symmetric))
+    graph = with_values(random_graph(200, seed=1, symmetric=symmetric, **SIZES))
     model = model_of(graph, **MODELS[name])
     for targets in (None, 30):
         batch = batch_of(graph, 2, targets)
@@ -49,7 +58,7 @@ def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
 
 
 def test_scores_in_chunks_are_those_of_the_whole_block() -> None:
-    graph = with_values(random_graph(200, symmetric=False))
+    graph = with_values(random_graph(200, symmetric=False, **SIZES))
     chosen = np.random.default_rng(0).permutation(200)[:70]
     for settings in MODELS.values():
         model = model_of(graph, **settings).float()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from graphs import random_graph
-from unit.fullgraph.test_replica import ALONE, MODELS, OBJECTIVE, batch_of, model_of, replica_of
+from unit.fullgraph.test_replica import ALONE, MODELS, OBJECTIVE, SIZES, batch_of, model_of, replica_of
 from unit.fullgraph.unfinished.pauses import Pauses
 
 from hyrt.errors import StepStopped
@@ -24,7 +24,7 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def replica_without_rows(name: str, kept: int) -> tuple[FullGraphReplica, MiniBatch]:
-    graph = random_graph(300, symmetric=False)
+    graph = random_graph(300, symmetric=False, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers), 90)
     return replica_of(model, graph, batch, 70, kept, keeps_rows=False), batch
