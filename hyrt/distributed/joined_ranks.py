@@ -89,7 +89,10 @@ class JoinedRanks:
             """For the thread that drives the run: the sums of a step."""
             self.rows = self.group("rows")
             """For the load stage: the rows of a step."""
-        except BaseException:
+        except BaseException as error:
+            if self._fellows.known_loss is None:
+                # Such as of a network interface that is not there: the others wait for this one.
+                self._fellows.tell_failure(error)
             self.close()
             raise
 
@@ -227,14 +230,17 @@ class JoinedRanks:
             counts=self.counts,
             lost=partial(self._fellows.loss, group=name),
         )
+        began = time.monotonic()
         try:
             group = self._joined(make)
         except (dist.DistError, RuntimeError) as error:
             if self._fellows.known_loss is not None:
                 raise self._fellows.known_loss from error
+            is_late = time.monotonic() - began > self._timeout_s / 2
             raise RankLost(
-                f"the ranks could not be joined within {self._timeout_s:g} s: {one_line(str(error))}. Check "
-                "that all of them have started, and GLOO_SOCKET_IFNAME, which names the network interface"
+                f"the ranks could not be joined{f' within {self._timeout_s:g} s' if is_late else ''}: "
+                f"{one_line(str(error))}. Check that all of them have started, and GLOO_SOCKET_IFNAME, which "
+                "names the network interface"
             ) from error
         self._groups.append(group)
         if self._fellows.known_loss is not None:

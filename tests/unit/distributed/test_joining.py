@@ -46,6 +46,14 @@ def test_a_rank_that_never_came_is_not_lost_before_the_time_is_over() -> None:
     assert lost == []
 
 
+def test_a_rank_whose_interface_is_not_there_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
+    store = dist.HashStore()
+    with pytest.raises(RankLost, match=r"could not be joined: .*nope0"):
+        JoinedRanks(store, 0, 2, timeout_s=60)
+    assert store.get("failure").startswith(b"0\nthe ranks could not be joined")
+
+
 def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
