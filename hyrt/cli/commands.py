@@ -180,7 +180,11 @@ def _run_command() -> NoReturn:
     except RuntimeError as error:
         if "can't start new thread" not in str(error):
             raise
-        _end(error, "no more threads can be started: allow more (ulimit -u, ulimit -v), or end other programs", 1)
+        _end(
+            error,
+            "no more threads can be started: allow more (ulimit -u, ulimit -v), or end other programs",
+            1,
+        )
     except ImportError as error:
         name = (error.name or "a package").partition(".")[0]
         _end(
