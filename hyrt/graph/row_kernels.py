@@ -6,7 +6,7 @@ Feature matrices are float32, float64 or the 16 bits of halves (uint16).
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch_row, value

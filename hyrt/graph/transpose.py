@@ -6,7 +6,7 @@ such a row come out sorted by their other end, equal ones by number, whatever th
 
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

@@ -8,7 +8,7 @@ only 64-bit multiplications, shifts and exclusive ors, which every device has.
 
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic

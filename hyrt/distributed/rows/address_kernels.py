@@ -10,7 +10,7 @@ other matrices, plus 1 if it is the one of cached rows and not that of rows that
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch

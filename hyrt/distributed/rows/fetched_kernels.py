@@ -10,7 +10,7 @@ the addresses of such rows is set. Matrices are float32, or the 16 bits of halve
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import element_at, prefetch, prefetch_at, value

@@ -7,7 +7,7 @@ of bfloat16 (int16), or codes of int8; scales that are None cost nothing.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.graph.narrow.row_format import MOST_CODE

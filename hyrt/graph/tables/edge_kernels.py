@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

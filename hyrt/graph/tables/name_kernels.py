@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.generator import GOLDEN, mix64

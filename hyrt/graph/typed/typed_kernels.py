@@ -7,7 +7,7 @@ lock, and touch only the rows or entries of the range they are given.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.graph.kernels import sort_range

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic

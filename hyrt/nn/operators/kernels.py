@@ -8,7 +8,7 @@ order of the edges of a row, whatever the thread or the mini-batch: equal rows g
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.generator import random_bits, vertex_stream

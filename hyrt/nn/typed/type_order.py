@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 

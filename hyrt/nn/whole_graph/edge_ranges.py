@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 

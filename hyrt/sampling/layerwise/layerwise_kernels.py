@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.generator import random_bits, vertex_stream

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 import torch
 from numpy.typing import NDArray

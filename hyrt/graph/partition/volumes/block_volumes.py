@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from hyrt_perfmodel.communication.full_graph_epoch import BlockVolumes
 from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 
 _NEWLINE, _RETURN = 10, 13
 _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3

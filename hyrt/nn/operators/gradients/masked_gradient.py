@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 # Rows that are added up before they join the others: so few numbers lose little when they are rounded.

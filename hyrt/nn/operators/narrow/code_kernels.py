@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import value

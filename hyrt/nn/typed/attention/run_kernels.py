@@ -7,7 +7,7 @@ rows give equal bits for any number of threads.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 _compile = nb.njit(

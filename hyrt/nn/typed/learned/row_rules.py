@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numba as nb
+from hyrt.machine.kept_kernels import nb
 import numpy as np
 import torch
 
