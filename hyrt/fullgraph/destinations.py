@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.row_stage import Masks
 from hyrt.graph.topology import Topology
+from hyrt.machine.kept_kernels import nb
 from hyrt.machine.workers import Workers
 
 Array = NDArray[Any]

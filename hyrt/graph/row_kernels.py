@@ -6,10 +6,10 @@ Feature matrices are float32, float64 or the 16 bits of halves (uint16).
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch_row, value
+from hyrt.machine.kept_kernels import nb
 
 # Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the
 # second cache.

@@ -6,8 +6,9 @@ such a row come out sorted by their other end, equal ones by number, whatever th
 
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
+
+from hyrt.machine.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

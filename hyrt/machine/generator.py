@@ -8,9 +8,10 @@ only 64-bit multiplications, shifts and exclusive ors, which every device has.
 
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
+
+from hyrt.machine.kept_kernels import nb
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_A = np.uint64(0xBF58476D1CE4E5B9)

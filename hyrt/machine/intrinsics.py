@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from hyrt.machine.kept_kernels import nb
 
 _BYTES = ir.IntType(8).as_pointer()
 

@@ -10,10 +10,10 @@ other matrices, plus 1 if it is the one of cached rows and not that of rows that
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.kept_kernels import nb
 
 NOWHERE = -1
 FIRST = -2

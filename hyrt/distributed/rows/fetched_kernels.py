@@ -10,10 +10,10 @@ the addresses of such rows is set. Matrices are float32, or the 16 bits of halve
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import element_at, prefetch, prefetch_at, value
+from hyrt.machine.kept_kernels import nb
 
 # Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
 # few enough to stay in the second cache.

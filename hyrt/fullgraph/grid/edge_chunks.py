@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.grid.intervals import Cut
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.machine.kept_kernels import nb
 
 Array = NDArray[Any]
 

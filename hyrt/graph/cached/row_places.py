@@ -6,9 +6,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
+
+from hyrt.machine.kept_kernels import nb
 
 _NOWHERE = np.iinfo(np.int32).max
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
+
+from hyrt.machine.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

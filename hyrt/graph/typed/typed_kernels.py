@@ -7,10 +7,10 @@ lock, and touch only the rows or entries of the range they are given.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.graph.kernels import sort_range
+from hyrt.machine.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

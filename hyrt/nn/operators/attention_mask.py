@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.generator import ATTENTION, dropout_threshold, random_bits, stream_key, vertex_stream
+from hyrt.machine.kept_kernels import nb
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.quantities import one_line

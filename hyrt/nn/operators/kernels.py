@@ -8,11 +8,11 @@ order of the edges of a row, whatever the thread or the mini-batch: equal rows g
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch, prefetch_row, value
+from hyrt.machine.kept_kernels import nb
 
 # Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
 # few enough to stay in the second cache.

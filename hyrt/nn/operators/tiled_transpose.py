@@ -3,11 +3,12 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+
+from hyrt.machine.kept_kernels import nb
 
 _TILE = 16
 

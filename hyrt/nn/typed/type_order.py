@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.machine.kept_kernels import nb
 from hyrt.quantities import one_line
 
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.generator import vertex_stream
 from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.kept_kernels import nb
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators.attention_mask import AttentionMask, mask_edge
 from hyrt.nn.whole_graph import vectors

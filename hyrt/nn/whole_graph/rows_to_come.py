@@ -3,10 +3,10 @@
 # mypy: disable-error-code="no-untyped-def,misc,call-arg,unreachable"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.kept_kernels import nb
 from hyrt.nn.whole_graph.rows import AHEAD
 
 # Rows between asking for a row's edges and reading them, and as many before that for where they lie: sums at

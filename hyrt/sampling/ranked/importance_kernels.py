@@ -3,8 +3,9 @@
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
+
+from hyrt.machine.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

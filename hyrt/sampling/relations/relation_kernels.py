@@ -6,11 +6,11 @@ A run is the edges of one relation into one vertex: they lie beside each other.
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.kept_kernels import nb
 from hyrt.sampling.kernels import FLOYD_LIMIT
 
 # Entries of a table of vertices that are asked for ahead of their use.

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.topology import Topology
+from hyrt.machine.kept_kernels import nb
 
 
 def visited(topology: Topology, drawn: NDArray[np.float64], fanouts: Sequence[int]) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from hyrt.distributed.full_graph.exchanges.exchange import Arrival, bytes_of
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.rank_group import Begun, RankGroup
+from hyrt.machine.kept_kernels import nb
 from hyrt.machine.workers import current_workers
 
 Array = NDArray[Any]

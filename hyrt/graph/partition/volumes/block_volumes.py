@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from hyrt_perfmodel.communication.full_graph_epoch import BlockVolumes
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.dealt_rows import by_home
+from hyrt.machine.kept_kernels import nb
 
 Array = NDArray[Any]
 

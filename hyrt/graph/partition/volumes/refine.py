@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
+
+from hyrt.machine.kept_kernels import nb
 
 _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 _GAIN = 1e-9

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.dealt_rows import by_home
+from hyrt.machine.kept_kernels import nb
 
 
 def send_volumes(

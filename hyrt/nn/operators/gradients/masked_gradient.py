@@ -3,8 +3,9 @@
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
+
+from hyrt.machine.kept_kernels import nb
 
 # Rows that are added up before they join the others: so few numbers lose little when they are rounded.
 _ROWS = 32

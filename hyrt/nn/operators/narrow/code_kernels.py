@@ -3,10 +3,10 @@
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import value
+from hyrt.machine.kept_kernels import nb
 from hyrt.nn.operators.kernels import ask_ahead
 
 _compile = nb.njit(

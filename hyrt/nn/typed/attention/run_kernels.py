@@ -7,8 +7,9 @@ rows give equal bits for any number of threads.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
 import numpy as np
+
+from hyrt.machine.kept_kernels import nb
 
 _compile = nb.njit(
     nogil=True,
