@@ -21,7 +21,6 @@ from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import sampled_workload, terms_of
 from hyrt.training.given.expected_run import ExpectedRun
-from hyrt.training.setup import assign_threads
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
@@ -91,6 +90,7 @@ def _in_chunks(config: Config, platform: Platform, training: TrainingWorkload) -
         If such a run cannot be predicted.
     """
     from hyrt.predict.chunks.chunk_prediction import chunked_run
+    from hyrt.training.setup import assign_threads
 
     found = chunked_run(platform, training, config)
     if found is None:
@@ -148,7 +148,7 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     ConfigError
         If a device was not measured with the run's kind of model.
     """
-    from hyrt.training.setup import first_split
+    from hyrt.training.setup import assign_threads, first_split
 
     trainers = platform.trainers(training.model)
     check_measured(config, platform, training)
