@@ -179,8 +179,8 @@ def test_diverging(tmp_path: Path) -> None:
 
 def test_stalling(tmp_path: Path) -> None:
     """With hardly any patience the guard ends even a healthy run, and says where everything was."""
-    words = ["--data", "synthetic:community", "sampler.fanout=[-1,-1]", "data.batch_size=20000"]
-    words += ["model.hidden=512", "runtime.stall_timeout_s=0.05", "--name", "run"]
+    words = ["--data", "synthetic:community", "sampler.fanout=[-1,-1]", "data.batch_size=5000"]
+    words += ["model.hidden=64", "runtime.stall_timeout_s=0.05", "--name", "run"]
     done = hyrt("run", *words, cwd=tmp_path, code=1)
     assert "nothing moved for 0.05 s" in done.stderr
     assert "runs/run/stacks.txt" in done.stderr
