@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hyrt.machine.kernel_cache import ensure_kernel_cache
+from hyrt.machine.kernels.kernel_cache import ensure_kernel_cache
 from hyrt.machine.this_process.forks import wait_at_forks
 
 if TYPE_CHECKING:

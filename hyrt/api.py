@@ -14,7 +14,7 @@ from hyrt.errors import ConfigError, RunWarning
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
-from hyrt.machine.kernel_cache import check_compiler
+from hyrt.machine.kernels.kernel_cache import check_compiler
 from hyrt.machine.path_length import is_too_long
 from hyrt.machine.this_process.forks import mark_forks, was_forked_late
 from hyrt.section import as_list

@@ -42,7 +42,7 @@ from hyrt.errors import (
     readable,
     told_of_system,
 )
-from hyrt.machine.kernel_cache import check_compiler, damaged_cache_named
+from hyrt.machine.kernels.kernel_cache import check_compiler, damaged_cache_named
 from hyrt.machine.this_process.process_end import ends_whole, exits_told
 from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
 from hyrt.report.terminal.printed_lines import replace_letters

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.row_stage import Masks
 from hyrt.graph.topology import Topology
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch_row, value
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 # Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the
 # second cache.

@@ -7,7 +7,7 @@ import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 # Above this fan-out, looking a position up in the list of those taken costs more than a pass over the
 # neighbours.

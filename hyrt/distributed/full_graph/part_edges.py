@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.distributed.full_graph.rank_grid import RankGrid
 from hyrt.graph.topology import Topology
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 NOWHERE = -1
 FIRST = -2

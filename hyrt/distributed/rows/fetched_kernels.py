@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.intrinsics import element_at, prefetch, prefetch_at, value
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 # Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
 # few enough to stay in the second cache.

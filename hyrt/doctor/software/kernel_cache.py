@@ -11,7 +11,7 @@ from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.quantities import size
 
-# As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
+# As `hyrt.machine.kernels.kernel_cache` names the temporary folder that it makes where no other is writable.
 _TEMPORARY = "hyrt-kernels-"
 _WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
 _FIRST_REMEDY = "first follow the lines on the packages above"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.fullgraph.grid.intervals import Cut
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 Array = NDArray[Any]
 

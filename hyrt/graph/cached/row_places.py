@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _NOWHERE = np.iinfo(np.int32).max
 

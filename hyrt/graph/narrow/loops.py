@@ -12,7 +12,7 @@ import numpy as np
 from hyrt.graph.narrow.row_format import MOST_CODE
 from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch, prefetch_row, value
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _AHEAD = 32
 # A smaller scale is no normal number: what is divided by it is not what is multiplied with it again.

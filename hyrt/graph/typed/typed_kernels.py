@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.graph.kernels import sort_range
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

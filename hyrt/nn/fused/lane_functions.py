@@ -14,7 +14,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from hyrt.machine.generator import GOLDEN, MIX_A, MIX_B
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.nn.whole_graph import vectors
 
 # Up to here `vectors.exp` is exact. Squared, the exponential of it is infinite.

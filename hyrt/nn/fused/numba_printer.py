@@ -361,7 +361,7 @@ def edges_are_own(near: str) -> bool:
 
 
 _HEAD = """\
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.generator import ATTENTION, dropout_threshold, random_bits, stream_key, vertex_stream
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.quantities import one_line

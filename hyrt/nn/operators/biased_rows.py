@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

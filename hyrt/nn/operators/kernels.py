@@ -12,7 +12,7 @@ import numpy as np
 
 from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch, prefetch_row, value
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 # Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
 # few enough to stay in the second cache.

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hyrt.machine.generator import vertex_stream
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators.attention_mask import AttentionMask, mask_edge
 from hyrt.nn.whole_graph import vectors

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers, current_workers
 
 # Edges and rows of a range: a tenth of a millisecond at the least, long against handing it to a thread.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.nn.whole_graph.rows import AHEAD
 
 # Rows between asking for a row's edges and reading them, and as many before that for where they lie: sums at

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers
 from hyrt.nn.whole_graph import vectors
 from hyrt.nn.whole_graph.edge_ranges import run_by_edges

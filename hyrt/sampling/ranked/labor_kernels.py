@@ -7,7 +7,7 @@ import numpy as np
 
 from hyrt.machine.generator import vertex_stream
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.sampling.ranked.least_kernels import keep_least, unit_number
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

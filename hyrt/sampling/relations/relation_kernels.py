@@ -10,7 +10,7 @@ import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.sampling.kernels import FLOYD_LIMIT
 
 # Entries of a table of vertices that are asked for ahead of their use.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

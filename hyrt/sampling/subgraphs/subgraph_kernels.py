@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.sampling.kernels import draw_neighbors
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.topology import Topology
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 
 def visited(topology: Topology, drawn: NDArray[np.float64], fanouts: Sequence[int]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
-from hyrt.machine import kept_kernels
+from hyrt.machine.kernels import kept_kernels
 
 # Imported for what it does to numba.
 assert kept_kernels.nb

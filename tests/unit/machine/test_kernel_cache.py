@@ -15,8 +15,8 @@ from hyrt.doctor.software.kept_rates import judge_kept_rates
 from hyrt.errors import ConfigError, DataError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.graph.formats import ogb_layout
-from hyrt.machine import kernel_cache
 from hyrt.machine.child_processes.children import Answer
+from hyrt.machine.kernels import kernel_cache
 from hyrt.predict.calibrate import store
 
 
@@ -111,7 +111,7 @@ def test_a_home_that_may_not_be_entered(
     with pytest.raises(PermissionError):
         (home / ".cache").exists()
     # As where hyrt is installed for all users: the package's folder is not writable either.
-    monkeypatch.setattr(kernel_cache, "__file__", "/proc/hyrt/machine/kernel_cache.py")
+    monkeypatch.setattr(kernel_cache, "__file__", "/proc/hyrt/machine/kernels/kernel_cache.py")
     with pytest.warns(RuntimeWarning, match="set NUMBA_CACHE_DIR"):
         kernel_cache.ensure_kernel_cache()
     assert os.access(os.environ.pop("NUMBA_CACHE_DIR"), os.W_OK)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hyrt.distributed.full_graph.exchanges.exchange import Arrival, bytes_of
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.rank_group import Begun, RankGroup
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import current_workers
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ from hyrt_perfmodel.communication.full_graph_epoch import BlockVolumes
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.dealt_rows import by_home
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 Array = NDArray[Any]
 

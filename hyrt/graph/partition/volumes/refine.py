@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 _GAIN = 1e-9

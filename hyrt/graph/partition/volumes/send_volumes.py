@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.dealt_rows import by_home
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 
 def send_volumes(

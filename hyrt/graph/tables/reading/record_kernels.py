@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _NEWLINE, _RETURN = 10, 13
 _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3

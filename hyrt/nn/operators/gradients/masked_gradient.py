@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 # Rows that are added up before they join the others: so few numbers lose little when they are rounded.
 _ROWS = 32

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.operators.tiled_transpose import transpose_into

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyrt.machine.intrinsics import value
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.nn.operators.kernels import ask_ahead
 
 _compile = nb.njit(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hyrt.machine.kept_kernels import nb
+from hyrt.machine.kernels.kept_kernels import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

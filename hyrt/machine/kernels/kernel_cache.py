@@ -68,7 +68,7 @@ def ensure_kernel_cache() -> None:
 
 def _usual_places() -> tuple[Path, Path]:
     """Where numba keeps what it compiled, unless it is told where."""
-    return Path(__file__).parents[1] / "nn" / "__pycache__", user_cache() / "numba"
+    return Path(__file__).parents[2] / "nn" / "__pycache__", user_cache() / "numba"
 
 
 def _can_write(folder: Path) -> bool:

@@ -23,4 +23,4 @@ def _data_name(self: Any, number: int) -> str:
     return name
 
 
-IndexDataCacheFile._data_name = _data_name
+IndexDataCacheFile._data_name = _data_name  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""What numba compiles, and where it keeps it."""
