@@ -86,7 +86,10 @@ def test_bytes_are_counted_at_the_rate_of_the_links(tmp_path: Path) -> None:
     assert max(first.ended_s, second.ended_s) > 0.8 * (SENT - (128 << 10)) / 2e6
 
 
-def test_one_that_fails_ends_the_others_after_their_grace(tmp_path: Path) -> None:
+def test_one_that_fails_ends_the_others_after_their_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_END_S", 0.5)
     work = 'test $RANK = 1 && exit 3; trap "" TERM; sleep 600 & wait'
     with cluster.EmulatedCluster(2) as nodes:
         started = time.perf_counter()

@@ -36,7 +36,7 @@ from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
-EPOCHS = 4
+EPOCHS = 3
 
 
 def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -110,7 +110,6 @@ MODELS = {
     "gat with attention dropout": {"kind": "gat", "heads": 2, "attention_dropout": 0.3},
     "g-gcn": {"kind": "ggcn"},
     "commnet": {"kind": "commnet"},
-    "gg-nn": {"kind": "ggnn"},
     # The rows of the second layer are sent as they are.
     "graphsage of maxima": {"kind": "graphsage", "aggregate": "max", "layers": 3},
     "deepgcn": {"kind": "deepgcn"},
@@ -128,7 +127,6 @@ def test_ranks_train_what_one_process_trains(name: str) -> None:
 
 WEIGHTED = {
     "gcn, own edges": ("gcn", 3, {"algorithm": "1d"}),
-    "graphsage, copies": ("graphsage", 4, {"algorithm": "1.5d", "replication": 2}),
     "edge-gat": ("edge-gat", 2, {"algorithm": "1d"}),
     "gine, copies": ("gine", 4, {"algorithm": "1.5d", "replication": 2}),
 }
@@ -146,8 +144,7 @@ def test_ranks_read_weights_and_features_of_edges(name: str) -> None:
 
 
 ALGORITHMS = {
-    "1d at 2": (2, {"algorithm": "1d"}),
-    "1d at 8, where a rank has no targets": (8, {"algorithm": "1d"}),
+    "1d at 5, where a rank has no targets": (5, {"algorithm": "1d"}),
     "1d-oblivious at 4": (4, {"algorithm": "1d-oblivious"}),
     "1.5d, 2 copies at 6": (6, {"algorithm": "1.5d"}),
     "1.5d, 4 copies at 8": (8, {"algorithm": "1.5d", "replication": 4}),
@@ -163,17 +160,16 @@ def test_every_algorithm_trains_the_same(name: str) -> None:
     given = settings({"kind": "graphsage", "layers": 3, "residual": True}, distributed=distributed)
     num_blocks = size // build_config(given).distributed.num_replicas
     blocks = blocks_of(graph, num_blocks)
-    if size == 8:
+    if size in (5, 8):
         # Rows that others need, but nothing to train.
         blocks[np.isin(np.arange(300), graph.split("train")) & (blocks == 0)] = num_blocks - 1
     found = results_of(size, lambda ranks: trained_on(ranks, graph, blocks, given))
     check(found, trained_alone(graph, given))
 
 
-@pytest.mark.parametrize("kind", ["ggcn", "ggnn", "gnn-film"])
-def test_columns_add_up_what_edges_make_of_both_ends(kind: str) -> None:
+def test_columns_add_up_what_edges_make_of_both_ends() -> None:
     graph = random_graph(300, symmetric=False)
-    given = settings({"kind": kind}, distributed={"algorithm": "1.5d", "replication": 2})
+    given = settings({"kind": "ggcn"}, distributed={"algorithm": "1.5d", "replication": 2})
     blocks = blocks_of(graph, 3)
     alone = trained_alone(graph, given)
     check(results_of(6, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
@@ -253,7 +249,7 @@ def test_an_epoch_of_copies_sends_what_the_cost_model_says() -> None:
     volumes = block_volumes(graph.topology.indptr, graph.topology.indices, blocks, 2)
     expected = algorithm_epoch("1.5d", volumes, 2 * copies, work, find_network("1gbit"))
     # What is exchanged once, and the evaluation at the end, are the same in both.
-    assert (received(5) - received(2)) / 3 == pytest.approx(expected.epoch_bytes)
+    assert (received(3) - received(1)) / 2 == pytest.approx(expected.epoch_bytes)
 
 
 def test_no_less_than_nothing_of_a_product_is_hidden() -> None:
