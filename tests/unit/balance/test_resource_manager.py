@@ -83,8 +83,7 @@ def undisturbed():
     return recovery.Run(opened(CpuDevice, 1), [BATCH])
 
 
-@pytest.mark.parametrize("pipelined", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "pipelined"), [(0, True), (1, False), (2, True)])
 def test_moving_at_random_changes_no_edge_and_no_weight(undisturbed, pipelined: bool, seed: int) -> None:
     run = recovery.Run(three(CpuDevice), [20, 12, 0], pipelined=pipelined, policy=wandering(seed))
     same(run, undisturbed)
@@ -100,8 +99,7 @@ def test_subgraphs_move_whole(pipelined: bool) -> None:
     assert run.balanced
 
 
-@pytest.mark.parametrize("pipelined", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "pipelined"), [(0, True), (1, False), (2, True)])
 def test_out_of_memory_while_a_policy_moves(undisturbed, pipelined: bool, seed: int) -> None:
     """The device has room for 9; the policy asks for what it was allowed, and hears when that shrinks."""
     policy = wandering(seed)
@@ -184,8 +182,8 @@ def losses(events: Sequence[Event]) -> list[float]:
     return [loss for event in events if isinstance(event, StepGroup) for loss in event.losses]
 
 
-@pytest.mark.parametrize("pipelined", [True, False])
-@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
+# Of other kinds, sums over any split are those of one trainer: unit/pipeline/test_hybrid_step.py.
+@pytest.mark.parametrize(("kind", "pipelined"), [("graphsage", True), ("gcn", False)])
 def test_weights_of_sgd_are_those_of_a_static_run(kind: str, pipelined: bool) -> None:
     settings = {"model": {"kind": kind, "hidden": 16, "dropout": 0.3}}
     told: list[Event] = []

@@ -103,7 +103,7 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
     declare(
         monkeypatch,
         entry("b", "unit.device.test_discovery:Broken"),
-        entry("h", "unit.device.test_discovery:Hanging"),
+        entry("h", "unit.device.test_discovery:Hesitating"),
     )
     with pytest.raises(
         DeviceUnavailable,
@@ -122,7 +122,7 @@ def test_an_import_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch, t
         "".join(f"import slow_part_{part}\n" for part in range(6))
         + "from unit.device.test_discovery import Present as Slow\n"
     )
-    (tmp_path / "stuck_backend.py").write_text("import time\ntime.sleep(4)\n")
+    (tmp_path / "stuck_backend.py").write_text("import time\ntime.sleep(1)\n")
     monkeypatch.syspath_prepend(tmp_path)
     declare(monkeypatch, entry("npu", "slow_backend:Slow"), entry("stuck", "stuck_backend:Stuck"))
     assert registry.find_device("npu", timeout_s=1.2)[1] == Present.probe()[0]
@@ -152,6 +152,13 @@ class Hanging(Absent):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         time.sleep(4)
+        return []
+
+
+class Hesitating(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        time.sleep(1)
         return []
 
 

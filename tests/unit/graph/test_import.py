@@ -136,7 +136,7 @@ def _csv(rows: list[list[Any]], given: dict[str, Any]) -> str:
     return given["end"].join(lines) + given["end"] * given["blank"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given=_tables())
 def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
     ids, order = given["ids"], given["order"]

@@ -67,7 +67,7 @@ words = st.text("0123456789-+._eExbn: ", min_size=1, max_size=8) | st.text(
 figures = st.floats(1e-30, 1e30).map(lambda value: float(f"{value:.6g}"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(words, st.dictionaries(words, words, max_size=3), figures, figures | st.just(math.inf))
 @example("08", {"010": "1e3", "1:30": "2026-11-25"}, 1e-5, math.inf)
 def test_any_names_and_numbers_come_back(

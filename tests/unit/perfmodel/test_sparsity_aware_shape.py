@@ -118,7 +118,7 @@ def test_aware_exchanges_get_faster_with_ranks() -> None:
 @pytest.mark.parametrize("copies", [2, 4])
 def test_15d_has_a_least_point(copies: int) -> None:
     """Fig. 7 on Amazon: with parts that cut little, epochs get shorter up to some ranks, and then longer."""
-    found = sweep_15d(copies, LATE, most=2048)
+    found = sweep_15d(copies, LATE, most=512 * copies)
     aware = times(found["aware, METIS"])
     lowest = aware.index(min(aware))
     assert 0 < lowest < len(aware) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,6 @@ from hyrt.training.train import Training
 
 ALONE = Workers(1, "test")
 NARROW = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
-# A mean and a sum differ in their factors alone.
-COMBINATIONS = [
-    (reduce, self_path)
-    for reduce, self_path in itertools.product(("mean", "gcn", "max"), ("none", "add", "concat"))
-    if (reduce, self_path) != ("max", "add")
-]
 
 
 def widened(graph: Any) -> np.ndarray:
@@ -56,8 +49,13 @@ def sampled(graph: Any, plan: InputPlan, fanout: int = 6) -> Any:
 @pytest.mark.parametrize(
     ("name", "reduce", "self_path"),
     [
-        *(("int8", *each) for each in COMBINATIONS),
-        *(("int8-columns", *each) for each in COMBINATIONS[2::3]),
+        # Each way to reduce, and each self path, with each scale. A mean and a sum differ in factors alone.
+        ("int8", "mean", "none"),
+        ("int8", "gcn", "add"),
+        ("int8", "max", "concat"),
+        ("int8-columns", "mean", "add"),
+        ("int8-columns", "gcn", "concat"),
+        ("int8-columns", "max", "none"),
         ("bfloat16", "mean", "concat"),
     ],
 )
