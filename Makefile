@@ -38,7 +38,7 @@ clean:
 
 # Written last: an interrupted installation is done again, and so is one older than what it installs. pip would
 # compile modules on one core; some packages bring files for other interpreters, which cannot be compiled. Two
-# fifths of all code are tests of packages and what is hardly ever imported: it is compiled if it is.
+# fifths of all code are tests of packages and what is hardly ever imported: Python compiles it when it is.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "hyrt needs Python 3.11 or newer: PYTHON=python3.11 make ..."; exit 1; }

@@ -32,8 +32,9 @@ _PLACES = {
 # A program that a page sends its readers to, and what the page of it is called.
 _PROGRAM, _PROGRAM_PAGE = "examples/hyrt-plain/hyrt_plain.py", "plain-backend.md"
 # The gallery's own links, to downloads and pictures beside the page, begin with a dot and a slash.
-_BUILDING = ExitStack()
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
+# What ends with the build.
+_BUILDING = ExitStack()
 
 
 def on_config(config: Any) -> Any:
