@@ -15,17 +15,18 @@ from hyrt.machine.workers import current_workers
 _FEW_NUMBERS = 1 << 12
 
 
+def _is_small(shape: int | tuple[int, ...]) -> bool:
+    return (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS
+
+
 def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """An uninitialised array; a pooled one returns when it, or the tensor around it, is collected."""
     pool = current_workers().pool
-    if pool is None or (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS:
-        return np.empty(shape, dtype)
-    return pool.lend(shape, dtype)
+    return np.empty(shape, dtype) if pool is None or _is_small(shape) else pool.lend(shape, dtype)
 
 
 def empty(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """An uninitialised CPU tensor of `like`'s dtype."""
-    few = (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS
-    if few or like.dtype not in (torch.float32, torch.float64):
+    if _is_small(shape) or like.dtype not in (torch.float32, torch.float64):
         return torch.empty(shape, dtype=like.dtype)
     return torch.from_numpy(empty_array(shape, np.float32 if like.dtype == torch.float32 else np.float64))

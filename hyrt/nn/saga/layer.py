@@ -124,8 +124,9 @@ class SagaLayer(Layer):
         """[num_dst, out_features] from [num_src, in_features] rows."""
         program, vertex = self._read()
         if isinstance(block, TensorBlock):
-            gathered = gather_over_tensors(program, self, block, _tensor(x), loops=self.self_loops)
-            own: torch.Tensor | SparseRows = _tensor(x)[: block.num_dst]
+            dense = _tensor(x)
+            gathered = gather_over_tensors(program, self, block, dense, loops=self.self_loops)
+            own: torch.Tensor | SparseRows = dense[: block.num_dst]
         else:
             block, rows = relabelled(block, x, number_of(self).dtype)
             gathered, own = gather_over_block(self._combination(program), block, rows)
