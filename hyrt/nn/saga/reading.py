@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import linecache
-import operator
 import os
 import sys
 import traceback
@@ -31,19 +30,6 @@ _TORCH = str(Path(torch.__file__).parent)
 _HYRT = str(Path(__file__).parents[2]) + os.sep
 # Layers that hyrt itself has written as users write theirs.
 _LAYERS = str(Path(__file__).parent / "layers")
-_IN_PLACE = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.imod: operator.mod,
-    operator.ipow: operator.pow,
-    operator.imatmul: operator.matmul,
-    operator.iand: operator.and_,
-    operator.ior: operator.or_,
-    operator.ixor: operator.xor,
-}
 _OPENED = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.LogSigmoid, nn.Hardtanh,
     nn.ReLU6, nn.Identity, nn.Flatten, nn.Unflatten,
@@ -262,18 +248,16 @@ def _nodes(returned: Any, label: str) -> Node | tuple[Node, ...]:
 
 def _check(node: Node, label: str) -> None:
     name = name_of(node)
-    if node.op == "call_function" and node.target in _IN_PLACE:
-        node.target = _IN_PLACE[node.target]
-    elif node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
+    if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
         raise UnsupportedModel(
             f"{label}: {where(node)} changes a value in place, which others may need: use {name[:-1]!r}"
         )
-    elif node.op == "call_method" and name in _LEAVES_TORCH:
+    if node.op == "call_method" and name in _LEAVES_TORCH:
         raise UnsupportedModel(
             f"{label}: {where(node)} takes values out of torch ({name}), but the method is read once, before "
             "there are any: compute with torch's operations"
         )
-    elif node.kwargs.get("inplace"):
+    if node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
     if _is_random(name) or "random" in node.meta:
         raise _drawn(label, where(node), name)
