@@ -15,27 +15,30 @@ HEADS, WIDTH, EDGES = 2, 3, 4
 
 
 def evaluated(form: Form, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results for some edges, each value computed as its name says."""
-    values: list[torch.Tensor] = []
+    """The results for some edges, [E, heads, width] or [E, heads, 1], each value computed as its name says.
+
+    An operand that edges share has one row.
+    """
+    num, values = max(map(len, operands)), list[torch.Tensor]()
     for value in form.values:
         a: list[Any] = [values[at] for at in value.arguments]
-        width = WIDTH if value.kind == "row" else 1
+        width = form.width if value.kind == "row" else 1
         match value.op:
             case "operand":
                 found = operands[int(value.number)]
             case "constant":
-                found = torch.full((EDGES, HEADS, width), value.number, dtype=torch.float64)
+                found = torch.full((num, form.heads, width), value.number, dtype=torch.float64)
             case "negative":
                 found = -a[0]
             case "where_positive":
                 found = torch.where(a[0] > 0, a[1], a[2])
             case "spread":
-                found = a[0].expand(-1, -1, WIDTH)
+                found = a[0].expand(-1, -1, form.width)
             case "sum":
                 found = a[0].sum(2, keepdim=True)
             case _:
                 found = getattr(torch, value.op)(*a)
-        assert found.shape[1:] == (HEADS, width)
+        assert found.shape[1:] == (form.heads, width)
         values.append(found)
     return [values[at] for at in form.results]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from test_form_derivative import evaluated
 from test_saga_reading import Tried, Weighed, program_of
 from torch.nn import functional as F
 
-from hyrt.nn.fused.form import Form
 from hyrt.nn.saga.program import EdgeProgram
 
 EDGES, WIDTH = 60, 4
@@ -28,32 +28,6 @@ def remainders(layer: Any, edge: Any) -> Any:
     x = edge.src - edge.dst
     x %= 2
     return x * edge.src
-
-
-def evaluated(form: Form, operands: list[torch.Tensor]) -> torch.Tensor:
-    """The last result, each value computed as its name says."""
-    values: list[torch.Tensor] = []
-    for value in form.values:
-        a: list[Any] = [values[at] for at in value.arguments]
-        match value.op:
-            case "operand":
-                found = operands[int(value.number)].view(
-                    -1, form.heads, form.width if value.kind == "row" else 1
-                )
-            case "constant":
-                found = torch.tensor(value.number, dtype=torch.float64)
-            case "negative":
-                found = -a[0]
-            case "where_positive":
-                found = torch.where(a[0] > 0, a[1], a[2])
-            case "spread":
-                found = a[0]
-            case "sum":
-                found = a[0].expand(-1, -1, form.width).sum(2, keepdim=True)
-            case _:
-                found = getattr(torch, value.op)(*a)
-        values.append(found)
-    return values[form.results[-1]]
 
 
 def operands_of(
@@ -91,7 +65,9 @@ def test_a_form_has_the_values_and_the_gradients_of_torch(on_edge: OnEdge) -> No
     assert program.fused is not None
     # Small whole numbers: zeros, and equal values at both ends.
     src, dst = (torch.randint(-2, 3, (EDGES, WIDTH)).double().requires_grad_() for _ in range(2))
-    ours = evaluated(program.fused.form, operands_of(program, layer, src, dst)).reshape(EDGES, -1)
+    form = program.fused.form
+    given = [each.view(len(each), form.heads, -1) for each in operands_of(program, layer, src, dst)]
+    ours = evaluated(form, given)[-1].reshape(EDGES, -1)
     theirs = on_edge(layer, SimpleNamespace(src=src, dst=dst))
     torch.testing.assert_close(ours, theirs)
     along = torch.randn(theirs.shape, dtype=torch.float64)
