@@ -91,3 +91,26 @@ def test_a_layer_is_itself_edge_by_edge(kind: type[Gated], threads: int) -> None
     by_name = dict(zip(dict(wide.named_parameters()), exact[1:], strict=True))
     for ours, name in zip(of_first, names, strict=True):
         assert_close(ours, by_name[name], 1e-4)
+
+
+class Sent(Gated):
+    """The only products are those of edges."""
+
+    def apply_vertex(self, vertex, gathered):
+        return gathered
+
+
+def test_products_of_low_precision_are_about_those_of_float32() -> None:
+    torch.manual_seed(0)
+    layer, block = Sent(IN, IN), block_of()
+    x = rows_of(block).requires_grad_()
+    inputs = [x, layer.to.weight, layer.to.bias, layer.come.weight]
+    exact = layer(block, x)
+    expected = gradients(exact, inputs)
+    layer.low_precision = True
+    result = layer(block, x)
+    # Products are rounded to 2^-9 of them, and go through a logistic function.
+    assert 0 < (result - exact).abs().max() <= 2.0**-7 * exact.abs().max()
+    for ours, theirs in zip(gradients(result, inputs), expected, strict=True):
+        assert ours.dtype == torch.float32
+        assert 0 < (ours - theirs).norm() <= 2.0**-6 * theirs.norm()

@@ -8,6 +8,7 @@ from closeness import distance
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators import chunk_product
+from hyrt.nn.operators.biased_rows import add_bias
 from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
 from hyrt.nn.operators.product import gradients_of_product, linear
 from hyrt.nn.operators.tiled_transpose import transpose_into
@@ -291,3 +292,12 @@ def test_a_gradient_is_added_to_what_is_there(precision: torch.dtype) -> None:
     assert distance(of_weight, grad.double().T @ x.double()) < bound
     assert of_bias is not None
     assert distance(of_bias, grad.double().sum(0)) < 1e-6
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_bias_is_added_and_what_is_no_number_stays_so(relu: bool) -> None:
+    rows, bias = drawn(5, 7), drawn(7, seed=1)
+    rows[1, 2], rows[2, 3], rows[3, 4] = torch.nan, -bias[3], -torch.inf
+    expected = (rows + bias).relu() if relu else rows + bias
+    add_bias(rows.numpy(), bias.numpy(), relu)
+    assert torch.equal(rows.nan_to_num(nan=7e7), expected.nan_to_num(nan=7e7))
