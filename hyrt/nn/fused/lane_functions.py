@@ -98,20 +98,6 @@ subtract = _rounded_alone("fsub")
 
 
 @intrinsic
-def _inverse(typingctx, lanes):
-    """1 / x for x from 1 to the largest exponential, to about a unit in the last place.
-
-    A division of a whole vector takes as long as all else of a logistic function together.
-    """
-
-    def generate(context, builder, signature, args):
-        # Processors that have an estimate of the inverse refine it; others divide.
-        return builder.fdiv(_constant(lanes, 1.0), args[0], flags=("arcp",))
-
-    return lanes(lanes), generate
-
-
-@intrinsic
 def _most(typingctx, lanes):
     def generate(context, builder, signature, args):
         return _constant(lanes, _MOST[lanes.element])
@@ -175,7 +161,8 @@ def exp(x):
 @_compile
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
-    return _inverse(vectors.add(number(x, 1.0), vectors.exp(_capped(negative(x)))))
+    one = number(x, 1.0)
+    return vectors.divide(one, vectors.add(one, vectors.exp(_capped(negative(x)))))
 
 
 @_compile
