@@ -14,6 +14,7 @@ from hyrt_devices.cuda.rows.row_kernels import RowKernels
 from hyrt_devices.cuda.rows.row_tensors import RowArrays, SentRows
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
+from unit.nn import dense_reference as dense
 from unit.nn.block_cases import block_of, tensor_block
 
 from hyrt.config import build_config
@@ -26,7 +27,6 @@ from hyrt.graph.narrow.row_format import ROW_FORMATS
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import Aggregated
-from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.training.setup import build_model
 
@@ -91,8 +91,7 @@ def test_codes_are_aggregated_where_they_are(row_format: str, backwards: bool) -
         block = block_of([[3, 0, 3], [], [2, 4, 11, 1, 0, 9, 7]], 12, weighted=weighted)
         found = kernels.inputs(rows, tensor_block(block), what)
         assert isinstance(found, Aggregated)
-        wanted = np.empty(found.values.shape, np.float64)
-        aggregate_into(what, block, numbers.astype(np.float64), wanted)
+        wanted = dense.combine(block, torch.from_numpy(numbers).double(), reduce, self_path, 0.25).numpy()
         np.testing.assert_allclose(found.values.numpy(), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
     assert set(launcher.launched) == {"aggregate_rows", "aggregate_rows_max"}
 

@@ -60,8 +60,8 @@ def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
 def test_scores_in_chunks_are_those_of_the_whole_block() -> None:
     graph = with_values(random_graph(200, symmetric=False, **SIZES))
     chosen = np.random.default_rng(0).permutation(200)[:70]
-    for settings in MODELS.values():
-        model = model_of(graph, **settings).float()
+    for name in ("gcn", "graphsage"):
+        model = model_of(graph, **MODELS[name]).float()
         batch = batch_of(graph, 2)
         with torch.no_grad():
             expected = model.eval()(batch.blocks, torch.from_numpy(graph.features.matrix)).numpy()

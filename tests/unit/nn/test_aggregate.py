@@ -28,7 +28,8 @@ COMBINATIONS = [
 ]
 # A kernel is compiled for each combination of what may be None, for most of a second. Which rows are summed,
 # how edges are weighed and what becomes of the own row are statements of their own, one after the other: for
-# weights, halves, rows in place, 64 bits or sums onto others these have every statement.
+# 64 bits, weights, halves, rows in place or sums onto others these have every statement; rows of 32 bits are
+# computed by all.
 EVERY_STATEMENT = [("mean", "none"), ("gcn", "add"), ("sum", "concat"), ("max", "none")]
 SUMS = EVERY_STATEMENT[:3]
 
@@ -41,7 +42,7 @@ def distinct_rows(num: int, width: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("reduce", "self_path", "weighted"),
-    [*((*each, False) for each in COMBINATIONS), *((*each, True) for each in EVERY_STATEMENT)],
+    [(*each, weighted) for each in EVERY_STATEMENT for weighted in (False, True)],
 )
 def test_gradcheck(reduce: Any, self_path: Any, weighted: bool) -> None:
     block = block_of([[3, 0, 3], [], [2, 4, 5, 1, 0, 3]], 7, weighted=weighted)
@@ -51,12 +52,10 @@ def test_gradcheck(reduce: Any, self_path: Any, weighted: bool) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(blocks(), st.sampled_from(COMBINATIONS), st.sampled_from([1, 3, 8]), st.integers(0, 99))
+@given(blocks(), st.sampled_from(EVERY_STATEMENT), st.sampled_from([1, 3, 8]), st.integers(0, 99))
 def test_forward_and_backward_of_any_block_equal_dense_matrices(
     block: Block, combination: tuple[Any, Any], width: int, seed: int
 ) -> None:
-    if block.weights is not None:
-        combination = EVERY_STATEMENT[COMBINATIONS.index(combination) % len(EVERY_STATEMENT)]
     x = distinct_rows(block.num_src, width, seed).requires_grad_()
     out = aggregate(block, x, Aggregation(*combination, 0.25))
     expected = dense.combine(block, x, *combination, 0.25)
@@ -68,7 +67,7 @@ def test_forward_and_backward_of_any_block_equal_dense_matrices(
 
 
 @pytest.mark.parametrize(("reduce", "self_path"), COMBINATIONS)
-@pytest.mark.parametrize("width", [1, 5, 16, 33])
+@pytest.mark.parametrize("width", [1, 33])
 def test_float32_is_float64_rounded(reduce: Any, self_path: Any, width: int) -> None:
     block = sampled(awkward_graph(), range(90), [4]).blocks[0]
     x = torch.randn(block.num_src, width, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -122,7 +121,7 @@ def test_every_finite_half_is_widened_exactly() -> None:
     assert np.array_equal(out.view(np.uint32), bits.view(np.float16).astype(np.float32).view(np.uint32))
 
 
-@pytest.mark.parametrize(("reduce", "self_path"), [*EVERY_STATEMENT, ("max", "concat")])
+@pytest.mark.parametrize(("reduce", "self_path"), EVERY_STATEMENT)
 def test_halves_in_place_equal_their_widened_rows(reduce: Any, self_path: Any) -> None:
     graph = awkward_graph()
     block = sampled(graph, range(0, 90, 2), [6], in_place=True).blocks[0]
@@ -153,7 +152,7 @@ def halves(num: int, width: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
     return bits | (rng.integers(0, 2, bits.shape) << 15).astype(np.uint16)
 
 
-@pytest.mark.parametrize(("reduce", "self_path"), [*EVERY_STATEMENT, ("max", "concat")])
+@pytest.mark.parametrize(("reduce", "self_path"), EVERY_STATEMENT)
 def test_rows_read_in_place_equal_gathered_ones(reduce: Any, self_path: Any) -> None:
     graph = awkward_graph()
     targets = [8, 3, 5, 77, 11]
@@ -198,7 +197,7 @@ def test_the_mean_over_sampled_steps_approaches_all_neighbours(reduce: Any, self
 
 
 @pytest.mark.parametrize(("reduce", "self_path"), SUMS)
-@pytest.mark.parametrize("chunks", [1, 2, 5])
+@pytest.mark.parametrize("chunks", [1, 5])
 def test_column_chunks_one_after_the_other_give_the_whole_sum(
     reduce: Any, self_path: Any, chunks: int
 ) -> None:
@@ -229,7 +228,7 @@ def test_column_chunks_one_after_the_other_give_the_whole_sum(
 
 
 @pytest.mark.parametrize(
-    ("reduce", "self_path", "weighted"), [*((*each, False) for each in SUMS), ("gcn", "none", True)]
+    ("reduce", "self_path", "weighted"), [*((*each, False) for each in SUMS[1:]), ("gcn", "none", True)]
 )
 def test_a_sum_onto_rows_is_the_sum_of_both_and_so_are_its_gradients(
     reduce: Any, self_path: Any, weighted: bool
@@ -253,7 +252,7 @@ def test_a_sum_onto_rows_is_the_sum_of_both_and_so_are_its_gradients(
     assert distance(results[0][0], exact) < 1e-6
 
 
-@pytest.mark.parametrize(("reduce", "self_path"), EVERY_STATEMENT)
+@pytest.mark.parametrize(("reduce", "self_path"), [("gcn", "add"), ("max", "none")])
 def test_offsets_of_64_bits_give_equal_bits(reduce: Any, self_path: Any) -> None:
     """Edges beyond 2^31 are counted by 64-bit offsets, in the transpose too."""
     narrow = sampled(awkward_graph(), range(90), [4]).blocks[0]

@@ -49,7 +49,7 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", KINDS)
 def test_losses_are_those_of_the_cpu(devices: list[str], name: str) -> None:
     wanted = losses(trained(["cpu"], model=KINDS[name])[0])
-    for num in (1, 2, 7) if name == "gat" else (4,):
+    for num in (1, 7) if name == "gat" else (4,):
         heard, _ = trained(devices, model=KINDS[name], fullgraph={"chunks": num})
         assert losses(heard) == pytest.approx(wanted, rel=1e-5)
     assert len(wanted) == 3
@@ -127,7 +127,7 @@ def test_loops_are_cut_smaller_where_one_device_is_out_of_memory(monkeypatch: py
     assert figures["intervals"] == after
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 40), st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(0, 9), st.data())
 def test_intervals_of_several_teams_are_the_whole(
     num: int, shares: list[int], chunks: int, data: st.DataObject
