@@ -145,9 +145,8 @@ ONE_LEFT: dict[str, Any] = {
     "train": {"epochs": 5, "lr": 0.01, "weight_decay": 0.0},
 }
 CASES = {
-    "graphsage, home, uneven": ("graphsage", 2, "home", False, {}),
+    "graphsage, home, uneven": ("graphsage", 2, "home", False, {"evaluate": {"mode": "sampled"}}),
     "gcn, model-centric": ("gcn", 3, "model-centric", True, {}),
-    "gat, home": ("gat", 4, "home", False, {"evaluate": {"mode": "sampled"}}),
     "gat, hopgnn": ("gat", 3, "hopgnn", False, {}),
     "graphsage, hopgnn, fetching in each of two time steps": (
         *("graphsage", 4, "hopgnn", True),
@@ -158,13 +157,9 @@ CASES = {
     "gin, p3": ("gin", 2, "p3", True, {}),
     "gat, p3": ("gat", 4, "p3", False, ONE_LEFT),
     "gcn, naive-migration": ("gcn", 3, "naive-migration", False, ONE_LEFT),
-    "graphsage, naive-migration": ("graphsage", 4, "naive-migration", True, {}),
-    "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
-    "deepgcn, p3": ("deepgcn", 2, "p3", False, deep("deepgcn", 4)),
-    "deepgcn, naive-migration": ("deepgcn", 3, "naive-migration", False, deep("deepgcn", 3)),
     "gcn with weights, p3": ("gcn", 2, "p3", False, {"weighted": True}),
     "graphsage with weights, naive-migration": (
-        *("graphsage", 2, "naive-migration", False),
+        *("graphsage", 4, "naive-migration", True),
         {"weighted": True},
     ),
     "gnn-film, hopgnn": ("gnn-film", 2, "hopgnn", False, deep("gnn-film", 3)),

@@ -195,7 +195,9 @@ class Scaled(SagaLayer):
 def test_columns_add_up_the_gradients_of_what_edges_are_multiplied_with() -> None:
     graph = random_graph(300, symmetric=False)
     given = settings({}, distributed={"algorithm": "1.5d", "replication": 2})
-    module = stack(Scaled(graph.num_features, 8), Scaled(8, graph.num_classes))
+    module = stack(
+        Scaled(graph.num_features, graph.num_features), Scaled(graph.num_features, graph.num_classes)
+    )
     blocks = blocks_of(graph, 3)
     alone = trained_alone(graph, given, module=module)
     check(results_of(6, lambda ranks: trained_on(ranks, graph, blocks, given, module=module)), alone)

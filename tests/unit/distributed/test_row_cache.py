@@ -115,7 +115,10 @@ def test_a_cache_needs_a_sampler_whose_visits_are_known() -> None:
 def test_rounded_rows_change_training_a_bit_and_the_run_says_so() -> None:
     graph = random_graph(seed=1)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
-    given = [settings("graphsage", distributed={"wire": wire}) for wire in ("float32", "float16")]
+    epochs = {"epochs": 2, "lr": 0.01, "weight_decay": 0.0}
+    given = [
+        settings("graphsage", train=epochs, distributed={"wire": wire}) for wire in ("float32", "float16")
+    ]
 
     def trained(ranks: JoinedRanks, given: dict[str, Any]) -> tuple[torch.Tensor, int, list[str]]:
         result, heard = trained_on(ranks, graph, homes, given)

@@ -111,7 +111,7 @@ def test_a_run_is_that_of_all_edges_to_the_bit(case: str) -> None:
     model, strategy, more = CASES[case]
     graph = random_graph(seed=1, symmetric=False)
     homes = np.random.default_rng(2).integers(0, 3, graph.num_vertices).astype(np.uint8)
-    given = settings(model, **more)
+    given = settings(model, train={"epochs": 2, "lr": 0.01, "weight_decay": 0.0}, **more)
     given["distributed"] = {"strategy": strategy, "time_steps": 2}
     runs = [
         results_of(3, lambda ranks, split=split: trained_on(ranks, graph, homes, given, split=split))
