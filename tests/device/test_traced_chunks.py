@@ -13,6 +13,8 @@ import pytest
 from device.test_torch_saga import emulated, needs_compiler
 from device.test_unlike_devices import needs_opencl, team_of
 from graphs import adjacency, dense_features, random_graph
+from hyrt_devices.cuda.device import CudaDevice
+from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, Span
 from hyrt.device.capabilities import Traceable
@@ -24,6 +26,7 @@ from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.testing.cases import ROWS, shaken, whole_graph
 from hyrt.testing.trial import agree, expected, load, step
+from hyrt.training.team.chunk_team import ChunkTeam
 
 NUM, LENGTH, TARGETS = 3, 30, 60
 TRACKS = ["copy in", "compute", "copy out"]
@@ -175,6 +178,58 @@ def test_a_torch_device_alone_tells_of_both_of_its_streams() -> None:
     assert result.chunks is not None
     [work] = result.chunks.by_device.values()
     assert (work["in_bytes"], work["out_bytes"]) == (result.chunks.in_bytes, result.chunks.out_bytes)
+
+
+class WaitingDriver(FakeDriver):
+    """Tells times between marks that somebody has waited for, as hardware does, and of no others."""
+
+    def __init__(self, *, reaches: bool = False) -> None:
+        super().__init__(reaches=reaches)
+        self._reached: set[Mark] = set()
+        # What is over before each mark, and before whatever a stream is given next.
+        self._before: dict[Mark, list[Mark]] = {}
+        self._last: defaultdict[str, list[Mark]] = defaultdict(list)
+
+    def mark(self, stream: str) -> Mark:
+        mark = super().mark(stream)
+        self._before[mark], self._last[stream] = self._last[stream], [mark]
+        return mark
+
+    def order(self, stream: str, mark: Mark) -> None:
+        super().order(stream, mark)
+        self._last[stream] = [*self._last[stream], mark]
+
+    def wait(self, mark: Mark) -> None:
+        super().wait(mark)
+        over = [mark]
+        while over:
+            each = over.pop()
+            if each not in self._reached:
+                self._reached.add(each)
+                over += self._before.pop(each)
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        if not {start, end} <= self._reached:
+            raise RuntimeError("device not ready")
+        return super().seconds(start, end)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_times_are_asked_for_when_all_is_over(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from device import test_torch_chunks, test_unlike_devices
+
+    graph = random_graph(90, features=19)
+    model = test_torch_chunks.model_of(graph, kind="gcn")
+    for module in (test_torch_chunks, test_unlike_devices):
+        monkeypatch.setattr(module, "FakeDriver", WaitingDriver)
+    device: CudaDevice | ChunkTeam = test_torch_chunks.opened() if alone else team_of(["torch"], [1.0])
+    device.take_chunks(ChunkOptions(NUM, in_flight=2))
+    load(device, model)
+    heard = Heard(device if isinstance(device, CudaDevice) else device.members[0])
+    for batch in test_torch_chunks.batches_of(graph, model):
+        agree(step(device, batch), expected(model, batch, graph))
+    device.close()
+    assert heard.names("compute", "gradients to the host")
 
 
 def test_rows_that_are_read_where_they_lie_stay_as_they_are() -> None:

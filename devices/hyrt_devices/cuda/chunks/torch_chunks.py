@@ -291,12 +291,14 @@ class TorchChunks:
     def gradients_on_host(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
         """The gradient sums since `begin`, in the order of the parameters."""
         with self._computing("gradients to the host"):
-            return [
+            found = [
                 torch.zeros(parameter.shape)
                 if id(parameter) not in self.gradients
                 else self.gradients[id(parameter)].cpu()
                 for parameter in parameters
             ]
+        self.wait()  # Hardware tells no time of a mark that is not reached, and this is the last one.
+        return found
 
     def _computing(self, what: str) -> AbstractContextManager[None]:
         """Inside, what is given to the stream that computes is noted."""
