@@ -108,9 +108,10 @@ def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config
     if not loops and len(others) < len(trainers):
         # Of other machines, rates are assumed.
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
-    if unknown:
-        return "what chunks of a whole graph take on the CPU was not measured: run `hyrt calibrate`"
-    return ""
+    if not unknown:
+        return ""
+    why = "what chunks of a whole graph take on the CPU was not measured"
+    return f"{why}: run `hyrt calibrate`" if platform.name == THIS_MACHINE else why
 
 
 def is_asked_for(platform: Platform, work: TrainingWorkload, config: Config) -> bool:

@@ -67,14 +67,10 @@ class PredictedTeam:
         if asked.chunks > MOST_SIMULATED:
             return None
         threads = _threads(trainers, host, config)
-        # Reading the host's memory in place, there is nothing to copy ahead.
-        in_place = all(math.isinf(each.device.link_gb_s) for each in trainers)
-        in_flight = asked.in_flight or (1 if in_place else 2)
-        for each in trainers:
+        held = [_held(each, asked.in_flight) for each in trainers]
+        for each, in_flight in zip(trainers, held, strict=True):
             budget = min(free_bytes(each), asked.device_memory or math.inf)
-            held = 1 if math.isinf(each.device.link_gb_s) and not asked.in_flight else in_flight
-            held = 1 if each.is_host else held
-            nums.append(asked.chunks or work.least_intervals(budget, held, is_host=each.is_host))
+            nums.append(asked.chunks or work.least_intervals(budget, in_flight, is_host=each.is_host))
         found = [num for num in nums if num is not None]
         if len(found) < len(nums):
             return None
@@ -83,7 +79,7 @@ class PredictedTeam:
             host=host,
             shares=(1.0,) * len(nums),
             intervals=min(max(found), work.vertices),
-            in_flight=in_flight,
+            in_flight=max(held),
             threads=threads,
         )
         if len(nums) == 1:
@@ -128,6 +124,13 @@ class PredictedTeam:
         alone = [replace(self, trainers=(each,), shares=(1.0,), intervals=num) for each in self.trainers]
         epochs_s = [each.epoch(work, config).seconds for each in alone]
         return tuple(float(f"{min(epochs_s) / epoch_s:.3g}") for epoch_s in epochs_s)
+
+
+def _held(trainer: PlatformTrainer, in_flight: int) -> int:
+    """Chunks that a device holds at once: as many as are asked for, or else two where it copies ahead."""
+    if trainer.is_host:
+        return 1
+    return in_flight or (1 if math.isinf(trainer.device.link_gb_s) else 2)
 
 
 def _threads(trainers: Sequence[PlatformTrainer], host: Host, config: Config) -> int | None:

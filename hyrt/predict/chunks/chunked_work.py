@@ -14,12 +14,13 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 from hyrt.config import Config
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
+from hyrt.fullgraph.grid.least_number import NoneFits, least_number
 from hyrt.fullgraph.grid.place_sizes import PlaceSizes, given_width
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.predict.bare_model import bare_model
 
 _FLOAT_BYTES = _INT_BYTES = 4
-# Searching P one by one, a simulation of as many chunks squared takes too long beyond this.
+# A simulation of as many chunks squared takes too long beyond this.
 MOST_SIMULATED = 256
 _SCORE_MATRICES = 6
 
@@ -85,7 +86,8 @@ class ChunkedWork:
         )
 
     def least_intervals(self, budget_bytes: float, in_flight: int, *, is_host: bool = False) -> int | None:
-        """The least P whose chunks fit a device; None where none do. Unless they are counted, they are alike.
+        """The least P whose chunks fit a device, found as a run finds it; None where none do. Unless they are
+        counted, they are alike.
 
         Parameters
         ----------
@@ -96,22 +98,30 @@ class ChunkedWork:
         is_host
             Whether the CPU computes, by operators that make rows of scores beside.
         """
+        if math.isinf(budget_bytes):
+            return 1
         weights = sum(product.weight.numel() for layer in self.model.layers for product in layer.products)
-        classes = self.model.layers[-1].products[-1].weight.shape[0]
-        for num in range(1, min(MOST_SIMULATED, self.vertices) + 1):
+        scored = self.model.layers[-1].products[-1].weight.shape[0] if is_host else 0
+
+        def alike(num: int) -> int:
             interval, count = math.ceil(self.vertices / num), math.ceil(self.edges / num**2)
-            alike = ChunkSizes(
+            chunks = ChunkSizes(
                 vertices=interval,
                 targets=min(interval, math.ceil(self.targets)),
                 edges=count,
                 edge_rows=min(interval, count),
             )
-            needed = self._needed_bytes(alike, in_flight, weights, classes if is_host else 0)
-            if needed <= budget_bytes and self.counts is not None and math.isfinite(budget_bytes):
-                needed = self._needed_bytes(self._largest(num), in_flight, weights, classes if is_host else 0)
-            if needed <= budget_bytes:
-                return num
-        return None
+            return self._needed_bytes(chunks, in_flight, weights, scored)
+
+        def counted(num: int) -> int:
+            return self._needed_bytes(self._largest(num), in_flight, weights, scored)
+
+        needs = alike if self.counts is None else counted
+        most = min(MOST_SIMULATED, self.vertices)
+        try:
+            return least_number(alike, needs, math.floor(budget_bytes), first=1, most=most)
+        except NoneFits:
+            return None
 
     def _largest(self, num: int) -> ChunkSizes:
         """The largest counted chunks, as `ChunkGrid` has them."""
@@ -123,7 +133,7 @@ class ChunkedWork:
             vertices=int(every.rows.max()), targets=int(into.rows_into.max()), edges=edges, edge_rows=rows
         )
 
-    def _needed_bytes(self, chunks: ChunkSizes, in_flight: int, weights: int, scored: int) -> float:
+    def _needed_bytes(self, chunks: ChunkSizes, in_flight: int, weights: int, scored: int) -> int:
         places = PlaceSizes.of(self.model, chunks)
         of_edges = _INT_BYTES * (2 * places.edge_rows + 1 + places.edges)
         of_edges += 2 * _FLOAT_BYTES * places.vertices

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid, expected_target_grid
+from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.memory import whole_graph_arrays
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
@@ -13,6 +16,7 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt.config import Config, build_config
 from hyrt.predict.any_machine import predict_on
 from hyrt.predict.chunks.chunk_prediction import predict_chunks, why_not_in_chunks
+from hyrt.predict.chunks.chunked_work import ChunkedWork
 from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
@@ -218,3 +222,58 @@ def test_devices_that_share_the_graph_are_simulated_with_their_columns() -> None
     dealt = on("cpu", "gpu").columns
     assert sum(dealt) == 8
     assert on("cpu=1", "gpu=0").device == alone.device
+
+
+HOST_CHUNKS = HostChunkRates(
+    threads=1,
+    copy_gb_s=1e6,
+    reads=(ChunkReadCost(matrix_bytes=1e6, edge_s=0.0, gb_s=1e9),),
+    factor_s=0.0,
+    factor_value_s=0.0,
+    row_s=0.0,
+    row_value_s=0.0,
+    call_s=0.0,
+    macs_per_s=math.inf,
+    values_per_s=math.inf,
+    drawn_per_s=math.inf,
+    scores_per_s=math.inf,
+)
+
+
+@pytest.mark.parametrize(
+    ("slow", "bound"),
+    [
+        ({"copy_gb_s": 0.25}, "copying rows in memory (0.25 GB/s)"),
+        ({"row_s": 1e-3}, "computing: reading rows along edges 100%"),
+        ({"macs_per_s": 1e3}, "computing: products 100%"),
+    ],
+)
+def test_the_cpu_is_bound_by_what_it_does_longest(slow: dict[str, float], bound: str) -> None:
+    config = settings(chunks=4, in_flight=3).model_copy(update={"devices": ["cpu"]})
+    host = Host(memory_gb_s=20.0, macs_per_s=1e11, chunks=(replace(HOST_CHUNKS, **slow),))  # type: ignore
+    machine = Platform(name="made up", source="made up", host=host, accelerators=())
+    said = predict_chunks(machine, expected_workload(config, DATASET), config)
+    assert said is not None
+    assert said.bound == bound
+    assert "1 in flight" in said.lines()[0], "it has one chunk at a time, whatever others may hold"
+    assert "copying sums and results in memory" in said.lines()[0]
+
+
+def test_the_number_of_counted_chunks_is_found_in_few_counts() -> None:
+    """Of a graph with a dense corner, whose largest chunk gets small only in many intervals."""
+    config = settings()
+    work = expected_workload(config, DATASET)
+    asked: list[int] = []
+
+    def counts(num: int) -> tuple[GridSizes, GridSizes]:
+        asked.append(num)
+        every = expected_grid(DegreeDistribution.assumed(VERTICES, EDGES), num)
+        into = expected_target_grid(DegreeDistribution.assumed(VERTICES, EDGES), num, TARGETS, 20.0 * TARGETS)
+        dense = every.edges.copy()
+        dense[0, 0] = EDGES if num < 150 else 1
+        return replace(every, edges=dense), into
+
+    chunked = ChunkedWork.of(replace(work, chunk_counts=counts), config, "gpu")
+    assert chunked is not None
+    assert chunked.least_intervals(12 * 2**20, 2) == 150
+    assert len(set(asked)) < 60
