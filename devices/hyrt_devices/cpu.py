@@ -156,8 +156,8 @@ class CpuDevice(
             self._workers.watch = watch
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what was copied and computed of chunks of a whole graph, in steps of several
-        devices; `watch` tells of all other work.
+        """From now on hand over what was copied and computed of chunks of a whole graph; `watch` tells of all
+        other work.
         """
         with self._health.terminal("trace"):
             self._hear = hear

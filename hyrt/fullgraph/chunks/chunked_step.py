@@ -96,7 +96,8 @@ def cut_text(figures: Mapping[str, Any]) -> str:
     num = int(figures["intervals"])
     copied = f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step"
     if not figures["in_bytes"]:
-        copied = f"rows and edges read where they lie, {size(figures['out_bytes'])} of results copied a step"
+        results = f", {size(figures['out_bytes'])} of results copied a step" if figures["out_bytes"] else ""
+        copied = f"rows and edges read where they lie{results}"
     said = [f"{num} x {num} chunks of {int(figures['vertices']):,} vertices", copied]
     if figures.get("handed_bytes"):
         said.append(f"{size(figures['handed_bytes'])} handed on from device to device")

@@ -85,7 +85,7 @@ def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[Ch
 
 
 def chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
-    """Measure the CPU with one thread, and with all cores.
+    """Measure the CPU with one thread, with more, and with all cores.
 
     Raises
     ------

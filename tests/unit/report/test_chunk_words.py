@@ -97,3 +97,10 @@ def test_what_the_host_reads_in_place_is_not_copied() -> None:
     assert words.devices == {
         "cpu:0": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results"
     }
+
+
+def test_loops_of_the_host_copy_nothing_at_all() -> None:
+    figures = step(in_bytes=0, out_bytes=0, by_device={"cpu:0": work(0, 0, 0.0, 1.4, 0.0)})
+    words = ChunkWords.of("cpu:0", figures)
+    assert words.cut == "4 x 4 chunks of 250 vertices · rows and edges read where they lie"
+    assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges where they lie"}
