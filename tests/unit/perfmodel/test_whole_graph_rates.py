@@ -55,6 +55,19 @@ def test_loops_take_what_those_of_their_kind_took() -> None:
     assert RATES.knows(replace(step, reads=(reads(),)), "gcn")
 
 
+def test_loops_of_chunks_take_longer_by_what_they_combine() -> None:
+    rates = replace(RATES, looped={"sum": 2.0, "attention": 3.0, "attention back": 5.0})
+    back = reads(kind="attention", back=True, masked_heads=3)
+    each = [reads(), reads(back=True), reads(kind="attention"), back]
+    assert rates.looped_s(each, 2) == pytest.approx(1e6 * (2 * 17 + 2 * 17 + 3 * 21 + 5 * 26) * NS)
+    assert rates.looped_s(each, 1) == pytest.approx(2e6 * (2 * 17 + 2 * 17 + 3 * 21 + 5 * 26) * NS)
+    # Nobody has measured maxima; loops of no kind are loops anyway.
+    assert rates.looped_s([*each, reads(kind="max")], 2) is None
+    assert RATES.looped_s(each, 2) is None
+    known = replace(RATES, loops={"ggcn": LoopCost(edge_s=3 * NS, value_s=2 * NS)})
+    assert known.looped_s([reads(kind="loops", width=8)], 2, "ggcn") == pytest.approx(1e6 * 19 * NS)
+
+
 def test_larger_matrices_are_read_more_slowly() -> None:
     slower = [ReadCost(kind="sum", back=False, matrix_bytes=1e8, row_s=100 * NS, gb_s=4.0), READS[0]]
     rates = WholeGraphRates(
