@@ -108,7 +108,8 @@ def test_the_way_over_from_pyg_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names: dict[str, Any] = {"data": data}
     for code in CODE:
         if "NeighborLoader" not in code:
-            exec(code.replace('"epochs": 20', '"epochs": 2'), names)
+            short = code.replace('"epochs": 20', '"epochs": 2')
+            exec(short.replace("[25, 10]})", "[25, 10]}, train={'epochs': 1})"), names)
     assert names["result"].metrics["test"]["accuracy"] > 0.5
     written = open_graph("mine.npz")
     assert (written.num_vertices, written.num_edges) == (graph.num_vertices, graph.num_edges)

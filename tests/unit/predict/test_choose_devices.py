@@ -13,6 +13,7 @@ from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 from hyrt_perfmodel.prediction.stages import load_s, trainer_s
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from unit.predict.little_probes import measure_little
 
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
@@ -283,6 +284,9 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         "hyrt.machine.entry_points.entry_points",
         lambda group: entries if group == registry.BACKENDS.group else entry_points(group=group),
     )
+    if backend == "Refusing":
+        # It is left out whatever the rates are.
+        measure_little(monkeypatch)
     graph = open_graph("synthetic:tiny")
     config = build_config({"devices": "auto", "data": {"batch_size": 64}})
     resolved, choice = resolve_auto(config, PreparedRun(config, graph))
