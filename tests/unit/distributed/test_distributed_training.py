@@ -157,6 +157,7 @@ CASES = {
     "gin, p3": ("gin", 2, "p3", True, {}),
     "gat, p3": ("gat", 4, "p3", False, ONE_LEFT),
     "gcn, naive-migration": ("gcn", 3, "naive-migration", False, ONE_LEFT),
+    "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
     "gcn with weights, p3": ("gcn", 2, "p3", False, {"weighted": True}),
     "graphsage with weights, naive-migration": (
         *("graphsage", 4, "naive-migration", True),
