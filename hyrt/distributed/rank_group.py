@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from hyrt.distributed.byte_counts import ByteCounts
+from hyrt.flow.channel import ChannelClosed
 
 Lost = Callable[[str, Exception], Exception]
 """Makes the error of an operation that failed, from what was done and what torch raised: it finds out which
@@ -212,10 +213,10 @@ class RankGroup:
     def close(self) -> None:
         """End the group's threads, once they have told of what they have done; no operation follows.
 
-        Not where a rank was lost: they may wait for it. Python ends what threads are left at its own end,
+        Not where a run fails: they may wait for a rank. Python ends what threads are left at its own end,
         inside torch's code, which aborts the process for that.
         """
-        if self._reason is None and not self.is_left_behind:
+        if (self._reason is None or isinstance(self._reason, ChannelClosed)) and not self.is_left_behind:
             self._group = None
 
     def _to_others(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
