@@ -62,6 +62,7 @@ class DistributedRows:
     ) -> None:
         self._local = local
         others = {} if beside is None else dict(beside)
+        # Kept for as long as compiled loops read them by their addresses.
         self._here = [local.matrix, *(rows.matrix for rows in others.values())]
         self._where = np.array([matrix.ctypes.data for matrix in self._here], np.int64)
         self._is_all_here = len(self._here) == group.size

@@ -11,7 +11,7 @@ from typing import Any
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.errors import DataError, listed
-from hyrt.graph.partition.manifest import MANIFEST, part_folder
+from hyrt.graph.partition.manifest import MANIFEST, PartitionManifest, part_folder
 from hyrt.graph.partition.one_part import OpenPart
 from hyrt.graph.partition.part_files import PartFiles
 from hyrt.graph.row_source import DenseFeatures
@@ -68,7 +68,7 @@ def rows_beside(source: str, part: OpenPart, ranks: JoinedRanks) -> RowsBeside:
         for rank, place in enumerate(places)
     ]
     others = [rank for rank, first in enumerate(found) if first == found[ranks.rank] and rank != ranks.rank]
-    opened = {rank: _rows_at(source, rank, places[rank]["file"]) for rank in others}
+    opened = {rank: _rows_at(source, part.manifest, rank, places[rank]["file"]) for rank in others}
     # Who cannot map a file would ask for its rows: then all ranks of the machine send theirs.
     can = told_by_all(ranks.control, None not in opened.values())
     broken = {first for rank, first in enumerate(found) if not can[rank]}
@@ -100,13 +100,15 @@ def _is_near(place: dict[str, Any], other: dict[str, Any] | None) -> bool:
     return other is not None and other["machine"] == place["machine"]
 
 
-def _rows_at(source: str, number: int, file: Sequence[int]) -> DenseFeatures | None:
-    """The rows of another part, if they are in that file."""
+def _rows_at(
+    source: str, manifest: PartitionManifest, number: int, file: Sequence[int]
+) -> DenseFeatures | None:
+    """The rows of another part, if they are in that file and have the shape that the manifest says."""
     try:
         if _identity(_file(source, number)) != list(file):
             return None
-        folder = Path(source).expanduser()
-        rows = PartFiles.of(folder, source).part_rows(number, verify=False)
+        files = PartFiles(Path(source).expanduser(), source, manifest)
+        rows = files.part_rows(number, verify=False)
     except (OSError, DataError):
         return None
     return rows if isinstance(rows, DenseFeatures) else None
