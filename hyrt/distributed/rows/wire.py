@@ -58,7 +58,7 @@ class Wire:
 
 
 class RoundedRows(Hook):
-    """Says at the start of a run that rows of other ranks are rounded.
+    """Says at the start of a run that rows which ranks send are rounded.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class RoundedRows(Hook):
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice:
         """What the run says."""
-        text = f"feature rows of other ranks are rounded to {self._name}, which changes training a bit"
+        text = f"feature rows that ranks send are rounded to {self._name}, which changes training a bit"
         return Notice(kind="info", text=text)
 
 

@@ -77,7 +77,7 @@ def share_typed(
         If the settings ask for something that is of graphs in parts.
     """
     given = config.distributed
-    for name in ("strategy", "shares", "cache", "wire"):
+    for name in ("strategy", "shares", "cache", "wire", "share_rows"):
         value = getattr(given, name)
         is_default = value == DistributedConfig.model_fields[name].default
         if not is_default and (name != "strategy" or value not in _STRATEGIES):

@@ -1,12 +1,17 @@
-"""Which settings all ranks of a run have in common."""
+"""Which settings all ranks of a run have in common, and which they refuse."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hyrt.cli.sessions.rank_session import common_settings
+from hyrt.cli.sessions.rank_session import RankSession, common_settings
 from hyrt.config import build_config
 from hyrt.config.command_line import new_config
+from hyrt.distributed.launch import Launch
+from hyrt.errors import ConfigError
+from hyrt.machine.this_process.stop_signals import StopSignals
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,19 @@ from hyrt.config.command_line import new_config
 )
 def test_a_setting_of_one_rank_alone(setting: str, is_common: bool) -> None:
     assert (common_settings(new_config(None, [setting])) != common_settings(build_config({}))) == is_common
+
+
+def test_a_full_graph_refuses_what_is_said_of_rows_that_are_sent() -> None:
+    def nobody(*args: Any) -> Any:
+        raise AssertionError("the ranks are not joined")
+
+    session = RankSession(
+        config=new_config(None, ["sampler.kind=full", "distributed.share_rows=false"]),
+        launch=Launch(0, 2),
+        signals=StopSignals(),
+        progress=nobody,
+        folder=nobody,
+    )
+    with pytest.raises(ConfigError, match=r"distributed\.share_rows=False is for mini-batches") as told:
+        session.run()
+    assert told.value.others_wait

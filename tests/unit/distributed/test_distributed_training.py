@@ -75,15 +75,20 @@ def trained_alone(
     return Training(parts).run(), heard
 
 
-def own_rows(graph: Graph, homes: np.ndarray, rank: int) -> OwnRows:
-    """The rows of one rank, and nothing of the others."""
+def own_rows(graph: Graph, homes: np.ndarray, rank: int, machines: Sequence[int] = ()) -> OwnRows:
+    """The rows of one rank and, where it is said which machine each rank is on, of the others on its own."""
     places = np.zeros(len(homes), np.int32)
     for each in range(int(homes.max()) + 1):
         places[homes == each] = np.arange((homes == each).sum())
     mine = np.flatnonzero(homes == rank)
     features = graph.features
     if isinstance(features, DenseFeatures):
-        return OwnRows(DenseFeatures(features.values[mine]), homes, places)
+        beside = {
+            other: DenseFeatures(features.values[homes == other])
+            for other, machine in enumerate(machines)
+            if other != rank and machine == machines[rank]
+        }
+        return OwnRows(DenseFeatures(features.values[mine]), homes, places, beside)
     return OwnRows(features.take(mine, ALONE), homes, places)
 
 
@@ -106,9 +111,10 @@ def trained_on(
     *,
     split: bool = False,
     hooks: Sequence[Hook] = (),
+    machines: Sequence[int] = (),
 ) -> tuple[TrainResult, list[Event]]:
     config = build_config(given)
-    own = own_rows(graph, homes, ranks.rank)
+    own = own_rows(graph, homes, ranks.rank, machines)
     if split:
         graph = with_all_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
     shared_graph = graph_of_all_rows(config, graph, own, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from hyrt.errors import ConfigError
 from hyrt.observe.events import Notice
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.visits.expected_visits import expected_reads, visited
+
+ROUNDED = "feature rows that ranks send are rounded to float16, which changes training a bit"
 
 
 def test_visits_of_a_tree_are_products_of_probabilities() -> None:
@@ -130,9 +133,43 @@ def test_rounded_rows_change_training_a_bit_and_the_run_says_so() -> None:
     assert 0 < difference < 1e-2
     assert torch.equal(rounded[0][0], rounded[1][0])
     assert [sent for _, sent, _ in exact] == [2 * sent for _, sent, _ in rounded]
-    text = "feature rows of other ranks are rounded to float16, which changes training a bit"
-    assert all(text in said for _, _, said in rounded)
-    assert not any(text in said for _, _, said in exact)
+    assert all(ROUNDED in said for _, _, said in rounded)
+    assert not any(ROUNDED in said for _, _, said in exact)
+
+
+def test_rows_that_are_read_where_they_lie_are_not_kept() -> None:
+    graph = random_graph(seed=1)
+    homes = np.random.default_rng(3).integers(0, 4, graph.num_vertices)
+
+    def found(beside: Sequence[int]) -> dict[int, float]:
+        given = graph.topology, graph.split("train"), homes, 1, 4, ModelCentric(), 30, [3, 2], beside
+        reads = remote_reads(*given)
+        return dict(zip(reads.vertices.tolist(), reads.visits.tolist(), strict=True))
+
+    of_all, of_others = found(()), found((0, 3))
+    assert {int(homes[v]) for v in of_all} == {0, 2, 3}
+    assert of_others == {v: visits for v, visits in of_all.items() if homes[v] == 2}
+
+
+@pytest.mark.parametrize("machines", [(0, 0, 0), (0, 1, 0)])
+def test_only_rows_that_are_sent_are_cached_and_rounded(machines: tuple[int, ...]) -> None:
+    graph = random_graph(seed=1)
+    homes = (np.arange(graph.num_vertices) % 3).astype(np.uint8)
+    given = settings("graphsage", distributed={"wire": "float16", "cache": "1MiB"})
+
+    def trained(ranks: JoinedRanks) -> tuple[dict[str, int], Any, bool]:
+        result, heard = trained_on(ranks, graph, homes, given, machines=machines)
+        says = any(isinstance(event, Notice) and event.text == ROUNDED for event in heard)
+        return ranks.counts.sent(), result.summary.get("row_cache"), says
+
+    for sent, told, says in results_of(3, trained):
+        if machines == (0, 0, 0):
+            assert (told, says) == (None, False)
+            assert not {"rows", "cache"} & sent.keys()
+        else:
+            # Everything fits.
+            assert (told["hit_rate"], sent["rows"], says) == (1.0, 0, True)
+            assert sent["cache"] > 0
 
 
 def test_what_does_not_travel_is_not_rounded() -> None:

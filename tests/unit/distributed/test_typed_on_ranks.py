@@ -110,6 +110,7 @@ def test_what_is_of_graphs_in_parts_is_refused() -> None:
     for given, words in (
         ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 is for graphs in parts"),
         ({"distributed": {"wire": "float16"}}, r"distributed\.wire=float16 is for graphs in parts"),
+        ({"distributed": {"share_rows": False}}, r"distributed\.share_rows=False is for graphs in parts"),
     ):
         config = build_config({**GIVEN, **given})
         prepared = PreparedRun(config, GRAPH)
