@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from hyrt.errors import DataError, told_of_system
 from hyrt.graph.check import row_blocks
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
+from hyrt.machine.cores import cgroup_limits
 
 Array = NDArray[Any]
 
@@ -198,8 +199,10 @@ def _prefer_large_pages(mapping: mmap.mmap) -> None:
 
 
 def _may_stay(num_bytes: int) -> bool:
-    """Whether so much of a file fits in memory beside all else."""
-    return num_bytes * _PARTS_OF_MEMORY <= psutil.virtual_memory().total
+    """Whether so much of a file fits in the memory that this process may use, beside all else."""
+    limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["memory_bytes"]
+    total = psutil.virtual_memory().total
+    return num_bytes * _PARTS_OF_MEMORY <= (total if limit is None else min(total, limit))
 
 
 def npy_shape(file: Path) -> tuple[int, ...] | None:

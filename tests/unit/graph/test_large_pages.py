@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,12 +12,37 @@ import pytest
 
 from hyrt.graph.formats import recorded_npy
 from hyrt.graph.formats.recorded_npy import map_npy, write_npy
+from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not HUGE.exists(), reason="needs large pages of Linux"
 )
+
+
+@pytest.fixture
+def let_go(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The files that leave the memory whole, by their inodes; all that have anything count as large."""
+    found: list[int] = []
+    written: set[int] = set()
+    write_out = os.fdatasync
+
+    def written_out(file: int) -> None:
+        write_out(file)
+        written.add(os.fstat(file).st_ino)
+
+    def told(file: int, start: int, num_bytes: int, advice: int) -> None:
+        number = os.fstat(file).st_ino
+        # What is not on the disk stays.
+        assert number in written
+        assert (start, num_bytes, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        found.append(number)
+
+    monkeypatch.setattr(recorded_npy, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(os, "fdatasync", written_out)
+    monkeypatch.setattr(os, "posix_fadvise", told)
+    return found
 
 
 def flags(file: Path) -> list[str]:
@@ -26,19 +52,39 @@ def flags(file: Path) -> list[str]:
     return next(line.split()[1:] for line in lines[start:] if line.startswith("VmFlags:"))
 
 
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("bound", ["nothing", "machine", "control group"])
 def test_what_fits_in_memory_is_wanted_in_large_pages(
-    fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bound: str, let_go: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = np.random.default_rng(0).standard_normal((3000, 100)).astype(np.float32)
-    if not fits:
+    limit: int | None = None
+    if bound == "machine":
         monkeypatch.setattr(
             recorded_npy, "_PARTS_OF_MEMORY", psutil.virtual_memory().total // rows.nbytes + 1
         )
+    elif bound == "control group":
+        limit = 8 * rows.nbytes
+    monkeypatch.setattr(recorded_npy, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": limit})
     file = tmp_path / "features.npy"
-    # As a large file is.
-    monkeypatch.setattr(recorded_npy, "_LARGE_BYTES", 1 << 20)
     write_npy(file, rows)
     mapped = map_npy(file)
+    fits = bound == "nothing"
     assert ("hg" in flags(file)) == fits
+    assert let_go == ([file.stat().st_ino] if fits else [])
     np.testing.assert_array_equal(mapped, rows)
+
+
+def test_the_rows_of_all_parts_leave_the_memory_when_they_are_written(
+    let_go: list[int], tmp_path: Path
+) -> None:
+    folder = tmp_path / "parts"
+    write_parts(PartitionJob("synthetic:tiny", folder, num_parts=3, method="random"))
+    files = {file.stat().st_ino for file in folder.rglob("*.npy")}
+    assert len(files) > 3
+    assert files <= set(let_go)
+
+
+def test_a_small_file_stays(let_go: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_npy, "_LARGE_BYTES", 4096)
+    write_npy(tmp_path / "small.npy", np.zeros(100, np.float32))
+    assert let_go == []
