@@ -9,9 +9,10 @@ import pytest
 from graphs import random_graph
 
 from hyrt.errors import DataError
-from hyrt.graph.partition.methods import metis_process
+from hyrt.graph.partition.methods import metis_parts, metis_process
 from hyrt.graph.partition.methods.metis_parts import MetisParts, without_empty
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
+from hyrt.graph.topology import Topology
 
 pymetis = pytest.importorskip("pymetis")
 
@@ -75,3 +76,50 @@ def test_each_seed_gives_parts_of_its_own() -> None:
     found = {MetisParts().homes(topology, nobody, 8, seed).tobytes() for seed in (0, 1, 2, 2**40 + 7)}
     assert len(found) == 4
     assert np.array_equal(*(MetisParts().homes(topology, nobody, 8, 1) for _ in range(2)))
+
+
+def in_two(*first: range) -> np.ndarray:
+    """Which of two parts each of 12 vertices is in."""
+    homes = np.ones(12, np.int32)
+    for each in first:
+        homes[each] = 0
+    return homes
+
+
+# Four of twelve vertices of a ring are to be trained on, and this is how much the larger part has over the
+# mean of them, and of edges.
+ALL_TRAINING = in_two(range(4))  # 1, and 1/3
+EVEN_ENOUGH = in_two(range(3), range(4, 7))  # 1/2, and 0
+TEN = in_two(range(3), range(4, 11))  # 1/2, and 2/3
+ELEVEN = in_two(range(3), range(4, 12))  # 1/2, and 5/6
+ALL_BUT_ONE = in_two(range(11))  # 1, and 5/6
+
+
+@pytest.mark.parametrize(
+    ("answers", "num_training", "taken"),
+    [
+        ([EVEN_ENOUGH], 4, 0),
+        ([ALL_TRAINING, EVEN_ENOUGH], 4, 1),
+        ([ALL_TRAINING, ELEVEN, TEN, ALL_BUT_ONE], 4, 2),
+        ([ALL_BUT_ONE], 0, 0),
+    ],
+)
+def test_training_vertices_weigh_less_until_parts_are_even(
+    answers: list[np.ndarray], num_training: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = np.sort((np.arange(12)[:, None] + [-1, 1]) % 12)
+    topology = Topology(np.arange(0, 25, 2), ring.ravel().astype(np.int32))
+    asked: list[list[int]] = []
+
+    def answer(
+        pointers: np.ndarray, neighbors: np.ndarray, weights: np.ndarray, num_parts: int, **options: int
+    ) -> np.ndarray:
+        asked.append([int(weights[0]), int(weights[-1])])
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(metis_parts, "parts_by_metis", answer)
+    found = MetisParts().homes(topology, np.arange(12) < num_training, 2, seed=0)
+    np.testing.assert_array_equal(found, answers[taken])
+    # 1024 for its edges. Training vertices share as much as all edges weigh, then a quarter of it, and so on.
+    of_training = [1024 + 3072, 1024 + 768, 1024 + 192, 1024] if num_training else [1024]
+    assert asked == [[each, 1024] for each in of_training[: len(answers)]]

@@ -333,6 +333,22 @@ def test_ranks_that_share_cores_compute_one_after_the_other() -> None:
     assert algorithm_epoch("1d", TWO, 2, PRODUCT, BUSY, ranks_of_machine=2) == found
 
 
+def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
+    found = algorithm_epoch("1d-oblivious", TWO, 2, PRODUCT, replace(BUSY, message_core_s=0.02))
+    # Two blocks of 10 kB, of which each takes 11 ms, at the rate of one and a half at once.
+    travel = 2 * 0.011 / 1.5
+    assert found.products_s == pytest.approx(travel)
+    # A message for each block, and 4 ms for 10 kB: 22 ms of both cores, beside 0.6 ms of own edges.
+    alone = 0.0004 + 2 * 0.005 + 0.003
+    assert found.compute_s == pytest.approx(0.0006 + 0.022 - travel + alone)
+    # Sums that go back take each block a round more, and each rank three messages.
+    back = replace(PRODUCT, forward=(), back=(25,))
+    found = algorithm_epoch("1d-oblivious", TWO, 2, back, replace(BUSY, message_core_s=0.008))
+    travel = 2 * 0.012 / 1.5
+    assert found.products_s == pytest.approx(travel)
+    assert found.compute_s == pytest.approx(0.0006 + (6 * 0.008 + 0.004) / 2 - travel + alone)
+
+
 def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
     calm = replace(GRAPH, edges_s=0.0, rows_s=0.0, back=(), forward=(16,))
     one, three, many = (
