@@ -73,9 +73,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Nor does it visit them while kernels are compiled.
+    # Nor does it visit them while kernels are compiled, for which it would come hundreds of times.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
