@@ -20,6 +20,7 @@ from hyrt_perfmodel.platforms.calibration_file import (
 from hyrt_perfmodel.platforms.host_tables import SampleCost
 from hyrt_perfmodel.platforms.platform import TrainerRates
 from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
+from unit.predict.little_probes import measure_little
 
 from hyrt.config.command_line import new_config
 from hyrt.device import DeviceInfo, Rates, StepResult
@@ -28,8 +29,7 @@ from hyrt.doctor.children import kept_rates
 from hyrt.errors import ConfigError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate import whole_graph
-from hyrt.predict.calibrate.host import SMALL
-from hyrt.predict.calibrate.machine import measure_devices, measure_kind, measure_kinds
+from hyrt.predict.calibrate.machine import measure_devices, measure_kinds
 from hyrt.predict.calibrate.store import keep, known_speed, read_measured, usable
 from hyrt.predict.calibrate.trainers import PROBES, fit_link, measure
 from hyrt.predict.this_run import predict_run
@@ -89,13 +89,7 @@ def test_a_device_that_compiles_kernels_is_measured(tmp_path: Path, monkeypatch:
     if not OpenclDevice.probe():
         pytest.skip(OpenclDevice.missing() or "no OpenCL device")
     infos = [find_device(name)[1] for name in ("cpu", "opencl")]
-    # Widths that the conformance suite has kernels for.
-    narrow = [
-        replace(PROBES[4], features=13, hidden=33, classes=2, targets=targets, fanouts=fanouts, graph=SMALL)
-        for targets in (16, 32, 64, 128, 256)
-        for fanouts in ((5, 5), (10, 10))
-    ]
-    monkeypatch.setattr("hyrt.predict.calibrate.machine.measure_kind.__defaults__", (narrow,))
+    measure_little(monkeypatch)
     found, left_out = measure_devices(infos, kinds=["graphsage"])
     assert left_out == {}
     (accelerator,) = found.platform.accelerators
@@ -153,7 +147,7 @@ def test_devices_alone_are_no_calibration(measured, cache: Path) -> None:
         read_calibration()
 
 
-def test_what_is_measured_joins_what_is_known(measured, cache: Path) -> None:
+def test_what_is_measured_joins_what_is_known(measured, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, found = measured
     sampling = (SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),)
     gat = TrainerRates(memory_gb_s=3.0, macs_per_s=1e9)
@@ -166,6 +160,7 @@ def test_what_is_measured_joins_what_is_known(measured, cache: Path) -> None:
     )
     whole = replace(found, platform=replace(found.platform, host=host, relative_error=0.1))
     keep(whole)
+    measure_little(monkeypatch)
     again, _ = measure_devices([info], kinds=["graphsage"])
     keep(again)
     now = read_calibration()
@@ -195,12 +190,7 @@ def test_a_kind_with_costs_of_its_own_joins_what_is_known(
         "no prediction: cpu:0 was not calibrated with model.kind=commnet: run `hyrt calibrate --model "
         "commnet`, or choose another device with --devices"
     ]
-    narrow = [
-        replace(PROBES[4], features=13, hidden=33, classes=2, targets=targets, fanouts=fanouts, graph=SMALL)
-        for targets in (16, 32, 64, 128, 256)
-        for fanouts in ((5, 5), (10, 10))
-    ]
-    monkeypatch.setattr(measure_kind, "__defaults__", (narrow,))
+    measure_little(monkeypatch)
     monkeypatch.setattr(whole_graph, "_LOOP_PROBES", ((256, 4, 8),))
     again = measure_kinds(["commnet"])
     keep(again)
