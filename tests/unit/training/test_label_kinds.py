@@ -77,18 +77,23 @@ def metrics_of(heard: Sequence[Event]) -> list[dict[str, float]]:
     return [dict(event.training_metrics) for event in heard if isinstance(event, StepGroup)]
 
 
-@kinds
-@pytest.mark.parametrize("sampler", [{"fanout": [4, 3]}, {"kind": "full"}], ids=["batches", "whole graph"])
+BATCHES, WHOLE = {"fanout": [4, 3]}, {"kind": "full"}
+TRAINERS, OPENCL = {"devices": ["cpu:0", "cpu:1"], "split": [5, 27]}, {"devices": ["opencl"]}
+
+
 @pytest.mark.parametrize(
-    "devices",
+    ("graph", "sampler", "devices"),
     [
-        pytest.param({"devices": ["cpu:0", "cpu:1"], "split": [5, 27]}, id="two trainers"),
-        pytest.param({"devices": ["opencl"]}, marks=needs_opencl, id="opencl"),
+        pytest.param(FLAGS, BATCHES, TRAINERS, id="flags, batches, two trainers"),
+        pytest.param(NUMBERS, BATCHES, TRAINERS, id="numbers, batches, two trainers"),
+        pytest.param(NUMBER, BATCHES, TRAINERS, id="a number, batches, two trainers"),
+        pytest.param(FLAGS, BATCHES, OPENCL, marks=needs_opencl, id="flags, batches, opencl"),
+        pytest.param(FLAGS, WHOLE, OPENCL, marks=needs_opencl, id="flags, whole graph, opencl"),
+        pytest.param(NUMBERS, WHOLE, OPENCL, marks=needs_opencl, id="numbers, whole graph, opencl"),
+        pytest.param(NUMBER, BATCHES, OPENCL, marks=needs_opencl, id="a number, batches, opencl"),
     ],
 )
 def test_who_trains_changes_nothing(graph: Graph, sampler: dict[str, Any], devices: dict[str, Any]) -> None:
-    if "kind" in sampler and "split" in devices:
-        pytest.skip("a whole graph is one unit")
     alone, heard, result = trained(graph, sampler=sampler)
     weights, others, other = trained(graph, sampler=sampler, **devices)
     np.testing.assert_allclose(weights, alone, rtol=1e-5, atol=1e-5)
