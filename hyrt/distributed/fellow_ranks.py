@@ -64,6 +64,7 @@ class FellowRanks:
         self._begun = begun
         self._stop = threading.Event()
         self._loss: RankLost | None = None
+        self._is_lost = threading.Event()
         self._lost: int | None = None
         self._is_store_lost = False
         self._lock = threading.Lock()
@@ -133,9 +134,7 @@ class FellowRanks:
 
     def loss_within(self, seconds: float) -> RankLost | None:
         """The error to end with, if another rank is lost within so many seconds."""
-        end = time.monotonic() + seconds
-        while self._loss is None and time.monotonic() < end:
-            time.sleep(_BEAT_S / 5)
+        self._is_lost.wait(seconds)
         return self._loss
 
     @property
@@ -170,7 +169,7 @@ class FellowRanks:
             elif waited_s > self._silent_s + _BETWEEN_S:
                 self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
             else:
-                time.sleep(_BEAT_S / 5)
+                self._is_lost.wait(_BEAT_S / 5)
         return self._loss
 
     def _gone(self) -> list[int]:
@@ -193,6 +192,7 @@ class FellowRanks:
                 return
             self._lost = rank
             self._loss = loss
+        self._is_lost.set()
         if rank is not None:
             self._tell_loss(loss, rank)
         self._on_loss(loss)

@@ -95,6 +95,9 @@ ELEVEN = in_two(range(3), range(4, 12))  # 1/2, and 5/6
 ALL_BUT_ONE = in_two(range(11))  # 1, and 5/6
 
 
+ONE_OF_ONE = in_two(range(6))  # 1, of which no parts could be without any, and 0
+
+
 @pytest.mark.parametrize(
     ("answers", "num_training", "taken"),
     [
@@ -102,6 +105,7 @@ ALL_BUT_ONE = in_two(range(11))  # 1, and 5/6
         ([ALL_TRAINING, EVEN_ENOUGH], 4, 1),
         ([ALL_TRAINING, ELEVEN, TEN, ALL_BUT_ONE], 4, 2),
         ([ALL_BUT_ONE], 0, 0),
+        ([ONE_OF_ONE], 1, 0),
     ],
 )
 def test_training_vertices_weigh_less_until_parts_are_even(
@@ -121,5 +125,7 @@ def test_training_vertices_weigh_less_until_parts_are_even(
     found = MetisParts().homes(topology, np.arange(12) < num_training, 2, seed=0)
     np.testing.assert_array_equal(found, answers[taken])
     # 1024 for its edges. Training vertices share as much as all edges weigh, then a quarter of it, and so on.
-    of_training = [1024 + 3072, 1024 + 768, 1024 + 192, 1024] if num_training else [1024]
+    together = 12 * 1024
+    shares = (together, together // 4, together // 16, 0) if num_training else (0,)
+    of_training = [1024 + share // max(1, num_training) for share in shares]
     assert asked == [[each, 1024] for each in of_training[: len(answers)]]

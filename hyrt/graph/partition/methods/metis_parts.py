@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, build_csr, row_ranges
-from hyrt.graph.partition.figures import imbalance as imbalance_of
 from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.topology import Topology
@@ -33,7 +32,8 @@ _WEIGHT = 1 << 10
 _ITERATIONS = 10
 # What training vertices weigh beside all edges: less, one after the other, where parts come out uneven.
 _TRAINING_SHARES = (1.0, 1 / 4, 1 / 16, 0.0)
-# The most that a part may have of the edges, or of the training vertices, over the mean before that is tried.
+# The most that a part may have of the edges, or of the training vertices, over the mean before that is tried;
+# not counting what no parts could be without.
 _UNEVEN = 0.5
 
 
@@ -79,7 +79,7 @@ class MetisParts:
             weights = _weights(edges, training, share)
             found = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
             found = without_empty(found, weights, num_parts)
-            uneven = max(_over_the_mean(found, of, num_parts) for of in (edges, training))
+            uneven = max(_needlessly_over(found, of, num_parts) for of in (edges, training))
             if uneven < least_uneven:
                 best, least_uneven = found, uneven
             if least_uneven <= _UNEVEN or not training.any():
@@ -127,9 +127,14 @@ def _weights(
     return whole
 
 
-def _over_the_mean(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
-    """By how much the largest part's sum of [V] amounts exceeds the mean part's, as a share of it."""
-    return imbalance_of(np.bincount(homes, amounts, minlength=num_parts).tolist())
+def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
+    """By how much the largest part's sum of [V] whole amounts exceeds what the largest of any parts has at
+    least, as a share of the mean: a vertex is in one part, and few ones are not shared out evenly.
+    """
+    total = amounts.sum()
+    least = max(amounts.max(), np.ceil(total / num_parts))
+    largest = np.bincount(homes, amounts, minlength=num_parts).max()
+    return float((largest - least) * num_parts / total) if total else 0.0
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
