@@ -129,3 +129,20 @@ def test_training_vertices_weigh_less_until_parts_are_even(
     shares = (together, together // 4, together // 16, 0) if num_training else (0,)
     of_training = [1024 + share // max(1, num_training) for share in shares]
     assert asked == [[each, 1024] for each in of_training[: len(answers)]]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "homes", "over"),
+    [
+        ([9, 1, 1, 1], [0, 1, 1, 1], 0.0),  # The first cannot be divided,
+        ([9, 1, 1, 1], [0, 0, 0, 0], 0.5),  # and need not have company: 12 for 9, where the mean is 6.
+        ([1, 1, 1, 0], [0, 0, 1, 1], 0.0),  # One of two parts has two of three,
+        ([1, 1, 1, 0], [0, 0, 0, 1], 2 / 3),  # and here has all of them: 3 for 2, where the mean is 1.5.
+        ([0, 0, 0, 0], [0, 0, 1, 1], 0.0),
+    ],
+)
+def test_what_no_parts_could_have_evenly_does_not_count(
+    amounts: list[int], homes: list[int], over: float
+) -> None:
+    found = metis_parts._needlessly_over(np.array(homes), np.array(amounts), 2)
+    assert found == pytest.approx(over)
