@@ -34,8 +34,8 @@ class LinksConfig(Section):
     messages. With 0, every training link does both."""
     exclude: Literal["both", "edges", "none"] | None = None
     """Which edges carry no messages in a step. `edges` leaves out the edges of the step's links, `both`
-    leaves out their reverse edges, too, and `none` leaves out no edges. By default `both`; with
-    `--full-graph`, whose steps train all links, `none`."""
+    leaves out all edges between their vertices, in either direction and of any relation, and `none` leaves
+    out no edges. By default `both`; with `--full-graph`, whose steps train all links, `none`."""
     negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
     """How pairs that are not links are drawn in training. Each replaces one end of a link: `uniform` by any
     vertex, `degree` by a vertex with a chance that grows with its degree, `batch` by the corresponding end of
@@ -57,9 +57,9 @@ class LinksConfig(Section):
         WithJsonSchema({"type": "integer ≥ 1 or `all`"}),
         BeforeValidator(_number_or_all),
     ] = 100
-    """The number of drawn vertices among which each end of a link is ranked, for the metrics `mrr` and
-    `hits@k`; or `all` vertices. A vertex whose pair with the other end is a known edge is left out of the
-    ranking."""
+    """The number of different vertices that are drawn to rank each end of a link among them, for the metrics
+    `mrr` and `hits@k`; or `all` vertices. A vertex whose pair with the other end is a known edge is left out
+    of the ranking."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> LinksConfig:

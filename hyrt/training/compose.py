@@ -19,6 +19,7 @@ from hyrt.device.names import split_by_shares
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
+from hyrt.graph.links.link_split import check_held_out
 from hyrt.inference.evaluate import Evaluator
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
@@ -170,8 +171,11 @@ def compose_run(
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     if graph.links is not None:
-        # Nobody looks at the labels, and nothing has words for the work of a step.
+        # Labels are not used, and the performance model does not support the work of a step.
         predict = None
+        check_held_out(graph.name, graph.topology, graph.links)
+        for line in graph.links.notes:
+            tell(Notice(kind="info", text=line))
     elif not graph.num_outputs:
         raise DataError(
             f"{graph.name}: no vertex has a label, so there are no classes to learn: give labels, or set "

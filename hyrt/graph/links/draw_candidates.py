@@ -7,20 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.links.known_edges import are_edges
+from hyrt.graph.links.edge_kernels import draw_ends
 from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.topology import Topology
-from hyrt.machine.generator import LINKS, bits_of, stream_key, vertex_streams
+from hyrt.machine.generator import LINKS, stream_key
 
-# A candidate that is known to be right is drawn again so often, and left out then.
-_TRIES = 8
 _KEYS = {"val": 5, "test": 6}
 
 
 def draw_candidates(
     known: Topology, links: NDArray[Any], seed: int, part: str, num: int, ends: LinkEnds
 ) -> NDArray[np.int64]:
-    """Draw, for each end of each link, vertices that would make no known edge in its place, uniformly.
+    """Draw different vertices for each end of each link, none of which makes a known edge in its place.
 
     Parameters
     ----------
@@ -33,27 +31,27 @@ def draw_candidates(
     part
         `val` or `test`.
     num
-        How many for each end.
+        How many for each end. If no more than these are possible, they are all that are possible.
     ends
-        The vertices that may be one.
+        The vertices that may be drawn.
 
     Returns
     -------
-    [m, 2, num] int64 in place of the sources and of the destinations; -1 where none was found, as where most
-    pairs are edges.
+    [m, 2, K] int64 in place of the sources and of the destinations, with K at most `num` and at most the
+    number of vertices; -1 fills up.
     """
-    streams = vertex_streams(stream_key(seed, LINKS, 0, _KEYS[part]), np.arange(len(links)))
-    found = np.full((len(links), 2, num), -1, np.int64)
-    places = np.arange(2 * num).reshape(2, num)
-    row, end, place = (at.ravel() for at in np.indices(found.shape))
-    for attempt in range(_TRIES):
-        counters = places[end, place] + attempt * 2 * num
-        drawn = ends.drawn(bits_of(streams[row], counters), end)
-        pairs = links[row].astype(np.int64)
-        pairs[np.arange(len(row)), end] = drawn
-        right = (pairs[:, 0] != pairs[:, 1]) & ~are_edges(known, pairs)
-        found[row[right], end[right], place[right]] = drawn[right]
-        row, end, place = row[~right], end[~right], place[~right]
-        if not len(row):
-            break
+    intervals = (ends.sources, ends.destinations)
+    most = max(high - low for low, high in intervals)
+    found = np.full((len(links), 2, min(num, most)), -1, np.int64)
+    key, pairs = stream_key(seed, LINKS, 0, _KEYS[part]), np.ascontiguousarray(links, np.int64)
+    for end, (low, high) in enumerate(intervals):
+        edges = known.transposed if end else known
+        longest = int(np.diff(edges.indptr).max(initial=0))
+        drawn = np.empty((len(links), found.shape[2]), np.int64)
+        drawn.fill(-1)
+        draw_ends(
+            *(edges.indptr, edges.indices, pairs, end, low, high, key, end * num),
+            *(np.empty(longest + 2, np.int64), np.full(high - low, -1, np.int64), drawn),
+        )
+        found[:, end] = drawn
     return found

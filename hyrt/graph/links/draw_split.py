@@ -8,18 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.known_edges import Pairs, are_edges
+from hyrt.graph.links.draw_negatives import draw_negatives
+from hyrt.graph.links.known_edges import edges_of_pairs
 from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.link_split import HeldOut, LinkSplit
+from hyrt.graph.links.link_split import HeldOut, LinkSplit, without_held_out
 from hyrt.graph.links.message_edges import links_of
 from hyrt.graph.topology import Topology
-from hyrt.machine.generator import LINKS, bits_of, stream_key, vertex_streams
+from hyrt.machine.generator import LINKS, stream_key, vertex_streams
 
-# A pair that is an edge, or twice the same vertex, is drawn again so often.
-_TRIES = 64
 _SPLIT, _SUPERVISION = 1, 2
-# The keys of pairs that are no links.
-_NEGATIVES = {"val": 3, "test": 4}
 
 
 def draw_split(
@@ -36,7 +33,9 @@ def draw_split(
     """Draw which links train.
 
     At random, a link and its reverse go to the same part: the draw depends on the seed and the two vertices
-    alone. By time, the latest links are the test links, and the latest of the others the validation links.
+    alone. By time, the latest links are the test links, and the latest of the others the validation links; a
+    link is as old as its first edge, in either direction if the graph is undirected. No link to train on is
+    the reverse of a held-out one.
 
     Parameters
     ----------
@@ -60,8 +59,11 @@ def draw_split(
     DataError
         If nothing is left to train on, or a part that should have links has none.
     """
-    links, places = links_of(topology)
-    order = _draws(topology.num_vertices, links, seed, _SPLIT) if times is None else -_ranks(times[places])
+    links, _ = links_of(topology)
+    if times is None:
+        order: NDArray[Any] = _draws(topology.num_vertices, links, seed, _SPLIT)
+    else:
+        order = -_ranks(_first_times(topology, links, times))
     num_test, num_val = round(test * len(links)), round(val * len(links))
     for what, asked, num in (("val", val, num_val), ("test", test, num_test)):
         if asked and not num:
@@ -71,48 +73,36 @@ def draw_split(
             )
     in_test = _least(order, num_test)
     in_val = _least(order, num_test + num_val) & ~in_test
-    rest = ~(in_test | in_val)
+    drawn = {part: links[mask] for part, mask in (("val", in_val), ("test", in_test)) if mask.any()}
+    counts = {part: len(pairs) for part, pairs in drawn.items()}
+    negatives, notes = draw_negatives(name, topology, seed, counts, ends)
+    held_out = {part: HeldOut(pairs, negatives[part]) for part, pairs in drawn.items()}
+    rest, dropped = without_held_out(topology, links[~(in_test | in_val)], held_out)
+    if dropped:
+        notes.append(f"{dropped:,} links are not trained on, because they are reverses of held-out links")
+    train = rest
     if supervision:
-        chosen = _draws(topology.num_vertices, links[rest], seed, _SUPERVISION)
-        train = links[rest][_least(chosen, round(supervision * len(chosen)))]
-    else:
-        train = links[rest]
+        chosen = _draws(topology.num_vertices, rest, seed, _SUPERVISION)
+        train = rest[_least(chosen, round(supervision * len(chosen)))]
     if not len(train):
         raise DataError(
             f"{name}: no links are left to train on, of {len(links):,}: lower links.val or links.test, or "
             "raise links.supervision"
         )
-    held_out = {
-        part: HeldOut(links[mask], draw_negatives(name, topology, seed, part, int(mask.sum()), ends))
-        for part, mask in (("val", in_val), ("test", in_test))
-        if mask.any()
-    }
-    return LinkSplit(train, held_out, without_messages=supervision > 0)
+    return LinkSplit(train, held_out, without_messages=supervision > 0, notes=tuple(notes))
 
 
-def draw_negatives(name: str, topology: Topology, seed: int, part: str, num: int, ends: LinkEnds) -> Pairs:
-    """[num, 2] pairs of different vertices that are no edges, drawn uniformly; for evaluations of a part.
-
-    Raises
-    ------
-    DataError
-        If nearly all pairs are edges.
-    """
-    streams = vertex_streams(stream_key(seed, LINKS, 0, _NEGATIVES[part]), np.arange(num))
-    pairs = np.empty((num, 2), np.int64)
-    wrong = np.arange(num)
-    for attempt in range(_TRIES):
-        counters = np.array([2 * attempt, 2 * attempt + 1])
-        pairs[wrong] = ends.drawn(bits_of(streams[wrong, None], counters), np.arange(2))
-        drawn = pairs[wrong]
-        wrong = wrong[(drawn[:, 0] == drawn[:, 1]) | are_edges(topology, drawn)]
-        if not len(wrong):
-            return pairs
-    raise DataError(
-        f"{name}: cannot find {num:,} pairs of vertices without an edge: it has {topology.num_edges:,} edges "
-        f"between {topology.num_vertices:,} vertices: give pairs in a file (links.split=FILE.npz, "
-        f"{part}_neg)"
-    )
+def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+    """Return [n] the earliest time of each link's edges, with the reverse ones of an undirected graph."""
+    found = None
+    for pairs in (links, links[:, ::-1]) if topology.is_symmetric else (links,):
+        firsts, counts = edges_of_pairs(topology, pairs)
+        found = times[firsts] if found is None else np.minimum(found, times[firsts])
+        for more in range(1, int(counts.max(initial=0))):
+            again = counts > more
+            found[again] = np.minimum(found[again], times[firsts[again] + more])
+    assert found is not None
+    return found
 
 
 def _draws(num_vertices: int, links: NDArray[Any], seed: int, what: int) -> NDArray[np.uint64]:

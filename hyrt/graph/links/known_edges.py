@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -46,3 +47,31 @@ def are_edges(topology: Topology, pairs: NDArray[Any]) -> NDArray[np.bool_]:
     """[n] whether each of [n, 2] pairs is an edge."""
     known: NDArray[np.bool_] = edges_of_pairs(topology, pairs)[1] > 0
     return known
+
+
+def edges_joining(topology: Topology, joined: Iterable[tuple[NDArray[Any], int | None]]) -> NDArray[np.bool_]:
+    """Mark the edges of pairs, [E], equal edges of a pair included.
+
+    Parameters
+    ----------
+    topology
+        The edges, as `edges_of_pairs` takes them.
+    joined
+        Pairs [n, 2] with a relation each, or None.
+    """
+    marked = np.zeros(topology.num_edges, np.bool_)
+    for pairs, relation in joined:
+        firsts, counts = edges_of_pairs(topology, pairs, relation)
+        while (counts > 0).any():
+            marked[firsts[counts > 0]] = True
+            firsts, counts = firsts + 1, counts - 1
+    return marked
+
+
+def pair_codes(topology: Topology, pairs: NDArray[Any], *, undirected: bool = False) -> NDArray[np.int64]:
+    """Return one number for each of [n, 2] pairs, the same for a pair and its reverse if `undirected`."""
+    ends = np.asarray(pairs, np.int64).reshape(-1, 2)
+    if undirected:
+        ends = np.sort(ends, axis=1)
+    codes: NDArray[np.int64] = ends[:, 0] * topology.num_vertices + ends[:, 1]
+    return codes

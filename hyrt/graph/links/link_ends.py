@@ -40,6 +40,19 @@ class LinkEnds:
             (relation.source, relation.destination),
         )
 
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs of two different vertices there are."""
+        (low, high), (first, last) = self.sources, self.destinations
+        both = max(0, min(high, last) - max(low, first))
+        return (high - low) * (last - first) - both
+
+    def all_pairs(self) -> NDArray[np.int64]:
+        """Return [n, 2] all pairs, a vertex with itself included."""
+        sources, destinations = np.arange(*self.sources), np.arange(*self.destinations)
+        grid = np.meshgrid(sources, destinations, indexing="ij")
+        return np.stack([each.ravel() for each in grid], axis=1)
+
     def drawn(self, bits: NDArray[np.uint64], ends: NDArray[Any]) -> NDArray[np.int64]:
         """Vertices for ends, uniformly, from 64 uniform bits each.
 

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.draw_split import draw_negatives
+from hyrt.graph.links.draw_negatives import draw_negatives, negative_lines
+from hyrt.graph.links.known_edges import pair_codes
 from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.link_split import HeldOut, LinkSplit
-from hyrt.graph.links.message_edges import links_of, without_links
+from hyrt.graph.links.link_split import HeldOut, LinkSplit, without_held_out
+from hyrt.graph.links.message_edges import links_of, with_links, without_links
 from hyrt.graph.topology import Topology
 from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 from hyrt.machine.atomic_write import write_atomically
@@ -67,21 +68,31 @@ def read_links(
     for key, pairs in arrays.items():
         if key in _KEYS:
             arrays[key] = checked_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, ends, positions)
-    held_out = {}
+    links: dict[str, NDArray[Any]] = {}
     for name in ("val", "test"):
-        links = arrays.get(name)
-        if links is None or not len(links):
-            if f"{name}_neg" in arrays:
-                raise DataError(f"{path}: has key '{name}_neg', but no links in '{name}': give both")
-            continue
-        negatives = arrays.get(f"{name}_neg")
-        if negatives is None:
-            negatives = draw_negatives(str(path), topology, seed, name, len(links), ends)
-        held_out[name] = HeldOut(links, negatives)
+        if len(arrays.get(name, ())):
+            links[name] = arrays[name]
+        elif f"{name}_neg" in arrays:
+            raise DataError(f"{path}: has key '{name}_neg', but no links in '{name}': give both")
+    undirected = topology.is_symmetric and ends.sources == ends.destinations
+    _check_apart(path, topology, links, undirected=undirected)
+    known = with_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
+    given = {name: arrays[f"{name}_neg"] for name in links if f"{name}_neg" in arrays}
+    notes = negative_lines(str(path), known, given, undirected=undirected)
+    counts = {name: len(pairs) for name, pairs in links.items() if name not in given}
+    excluded = np.concatenate([np.empty((0, 2), np.int64), *given.values()])
+    drawn, lines = draw_negatives(str(path), known, seed, counts, ends, excluded)
+    negatives = {**given, **drawn}
+    held_out = {name: HeldOut(pairs, negatives[name]) for name, pairs in links.items()}
     train = arrays.get("train")
     if train is None:
-        rest = without_links(topology, *(part.links for part in held_out.values()))
-        train = links_of(rest)[0]
+        train = links_of(without_links(topology, *links.values()))[0]
+    train, dropped = without_held_out(topology, train, held_out)
+    if dropped:
+        notes.append(
+            f"{path}: {dropped:,} links of 'train' are not trained on, because they are held out too, or are "
+            "reverses of held-out links"
+        )
     if not len(train):
         raise DataError(f"{path}: key 'train' has no links, and no other edges are left to train on")
     silent = arrays.get("without_messages")
@@ -90,7 +101,21 @@ def read_links(
         held_out,
         train_negatives=arrays.get("train_neg"),
         without_messages=silent is not None and bool(silent.all()),
+        notes=(*notes, *lines),
     )
+
+
+def _check_apart(path: Path, topology: Topology, links: dict[str, NDArray[Any]], *, undirected: bool) -> None:
+    """Refuse links that are in both held-out parts."""
+    if len(links) < 2:
+        return
+    codes = {name: pair_codes(topology, pairs, undirected=undirected) for name, pairs in links.items()}
+    shared = np.flatnonzero(np.isin(codes["val"], codes["test"]))
+    if len(shared):
+        raise DataError(
+            f"{path}: key 'val': row {shared[0]} is also a link of 'test' ({len(shared):,} rows are): leave "
+            "out each link in one of them"
+        )
 
 
 def checked_pairs(

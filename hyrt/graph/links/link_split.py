@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import DataError
+from hyrt.graph.links.known_edges import edges_joining, pair_codes
 from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.message_edges import without_links
+from hyrt.graph.links.message_edges import with_edges
 from hyrt.graph.links.relation_links import RelationLinks
 from hyrt.graph.topology import Topology
 from hyrt.quantities import one_line
@@ -44,6 +46,8 @@ class LinkSplit:
     """[n, 2] pairs that training takes for no links; None where they are drawn."""
     without_messages: bool = False
     """Whether links that are trained on carry no messages."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was made, in lines."""
 
     __repr__ = one_line
 
@@ -76,22 +80,68 @@ class LinkGraph:
     width: int
     """Columns of a vertex's embedding."""
     known: Topology
-    """All edges, held-out ones too: what is ranked against a link is none of them. In a typed graph, those of
-    the relation that is predicted."""
+    """All edges and all links of a split file, held-out ones too: no negative pair and no candidate is one of
+    them. In a typed graph, those of the relation that is predicted."""
     trained: Topology
     """Those that may be known in training: all but held-out ones."""
     ends: LinkEnds
     """The vertices that links are between."""
     relation: RelationLinks | None = None
     """The relation of a typed graph that is predicted."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the split, in lines."""
 
     __repr__ = one_line
 
+    def edges_between(self, pairs: NDArray[Any]) -> list[tuple[NDArray[Any], int | None]]:
+        """Return [n, 2] pairs as edges may join them: under any relation, in either direction."""
+        if self.relation is None:
+            return [(pairs, None), (pairs[:, ::-1], None)]
+        return [*self.relation.edges_between(pairs)]
+
+    def visible_edges(self, topology: Topology, *links: NDArray[Any]) -> NDArray[np.bool_]:
+        """Mark the edges, [E], that give links [n, 2] away: those that join their ends."""
+        return edges_joining(topology, [each for pairs in links for each in self.edges_between(pairs)])
+
+    @property
+    def held_out(self) -> list[NDArray[Any]]:
+        """The links of validation and test, [n, 2] each."""
+        return [part.links for part in self.split.held_out.values()]
+
 
 def message_topology(topology: Topology, links: LinkGraph) -> Topology:
-    """The edges that carry messages: those of a graph without held-out ones, nor others that carry none."""
+    """Return the edges that carry messages: none joins the ends of a held-out link, or of a silent one."""
     silent = [links.split.train] if links.split.without_messages else []
-    if links.relation is None:
-        return without_links(links.trained, *silent)
-    held_out = (part.links for part in links.split.held_out.values())
-    return links.relation.message_edges(topology, *held_out, *silent)
+    return with_edges(topology, ~links.visible_edges(topology, *links.held_out, *silent))
+
+
+def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:
+    """Check that no held-out link is visible in what is trained, under any relation in either direction.
+
+    Raises
+    ------
+    DataError
+        If an edge that carries messages joins the ends of a held-out link, or such a link is trained on.
+    """
+    visible = int(np.count_nonzero(links.visible_edges(topology, *links.held_out)))
+    trained = _given_away(topology, links.split.train, links.held_out)
+    for number, what in ((visible, "edges that carry messages"), (int(trained.sum()), "links to train on")):
+        if number:
+            raise DataError(
+                f"{name}: {number:,} {what} join the ends of held-out links, so that evaluations would be of "
+                "links that are known: open the graph with hyrt.load and let hyrt.train split its links"
+            )
+
+
+def without_held_out(
+    topology: Topology, train: NDArray[Any], held_out: Mapping[str, HeldOut]
+) -> tuple[NDArray[Any], int]:
+    """Return the links to train on that no held-out link equals, nor reverses, and how many were left out."""
+    given_away = _given_away(topology, train, [part.links for part in held_out.values()])
+    return (train[~given_away], int(given_away.sum())) if given_away.any() else (train, 0)
+
+
+def _given_away(topology: Topology, train: NDArray[Any], held_out: list[NDArray[Any]]) -> NDArray[np.bool_]:
+    codes = [pair_codes(topology, pairs, undirected=True) for pairs in (train, *held_out)]
+    found: NDArray[np.bool_] = np.isin(codes[0], np.concatenate([codes[0][:0], *codes[1:]]))
+    return found

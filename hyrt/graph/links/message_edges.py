@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.links.known_edges import edges_of_pairs
+from hyrt.graph.links.known_edges import are_edges, edges_joining
 from hyrt.graph.topology import Topology
 
 # Edges whose ends are looked at together: it bounds the memory beside the result.
@@ -48,23 +48,37 @@ def links_of(topology: Topology) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def without_links(topology: Topology, *links: NDArray[Any]) -> Topology:
-    """The topology without the edges of links; in a symmetric one, without their reverse edges, too.
+    """Return the topology without the edges of links and without their reverse edges.
 
     Parameters
     ----------
     topology
         The edges, sorted within a row.
     links
-        [n, 2] sources and destinations; those that are no edges change nothing.
+        [n, 2] sources and destinations; pairs that are not edges change nothing.
     """
-    kept = np.ones(topology.num_edges, np.bool_)
-    for each in links:
-        for pairs in (each, each[:, ::-1]) if topology.is_symmetric else (each,):
-            firsts, counts = edges_of_pairs(topology, pairs)
-            while (counts > 0).any():
-                kept[firsts[counts > 0]] = False
-                firsts, counts = firsts + 1, counts - 1
-    return with_edges(topology, kept)
+    both = [(pairs, None) for each in links for pairs in (each, each[:, ::-1])]
+    return with_edges(topology, ~edges_joining(topology, both))
+
+
+def with_links(topology: Topology, *links: NDArray[Any]) -> Topology:
+    """Return the edges of a topology, without types or values, and [n, 2] links that are not among them.
+
+    In a symmetric topology, their reverse edges are added as well, so that it stays symmetric.
+    """
+    pairs = np.concatenate([np.empty((0, 2), np.int64), *(np.asarray(each, np.int64) for each in links)])
+    if topology.is_symmetric:
+        pairs = np.concatenate([pairs, pairs[:, ::-1]])
+    pairs = pairs[~are_edges(topology, pairs)]
+    if not len(pairs):
+        return topology
+    pairs = np.unique(pairs, axis=0)
+    rows = np.repeat(np.arange(topology.num_vertices), np.diff(topology.indptr))
+    sources = np.concatenate([topology.indices, pairs[:, 0].astype(topology.indices.dtype)])
+    rows = np.concatenate([rows, pairs[:, 1]])
+    order = np.lexsort((sources, rows))
+    counts = np.bincount(rows, minlength=topology.num_vertices)
+    return Topology(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), sources[order])
 
 
 def with_edges(topology: Topology, kept: NDArray[np.bool_]) -> Topology:

@@ -1,4 +1,4 @@
-"""The edges of one relation of a typed graph, whose links are predicted, and of the one that goes back."""
+"""The edges of one relation of a typed graph, whose links are predicted, and the relations beside it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import ConfigError, listed
-from hyrt.graph.links.known_edges import edges_of_pairs
 from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.message_edges import with_edges
 from hyrt.graph.topology import Topology
 from hyrt.graph.typed.graph_types import GraphTypes
-from hyrt.graph.typed.reversed_relations import reverse_of
 from hyrt.quantities import one_line
 
 
@@ -24,9 +21,10 @@ class RelationLinks:
 
     number: int
     """The relation."""
-    back: int | None
-    """The relation whose edges say the same the other way round, which may be itself; None where none
-    does."""
+    same_way: tuple[int, ...]
+    """The relations from the type of a link's source to that of its destination, with `number`."""
+    other_way: tuple[int, ...]
+    """The relations that lead back; within one type, these are the same ones."""
     edges: Topology
     """The edges of the relation alone, between the vertices of all types."""
     positions: NDArray[np.int64]
@@ -36,37 +34,14 @@ class RelationLinks:
 
     __repr__ = one_line
 
-    def message_edges(self, topology: Topology, *links: NDArray[Any]) -> Topology:
-        """The edges of all relations, without those of links and without the edges that say the same.
+    def edges_between(self, pairs: NDArray[Any]) -> list[tuple[NDArray[Any], int]]:
+        """Return [n, 2] pairs with each relation that may join them, reversed if the relation leads back.
 
-        Parameters
-        ----------
-        topology
-            The edges of all relations.
-        links
-            [n, 2] sources and destinations.
+        A relation that only repeats the links, or leads back, would give held-out ones away under any name,
+        also if it lacks some of the edges or has more. So no relation is left out.
         """
-        kept = np.ones(topology.num_edges, np.bool_)
-        for pairs, relation in self.both_ways(*links):
-            firsts, counts = edges_of_pairs(topology, pairs, relation)
-            kept[firsts[counts > 0]] = False
-        return with_edges(topology, kept)
-
-    def both_ways(self, *links: NDArray[Any]) -> list[tuple[NDArray[Any], int]]:
-        """Links as pairs of the relation, and the other way round as pairs of the one that goes back."""
-        found = [(pairs, self.number) for pairs in links]
-        if self.back is not None:
-            found += [(pairs[:, ::-1], self.back) for pairs in links]
-        return found
-
-    def reverse_edges(self, links: NDArray[Any]) -> list[tuple[NDArray[Any], int]]:
-        """Links the other way round, as pairs of the relation that goes back, or of the same one where it is
-        between vertices of one type.
-        """
-        names = self.ends.names
-        within = self.number if names is not None and names[0] == names[1] else None
-        relation = within if self.back is None else self.back
-        return [] if relation is None else [(links[:, ::-1], relation)]
+        found = [(pairs, relation) for relation in self.same_way]
+        return found + [(pairs[:, ::-1], relation) for relation in self.other_way]
 
 
 def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str | None) -> RelationLinks:
@@ -96,10 +71,15 @@ def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str 
         known = listed([each.full_name for each in types.relations], "or")
         raise ConfigError(f"{graph}: {asked}{known}")
     number = meant[0]
+    relation = types.relations[number]
     edges, positions = _edges_of(topology, number)
-    back = _back(types, topology, number, edges)
-    ends = LinkEnds.of_relation(types, types.relations[number])
-    return RelationLinks(number, back, edges, positions, ends)
+    joined = [(each.source, each.destination) for each in types.relations]
+    same_way, other_way = (
+        tuple(other for other, ends in enumerate(joined) if ends == wanted)
+        for wanted in ((relation.source, relation.destination), (relation.destination, relation.source))
+    )
+    ends = LinkEnds.of_relation(types, relation)
+    return RelationLinks(number, same_way, other_way, edges, positions, ends)
 
 
 def _edges_of(topology: Topology, number: int) -> tuple[Topology, NDArray[np.int64]]:
@@ -108,28 +88,3 @@ def _edges_of(topology: Topology, number: int) -> tuple[Topology, NDArray[np.int
     positions = np.flatnonzero(topology.edge_types == number)
     indptr = np.searchsorted(positions, topology.indptr).astype(np.int64)
     return Topology(indptr, topology.indices[positions]), positions
-
-
-def _back(types: GraphTypes, topology: Topology, number: int, edges: Topology) -> int | None:
-    """The relation that goes back: itself if it goes both ways, one that is named so, or has such edges."""
-    relation = types.relations[number]
-    if relation.source == relation.destination and edges.is_symmetric:
-        return number
-    others = [
-        other
-        for other, each in enumerate(types.relations)
-        if other != number and (each.source, each.destination) == (relation.destination, relation.source)
-    ]
-    for other in others:
-        each = types.relations[other]
-        if each == reverse_of(relation) or relation == reverse_of(each):
-            return other
-    for other in others:
-        found = _edges_of(topology, other)[0]
-        if found.num_edges == edges.num_edges and _are_equal(found, edges.transposed):
-            return other
-    return None
-
-
-def _are_equal(first: Topology, second: Topology) -> bool:
-    return np.array_equal(first.indptr, second.indptr) and np.array_equal(first.indices, second.indices)

@@ -37,7 +37,8 @@ class LinkSampler:
     topology
         The edges that carry messages.
     exclude
-        Which of them do not in a step: those of its links (`edges`), also their reverses (`both`), or none.
+        Which of them do not in a step: those of its links (`edges`); all between the ends of its links, in
+        either direction and under any relation (`both`); or none.
     relation
         The relation of a typed graph whose edges links are; None of others.
     batch_size
@@ -95,11 +96,13 @@ class LinkSampler:
         if self._exclude != "none":
             links = self._of_step
             relation = self._relation
-            left_out: list[tuple[NDArray[Any], int | None]] = [
-                (links, None if relation is None else relation.number)
-            ]
-            if self._exclude == "both":
-                left_out += [(links[:, ::-1], None)] if relation is None else relation.reverse_edges(links)
+            left_out: list[tuple[NDArray[Any], int | None]]
+            if self._exclude == "edges":
+                left_out = [(links, None if relation is None else relation.number)]
+            elif relation is None:
+                left_out = [(links, None), (links[:, ::-1], None)]
+            else:
+                left_out = [*relation.edges_between(links)]
             excluded = ExcludedEdges(self._topology, left_out)
         self._vertices.exclude(step, excluded)
         self._step = step

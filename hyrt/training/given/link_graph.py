@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.errors import ConfigError, DataError
+from hyrt.errors import ConfigError, DataError, listed
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.known_edges import edges_joining
 from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_file import read_links
 from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
-from hyrt.graph.links.message_edges import without_links
+from hyrt.graph.links.message_edges import with_links, without_links
 from hyrt.graph.links.relation_links import RelationLinks, relation_links
 from hyrt.graph.topology import Topology
 
@@ -59,6 +60,8 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
         what = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
         raise DataError(f"{graph.name}: has no {what} to predict: omit train.objective=links")
     split = _split(config, graph, known, ends, relation, kept)
+    # A file may name links that are not edges.
+    known = with_links(known, split.train, *(part.links for part in split.held_out.values()))
     trained = without_links(known, *(part.links for part in split.held_out.values()))
     width = config.links.width or config.model.hidden
     links = LinkGraph(split, width, known, trained, ends, relation)
@@ -67,7 +70,30 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
             f"{config.links.split}: has no key 'train_neg', which links.negatives=given draws from: add it, "
             "or give links.negatives=uniform"
         )
-    return replace(graph, topology=message_topology(graph.topology, links), links=links)
+    notes = (*split.notes, *_hidden_edges(graph, links))
+    return replace(graph, topology=message_topology(graph.topology, links), links=replace(links, notes=notes))
+
+
+def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
+    """Return a line if edges besides the held-out links themselves give these away and carry no messages."""
+    topology = graph.topology
+    hidden = links.visible_edges(topology, *links.held_out)
+    themselves = [
+        (pairs, None if links.relation is None else links.relation.number) for pairs in links.held_out
+    ]
+    if links.known.is_symmetric:
+        themselves += [(pairs[:, ::-1], relation) for pairs, relation in themselves]
+    others = hidden & ~edges_joining(topology, themselves)
+    count = int(np.count_nonzero(others))
+    if not count:
+        return []
+    which = "reverse edges"
+    if graph.types is not None:
+        assert topology.edge_types is not None
+        numbers = np.bincount(topology.edge_types[others], minlength=len(graph.types.relations))
+        shares = [f"{n:,} of {graph.types.relations[i].full_name}" for i, n in enumerate(numbers) if n]
+        which = f"edges between the same vertices ({listed(shares, 'and')})"
+    return [f"held-out links stay hidden: {count:,} {which} carry no messages either"]
 
 
 def _split(
