@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.check import nearest
+from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import matrix, real_numbers
-from hyrt.graph.tables.vertex_names import VertexNames
 
 LARGEST = float(np.finfo(np.float32).max)
+_ROW_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
+"""Columns that pandas writes for an index without a name."""
 
 
 def matching(
@@ -27,7 +30,8 @@ def matching(
     Parameters
     ----------
     patterns
-        Names of columns, or patterns with `*` in them.
+        Names of columns, or patterns with `*` in them. They do not mean what pandas writes for the index of
+        the rows.
     columns
         All columns.
     name
@@ -45,7 +49,11 @@ def matching(
         some = (
             [pattern]
             if pattern in columns
-            else [each for each in columns if each not in taken and fnmatchcase(each, pattern)]
+            else [
+                each
+                for each in columns
+                if each not in taken and not _ROW_INDEX.fullmatch(each) and fnmatchcase(each, pattern)
+            ]
         )
         if not some:
             known = ", ".join(map(repr, columns[:20]))
@@ -77,6 +85,8 @@ class FeatureColumns:
         self._fill = fill
         self._where = where
         self._widths: dict[str, int] = {}
+        self.filled = 0
+        """How many missing values were filled."""
 
     def rows(self, piece: TablePiece, bad: BadRows) -> NDArray[np.float32]:
         """[n, width] of a piece; the first one says how long lists are."""
@@ -84,6 +94,15 @@ class FeatureColumns:
         # What is too large is told as a wrong value.
         with np.errstate(over="ignore"):
             return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def names(self) -> list[str]:
+        """Return a name for each column of the matrix, once rows were read."""
+        lists = self._widths
+        return [
+            name if name not in lists else f"{name}[{at}]"
+            for name in self._columns
+            for at in range(lists.get(name, 1))
+        ]
 
     def _of(self, piece: TablePiece, column: str, bad: BadRows) -> NDArray[Any]:
         lists = matrix(piece.columns[column])
@@ -111,6 +130,7 @@ class FeatureColumns:
             if self._fill is None:
                 bad.add(piece, column, missing & ~wrong, "is not a feature", remedy + fill)
             else:
+                self.filled += int(np.isnan(values[~wrong]).sum())
                 values = np.where(np.isnan(values), self._fill, values)
         return values
 
@@ -119,7 +139,7 @@ def ordered_names(names: VertexNames) -> tuple[list[str], NDArray[np.int64]]:
     """Names in order, whole numbers by value, and [n] the place of each in it."""
     found = [name for block in names.blocks() for name in block]
     try:
-        keys: list[Any] = [int(name) for name in found]
+        keys: list[Any] = [(int(name), name) for name in found]
     except ValueError:
         keys = found
     order = sorted(range(len(found)), key=keys.__getitem__)

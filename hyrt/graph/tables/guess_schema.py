@@ -8,14 +8,24 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from hyrt.errors import DataError
 from hyrt.graph.tables.columns import matching
+from hyrt.graph.tables.ids.vertex_ids import SPARSE
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows
 from hyrt.graph.tables.read_vertices import SPLIT_WORDS
 from hyrt.graph.tables.reading.table_files import TableFiles, files_of
 from hyrt.graph.tables.reading.table_sample import TableSample, sample_of
 from hyrt.graph.tables.reading.text_form import TextForm
-from hyrt.graph.tables.reading.values import whole_numbers
+from hyrt.graph.tables.reading.values import are_codes, real_numbers, whole_numbers
+from hyrt.graph.tables.suspicious_columns import (
+    COUNTS,
+    SuspiciousColumns,
+    label_numbers,
+    named_reasons,
+    number_rows,
+)
 
 _ENDS = (
     ("source", "target"),
@@ -48,6 +58,10 @@ _MASKS = (
     ("val", "valmask", "valid", "validmask", "validation"),
     ("test", "testmask"),
 )
+_INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
+"""What programs call the numbers of rows that they write beside a table, without letters that are none."""
+_WHOLE = ("whole", "code")
+_NUMBERS = (*_WHOLE, "number")
 _MANY = 8
 _ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` begins"
 
@@ -94,16 +108,18 @@ def guess_schema(given: Sequence[Path]) -> Guess:
     source, target = next(found for found in ends if found)
     edge_table, lines = _edge_table(edges, source, target)
     vertex_rows = None
-    named = "text" in (edges[0].columns[source], edges[0].columns[target])
+    named = bool({"text", "code"} & {edges[0].columns[source], edges[0].columns[target]})
     first = 0
     if others:
         vertex_rows, more = _vertex_rows(others, edges[0], source)
         lines += more
         if vertex_rows.id is not None:
+            named = named or others[0].columns[vertex_rows.id] != "whole"
             found = None if named else _first_id(others, vertex_rows)
             named, first = found is None, found or 0
+    named = named or (vertex_rows is None and _are_sparse(edges, source, target))
     settings: dict[str, Any] = {"ids": "names" if named else "positions"}
-    if not named and (vertex_rows is None or vertex_rows.id is None):
+    if not named and vertex_rows is not None and vertex_rows.id is None:
         first = _first_of_edges(edges, edge_table, others, vertex_rows)
     if first:
         settings["first_id"] = first
@@ -139,9 +155,10 @@ def _ends(sample: TableSample) -> tuple[str, str] | None:
 def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:
     """The first two columns of a file that has few, or is the only one."""
     kinds = list(sample.columns.items())
-    if len(kinds) < 2 or (len(kinds) > 3 and not alone) or kinds[0][1] != kinds[1][1]:
+    if len(kinds) < 2 or (len(kinds) > 3 and not alone):
         return None
-    if kinds[0][1] not in ("whole", "text") or _known(sample.columns, _LABELS) is not None:
+    both = {kinds[0][1], kinds[1][1]}
+    if not (both <= set(_WHOLE) or both == {"text"}) or _known(sample.columns, _LABELS) is not None:
         return None
     return kinds[0][0], kinds[1][0]
 
@@ -159,11 +176,11 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     rest = [column for column in sample.columns if column not in (source, target)]
     weight = _known(rest, _WEIGHTS)
     if weight is None and len(rest) == 1 and sample.form is not None and not sample.form.header:
-        weight = rest[0] if sample.columns[rest[0]] in ("whole", "number") else None
-    if weight is not None and sample.columns[weight] not in ("whole", "number"):
+        weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
+    if weight is not None and sample.columns[weight] not in _NUMBERS:
         weight = None
     kind = _known([column for column in rest if column != weight], _TYPES)
-    if kind is not None and sample.columns[kind] not in ("whole", "text"):
+    if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
     given = {"weight": weight, "type": kind, **_text_settings(sample)}
     table = EdgeTable(
@@ -181,25 +198,28 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
 def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) -> tuple[VertexRows, list[str]]:
     sample = samples[0]
     columns = dict(sample.columns)
-    key = _known([name for name, kind in columns.items() if kind in ("whole", "text")], _IDS)
+    key = _known([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
     if key is None:
         key = _like_ids(sample, edges, source)
-    columns.pop(key or "", None)
+    if key is not None:
+        del columns[key]
     masks = [_known(columns, names) for names in _MASKS]
     found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
     split = None if found_masks else _known([name for name in columns if _is_split(sample, name)], _SPLITS)
-    for column in (*found_masks, split or ""):
-        columns.pop(column, None)
-    label = _known([name for name, kind in columns.items() if kind in ("whole", "number", "text")], _LABELS)
+    for column in (*found_masks, *filter(None, (split,))):
+        del columns[column]
+    label = _known([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
     label_kind: Literal["classes", "names", "numbers"] = "classes"
     if label is not None:
         kind = columns.pop(label)
         if kind == "number":
             label_kind = "numbers"
-        elif kind == "text" or sample.least(label) not in (-1, 0):
+        elif kind in ("text", "code") or sample.least(label) not in (-1, 0):
             label_kind = "names"
-    features = [name for name, kind in columns.items() if kind in ("whole", "number", "list")]
+    features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list")]
+    doubtful = _doubtful(sample, features, label, label_kind)
     unread = [name for name in columns if name not in features]
+    features = [name for name in features if name not in doubtful]
     given = {
         "id": key,
         "label": [] if label is None else [label],
@@ -222,7 +242,46 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
     elif label is not None:
         line += "; a random split of 60, 20 and 20 %"
     line += f"; features {_shown(features)}" if features else "; the degree as the only feature"
-    return table, [line + _unread(unread)]
+    lines = [line + _unread(unread)]
+    if doubtful:
+        lines.append(
+            f"{_names(samples)}: left out, as they seem to be numbers of rows or copies of the label: "
+            f"{named_reasons(doubtful)}: to have one, list it under vertices.features in a schema"
+        )
+    return table, lines
+
+
+def _doubtful(sample: TableSample, features: list[str], label: str | None, label_kind: str) -> dict[str, str]:
+    """Return columns of numbers that seem to be no features, with the reasons."""
+    decimal = "." if sample.form is None else sample.form.decimal
+    names = [name for name in features if sample.columns[name] in _NUMBERS]
+    reasons: dict[str, str] = {}
+    if not names:
+        return reasons
+    values = np.stack([real_numbers(sample.rows[name], decimal)[0] for name in names], axis=1)
+    labels = None
+    if label is not None:
+        is_named = label_kind == "names"
+        labels = (
+            label_numbers(sample.values(label)) if is_named else real_numbers(sample.rows[label], decimal)[0]
+        )
+    found = SuspiciousColumns(len(names))
+    found.add(values, labels)
+    for number, reason in found.found().items():
+        reasons[names[number]] = reason
+    for number, name in enumerate(names):
+        if name in sample.index or _is_row_index(sample, name):
+            reasons[name] = "the index of the rows"
+        elif sample.is_whole and number_rows(values[:, number]):
+            reasons[name] = COUNTS
+    return {name: reasons[name] for name in names if name in reasons}
+
+
+def _is_row_index(sample: TableSample, name: str) -> bool:
+    """Whether a column is called like the index of the rows, and has another whole number in each row."""
+    is_called_so = _plain(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
+    values = sample.values(name)
+    return is_called_so and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
 
 
 def _is_split(sample: TableSample, column: str) -> bool:
@@ -236,7 +295,7 @@ def _like_ids(sample: TableSample, edges: TableSample, source: str) -> str | Non
     best, most = None, 0
     for number, (column, kind) in enumerate(sample.columns.items()):
         # Whole numbers of a later column are rather a feature.
-        if kind != "text" and (kind != "whole" or number):
+        if kind != "text" and (kind not in _WHOLE or number):
             continue
         values = list(map(str, sample.values(column)))
         if len(set(values)) < len(values):
@@ -253,8 +312,10 @@ def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
     assert table.id is not None
     files = TableFiles([path for sample in samples for path in files_of(sample.path)], table.text)
     least, largest, count = 2**62, -(2**62), 0
-    for piece in files.pieces({table.id: "whole"}):
+    for piece in files.pieces({table.id: "text"}):
         values, missing, bad = whole_numbers(piece.columns[table.id], table.text.decimal)
+        if are_codes(piece.columns[table.id], bad):
+            return None
         if piece.bad or missing.any() or bad.any():
             # Told by the import itself, with all other rows that are wrong.
             good = values[~(missing | bad)]
@@ -267,20 +328,30 @@ def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
     return least if largest - least + 1 == count else None
 
 
+def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
+    """Whether ids of edges are too large, or too far apart, to be counted."""
+    sample = edges[0]
+    decimal = "." if sample.form is None else sample.form.decimal
+    found = [whole_numbers(sample.rows[column], decimal) for column in (source, target)]
+    values = np.concatenate([part[~(missing | bad)] for part, missing, bad in found])
+    if not len(values):
+        return False
+    least, largest = int(values.min()), int(values.max())
+    named = 2 * sum(each.total_rows for each in edges)
+    return least < 0 or largest >= 2**31 or largest - least >= 1000 + SPARSE * named
+
+
 def _first_of_edges(
-    edges: list[TableSample], table: EdgeTable, others: list[TableSample], rows: VertexRows | None
+    edges: list[TableSample], table: EdgeTable, others: list[TableSample], rows: VertexRows
 ) -> int:
     """0 or 1, from where the ids of edges count, where no table has ids."""
     if min(edges[0].least(column) for column in (table.source, table.target)) != 1:
         return 0
-    if rows is None:
-        # An id of 0 further below is told as wrong by the import.
-        return 1
     files = TableFiles([path for sample in others for path in files_of(sample.path)], rows.text)
-    count = sum(piece.num_rows for piece in files.pieces({files.columns()[0]: "text"}))
+    count = sum(piece.num_rows for piece in files.pieces({files.columns()[0]: "any"}))
     files = TableFiles([path for sample in edges for path in files_of(sample.path)], table.text)
     least, largest = 1, 0
-    for piece in files.pieces({table.source: "whole", table.target: "whole"}):
+    for piece in files.pieces({table.source: "text", table.target: "text"}):
         for column in (table.source, table.target):
             values, missing, bad = whole_numbers(piece.columns[column], table.text.decimal)
             good = values[~(missing | bad)]
@@ -317,4 +388,6 @@ def _ids_in_words(schema: ImportSchema) -> str:
     if schema.ids == "names":
         order = "as edges name them first" if schema.vertices is None else "in the order of their table"
         return f"ids: names, numbered {order}"
+    if schema.vertices is None:
+        return "ids: whole numbers; the vertices are those that edges name"
     return f"ids: whole numbers that count from {schema.first_id}"

@@ -131,6 +131,23 @@ class ImportSchema(Section):
     or any numbers, and are numbered: in the order of the table of vertices, or as edges name them first."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
+    num_vertices: Annotated[int, Field(ge=1, lt=2**62), NoTruth] | None = None
+    """The number of vertices, with `ids: positions` and without a table of vertices; `null` if only ids that
+    edges name are vertices."""
     edges: EdgeTable
     vertices: VertexRows | None = None
     split: RandomSplit = RandomSplit()
+
+    @model_validator(mode="after")
+    def _fits(self) -> ImportSchema:
+        check_num_vertices(self.num_vertices, self.ids, has_table=self.vertices is not None)
+        return self
+
+
+def check_num_vertices(num_vertices: int | None, ids: str, *, has_table: bool) -> None:
+    """Refuse a number of vertices that a table or the names of vertices say already."""
+    if num_vertices is not None and (has_table or ids == "names"):
+        why = (
+            "the table of vertices has all of them" if has_table else "names are numbered as edges have them"
+        )
+        raise ValueError(f"num_vertices is {num_vertices}, but {why}: omit it")

@@ -19,11 +19,14 @@ from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.labels.label_kind import is_labelled
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
 from hyrt.graph.normalize import largest_column
+from hyrt.graph.tables.ids.vertex_ids import SPARSE, Named, Positions, VertexIds
+from hyrt.graph.tables.ids.vertex_names import NAME_BYTES, VertexNames
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit
 from hyrt.graph.tables.listed_edges import (
     RANGE_BYTES,
     BuiltRows,
     ListedEdges,
+    NewNumbers,
     RepeatedEdges,
     RowRules,
     build_rows,
@@ -34,8 +37,7 @@ from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles, files_of
 from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES
 from hyrt.graph.tables.reading.text_form import TextForm
-from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
-from hyrt.graph.tables.vertex_names import NAME_BYTES, VertexNames
+from hyrt.graph.tables.reading_notes import ReadingNotes
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.machine.cores import available_cores
 from hyrt.machine.generator import SPLIT, stream_key, vertex_streams
@@ -48,8 +50,6 @@ VERTEX_BYTES = 80
 """Of ids, order, labels, split, counts, row pointers and cursors."""
 NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
 """The same where ids are names, beside three times their letters."""
-_SPARSE = 8
-"""Vertices for each edge from which on ids do not look like numbers that count up."""
 _LARGE = 10.0
 """Values of features from which on a first layer with usual weights starts far from a useful loss."""
 LARGE_INPUT = 16 << 30
@@ -98,7 +98,7 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
     edge_files = files["edges"]
     say(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
-        bad = BadRows()
+        bad, notes = BadRows(), ReadingNotes()
         vertices = None
         if schema.vertices is not None:
             vertices = read_vertices(
@@ -107,20 +107,27 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
                 named=schema.ids == "names",
                 first_id=schema.first_id,
                 bad=bad,
+                notes=notes,
                 scratch=scratch,
             )
         ids = _ids_of_edges(schema, vertices)
-        dtype = np.dtype(np.int64 if _may_be_large(vertices, edge_files) else np.int32)
-        edges, types = read_edges(schema.edges, edge_files, ids, ids, bad, scratch, dtype)
+        dtype = np.dtype(np.int64 if _may_be_large(schema, vertices, edge_files) else np.int32)
+        edges, types = read_edges(schema.edges, edge_files, ids, ids, bad, notes, scratch, dtype)
         bad.check()
-        count = _num_vertices(ids, edges, edge_files)
+        if not edges.num or not ids.num_vertices:
+            raise DataError(f"{edge_files.names[0]}: the table of edges has no rows")
+        check_dense(edge_files.names[0], ids, 2 * edges.num)
+        gaps = close_gaps([(edges, ids, ids)], {"": ids})
+        count = ids.num_vertices
         built = _built(edges, count, schema.edges, edge_files, scratch)
         data = _dataset(str(destination), schema, vertices, count, built)
         check_dataset(data, features="none")
         write_dataset(data, destination, result)
         add_names(result, _name_files(ids, None if vertices is None else vertices.classes, scratch))
         unscaled = [] if vertices is None else unscaled_lines({"": vertices})
-    for line in [*_told(schema, edges, built, count, types, vertices), *unscaled]:
+        if isinstance(ids, Named):
+            notes.add_padded("ids", ids.names)
+    for line in [*notes.lines(), *_told(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
         say(line)
 
 
@@ -183,22 +190,64 @@ def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> Vertex
     if vertices is None:
         if schema.ids == "names":
             return Named(VertexNames(), grows=True)
-        return Positions(schema.first_id, None, schema.edges.text.decimal, 2**31)
+        return positions_without_table(schema.first_id, schema.num_vertices, schema.edges.text.decimal)
     if isinstance(vertices.ids, Positions):
         return Positions(schema.first_id, vertices.count, schema.edges.text.decimal, vertices.count)
     return vertices.ids
 
 
-def _may_be_large(vertices: ReadVertices | None, files: TableFiles) -> bool:
+def positions_without_table(first: int, count: int | None, decimal: str) -> Positions:
+    """Ids that are whole numbers, of so many vertices, or None for those that edges name."""
+    return Positions(first, count, decimal, 2**31, from_table=False)
+
+
+def _may_be_large(schema: ImportSchema, vertices: ReadVertices | None, files: TableFiles) -> bool:
+    if schema.num_vertices is not None:
+        return schema.num_vertices >= 2**31
     return files.num_bytes >= LARGE_INPUT if vertices is None else vertices.count >= 2**31
 
 
-def _num_vertices(ids: VertexIds, edges: ListedEdges, files: TableFiles) -> int:
-    count = ids.num_vertices
-    if not edges.num or not count:
-        raise DataError(f"{files.names[0]}: the table of edges has no rows")
-    check_dense(files.names[0], ids, 2 * edges.num)
-    return count
+def close_gaps(
+    lists: Sequence[tuple[ListedEdges, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
+) -> list[str]:
+    """Number the ids that edges name, where nothing else says which ids there are.
+
+    Parameters
+    ----------
+    lists
+        Edges, with the ids of both of their ends.
+    ids
+        All of these ids by the name of their type.
+
+    Returns
+    -------
+    What was left out, in lines.
+    """
+    lines = []
+    new: dict[int, NewNumbers] = {}
+    for name, some in ids.items():
+        if not isinstance(some, Positions) or some.count is not None or some.largest < 0:
+            continue
+        least, span = some.least, some.largest + 1 - some.least
+        pieces = (
+            part
+            for edges, *ends in lists
+            for found in edges.pieces()
+            for part, end in zip(found, ends, strict=True)
+            if end is some
+        )
+        new[id(some)] = NewNumbers(least, some.close_gaps(pieces))
+        if some.num_vertices < span:
+            whose = f"ids of {name}" if name else "ids"
+            first = some.first + least
+            lines.append(
+                f"{whose} between {first:,} and {first + span - 1:,} that no edge names are no vertices "
+                f"({span - some.num_vertices:,}): give num_vertices in a schema to have them, without edges"
+            )
+    for edges, *ends in lists:
+        sources, targets = (new.get(id(end)) for end in ends)
+        edges.renumber_ends(sources, targets)
+    return lines
 
 
 def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
@@ -210,11 +259,14 @@ def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
         If they are, with what to do.
     """
     count = ids.num_vertices
-    if isinstance(ids, Positions) and ids.count is None and count > 1000 + _SPARSE * times_named:
-        raise DataError(
-            f"{where}: ids go up to {ids.first + count - 1:,}, but edges name only {times_named:,}: if ids "
-            "are not consecutive numbers, give ids: names in the schema; otherwise add a table of vertices"
-        )
+    if isinstance(ids, Positions) and ids.count is None:
+        count -= min(count, ids.least)
+        if count > 1000 + SPARSE * times_named:
+            raise DataError(
+                f"{where}: ids go from {ids.first + ids.least:,} to {ids.first + ids.largest:,}, but edges "
+                f"name only {times_named:,}: if ids are not consecutive numbers, give ids: names in the "
+                "schema; otherwise give num_vertices, or a table of vertices"
+            )
 
 
 def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, scratch: Path) -> BuiltRows:

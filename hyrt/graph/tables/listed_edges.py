@@ -52,6 +52,7 @@ class ListedEdges:
         dtypes[EDGE_FEATURES] = dtypes[EDGE_WEIGHT]
         self.dtypes = {key: dtypes[key] for key in extras}
         self.extras = extras
+        self._new_numbers: tuple[NewNumbers | None, NewNumbers | None] = (None, None)
         self._writers = {
             key: NpyWriter(file, self.dtypes.get(key, dtype), extras.get(key, ()))
             for key, file in self._files.items()
@@ -76,7 +77,13 @@ class ListedEdges:
                 file.seek(128)
             for start in range(0, self.num, _READ_EDGES):
                 count = min(_READ_EDGES, self.num - start)
-                yield np.fromfile(first, self.dtype, count), np.fromfile(second, self.dtype, count)
+                ends = (np.fromfile(file, self.dtype, count) for file in (first, second))
+                sources, targets = map(_renumbered, ends, self._new_numbers)
+                yield sources, targets
+
+    def renumber_ends(self, sources: NewNumbers | None, targets: NewNumbers | None) -> None:
+        """Give vertices other numbers from now on; None for an end whose numbers stay."""
+        self._new_numbers = (sources, targets)
 
     def mapped(self, key: str) -> Array:
         """What each edge has besides, as a file that is mapped."""
@@ -90,6 +97,25 @@ class ListedEdges:
                 part = old[start : start + _READ_EDGES]
                 writer.append(numbers[part.clip(0)])
         self._files[key] = file
+
+
+@dataclass(frozen=True, slots=True)
+class NewNumbers:
+    """Other numbers for vertices: numbers[n - least] for n."""
+
+    least: int
+    numbers: Array
+
+    __repr__ = one_line
+
+
+def _renumbered(vertices: Array, new: NewNumbers | None) -> Array:
+    """Return new numbers; what is below 0, an end of an edge that was left out, stays."""
+    if new is None:
+        return vertices
+    found: Array = new.numbers[(vertices - new.least).clip(0)].astype(vertices.dtype)
+    found[vertices < 0] = -1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

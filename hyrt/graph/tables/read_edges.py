@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from hyrt.graph.check import MOST_TYPES
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT
 from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
+from hyrt.graph.tables.ids.vertex_ids import VertexIds
+from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.import_schema import EdgeTable
 from hyrt.graph.tables.listed_edges import ListedEdges
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import real_numbers, texts
-from hyrt.graph.tables.vertex_ids import VertexIds
-from hyrt.graph.tables.vertex_names import VertexNames
+from hyrt.graph.tables.reading_notes import ReadingNotes
 
 Array = NDArray[Any]
 
@@ -29,6 +30,7 @@ def read_edges(
     source_ids: VertexIds,
     target_ids: VertexIds,
     bad: BadRows,
+    notes: ReadingNotes,
     scratch: Path,
     dtype: np.dtype[Any],
 ) -> tuple[ListedEdges, list[str]]:
@@ -44,6 +46,8 @@ def read_edges(
         Find the vertices at both ends; may be one object.
     bad
         Takes what is wrong.
+    notes
+        Takes what is read as something else than it stands there.
     scratch
         A folder for the list.
     dtype
@@ -55,7 +59,7 @@ def read_edges(
     """
     taken = [each for each in (table.source, table.target, table.weight, table.type) if each is not None]
     features = matching(table.features, files.columns(), files.names[0], taken)
-    kinds: dict[str, str] = {table.source: source_ids.kind, table.target: target_ids.kind}
+    kinds = dict.fromkeys((table.source, table.target), "text")
     kinds |= dict.fromkeys(features, "number")
     if table.weight is not None:
         kinds[table.weight] = "number"
@@ -67,6 +71,7 @@ def read_edges(
     try:
         for piece in files.pieces(kinds):
             bad.add_unreadable(piece)
+            notes.add(files.names[0], piece)
             sources = source_ids.numbers(piece, table.source, table.unknown, bad)
             targets = target_ids.numbers(piece, table.target, table.unknown, bad)
             left_out = (sources < 0) | (targets < 0)
@@ -118,8 +123,14 @@ def _named_types(types: VertexNames, edges: ListedEdges) -> list[str]:
     if not types.num or not edges.num:
         return []
     found = [name for block in types.blocks() for name in block]
-    are_numbers = all(name.isascii() and name.isdigit() and int(name) < MOST_TYPES for name in found)
+    are_numbers = all(map(_is_type_number, found))
     names, places = ordered_names(types)
     final = np.array([int(name) for name in found] if are_numbers else places, np.int32)
     edges.renumber(EDGE_TYPE, final)
     return [] if are_numbers else names
+
+
+def _is_type_number(name: str) -> bool:
+    # 007 is another type than 7.
+    is_number = name.isascii() and name.isdigit() and len(name) < 9
+    return is_number and str(int(name)) == name and int(name) < MOST_TYPES

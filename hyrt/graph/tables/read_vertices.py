@@ -16,14 +16,16 @@ from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import FeatureRows
 from hyrt.graph.labels.label_kind import is_labelled
 from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
+from hyrt.graph.tables.ids.vertex_ids import NOT_WHOLE, Named, Positions, VertexIds
+from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.import_schema import VertexRows
 from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import real_numbers, texts, whole_numbers
-from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
-from hyrt.graph.tables.vertex_names import VertexNames
-from hyrt.quantities import one_line
+from hyrt.graph.tables.reading_notes import ReadingNotes
+from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, named_reasons
+from hyrt.quantities import counted, one_line
 
 Array = NDArray[Any]
 
@@ -63,6 +65,7 @@ def read_vertices(
     named: bool,
     first_id: int,
     bad: BadRows,
+    notes: ReadingNotes,
     scratch: Path,
 ) -> ReadVertices:
     """Read all vertices.
@@ -79,6 +82,8 @@ def read_vertices(
         The first id, where they are no names.
     bad
         Takes what is wrong.
+    notes
+        Takes what is read as something else than it stands there.
     scratch
         A folder for the features.
 
@@ -87,7 +92,7 @@ def read_vertices(
     DataError
         If a column is missing, or bad rows were found.
     """
-    reader = _Reader(table, files, named, first_id, bad, scratch)
+    reader = _Reader(table, files, named, first_id, bad, notes, scratch)
     reader.read()
     bad.check()
     return reader.finish()
@@ -95,13 +100,20 @@ def read_vertices(
 
 class _Reader:
     def __init__(
-        self, table: VertexRows, files: TableFiles, named: bool, first_id: int, bad: BadRows, scratch: Path
+        self,
+        table: VertexRows,
+        files: TableFiles,
+        named: bool,
+        first_id: int,
+        bad: BadRows,
+        notes: ReadingNotes,
+        scratch: Path,
     ) -> None:
         if named and table.id is None:
             raise DataError(
                 f"{files.names[0]}: ids: names needs the column of the ids: give vertices.id in the schema"
             )
-        self._table, self._files, self._bad = table, files, bad
+        self._table, self._files, self._bad, self._notes = table, files, bad, notes
         self._first = first_id
         self._named = named
         self._names = VertexNames()
@@ -114,6 +126,7 @@ class _Reader:
         self._rows = FeatureColumns(self._features, table.text.decimal, table.fill, "vertices.fill")
         self._file = scratch / "read-features.npy"
         self._writer: NpyWriter | None = None
+        self._doubtful = SuspiciousColumns(0)
         self._ids: list[Array] = []
         self._labels: list[Array] = []
         self._splits: list[Array] = []
@@ -122,23 +135,23 @@ class _Reader:
     def _kinds(self) -> dict[str, str]:
         table = self._table
         kinds = dict.fromkeys(self._features, "number")
-        of_labels = {"classes": "whole", "names": "text", "flags": "whole", "numbers": "number"}
-        kinds |= dict.fromkeys(self._label, of_labels[table.label_kind])
-        kinds |= dict.fromkeys(table.masks, "text")
+        kinds |= dict.fromkeys((*self._label, *table.masks), "text")
         if table.split is not None:
             kinds[table.split] = "text"
         if table.id is not None:
-            kinds[table.id] = "text" if self._named else "whole"
+            kinds[table.id] = "text"
         return kinds
 
     def read(self) -> None:
         kinds = self._kinds
         if not kinds:
             # The rows are counted, by a column that has nothing else to say.
-            kinds = {self._files.columns()[0]: "text"}
+            kinds = {self._files.columns()[0]: "any"}
+        may_be_missing = [*self._label, *self._table.masks, *filter(None, (self._table.split,))]
         try:
             for piece in self._files.pieces(kinds):
                 self._bad.add_unreadable(piece)
+                self._notes.add(self._files.names[0], piece, may_be_missing)
                 self._read_ids(piece)
                 labels = self._read_labels(piece)
                 self._labels.append(labels)
@@ -147,8 +160,10 @@ class _Reader:
                     rows = self._rows.rows(piece, self._bad)
                     if self._writer is None:
                         self._writer = NpyWriter(self._file, np.dtype(np.float32), rows.shape[1:])
+                        self._doubtful = SuspiciousColumns(rows.shape[1])
                     if rows.shape[1:] == self._writer.row_shape:
                         self._writer.append(rows)
+                        self._doubtful.add(rows, labels if labels.ndim == 1 and self._label else None)
                 self._count += piece.num_rows
         finally:
             if self._writer is not None:
@@ -174,9 +189,7 @@ class _Reader:
             return
         values, missing, wrong = whole_numbers(piece.columns[column], self._table.text.decimal)
         bad.add(piece, column, missing, "is not an id", missing_remedy)
-        bad.add(
-            piece, column, wrong, "is not a whole number", "If ids are texts, give ids: names in the schema"
-        )
+        bad.add(piece, column, wrong, "is not a whole number", NOT_WHOLE)
         self._ids.append(values)
 
     def _read_labels(self, piece: TablePiece) -> Array:
@@ -264,6 +277,18 @@ class _Reader:
 
     def finish(self) -> ReadVertices:
         order = self._order()
+        self._notes.add_padded("classes", self._class_names)
+        if doubtful := self._doubtful.found():
+            shown = named_reasons({self._rows.names()[column]: reason for column, reason in doubtful.items()})
+            self._notes.add_line(
+                f"{self._files.names[0]}: features that seem to be numbers of rows or copies of the label: "
+                f"{shown}: leave them out of vertices.features, if they are not known of new vertices"
+            )
+        if self._rows.filled:
+            self._notes.add_line(
+                f"{self._files.names[0]}: {counted(self._rows.filled, 'missing feature')} filled with "
+                f"{self._table.fill:g}"
+            )
         labels = np.concatenate(self._labels)
         self._labels.clear()
         classes: list[str] = []

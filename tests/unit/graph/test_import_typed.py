@@ -94,6 +94,8 @@ def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("memory: at most")
     assert said[1:] == [
+        "papers.csv, column 'field': 1 of 3 values count as missing (empty 1)",
+        "papers.csv, column 'part': 1 of 3 values count as missing (empty 1)",
         "author writes paper: 4 rows of edges",
         "paper cites paper: 3 rows of edges",
         "author lives in place: 2 rows of edges",

@@ -53,11 +53,13 @@ class BadRows:
         room = max(0, MOST_SHOWN - len(self._lines))
         if room:
             places, values = piece.places(), piece.columns[column]
-            for row in rows[:room]:
-                self._add(
-                    f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: "
-                    f"{_told(values[int(row)].as_py(), problem)}"
+            as_written = piece.as_written.get(column, values)
+            for row in rows[:room].tolist():
+                value, word = values[row].as_py(), as_written[row].as_py()
+                problem_here = (
+                    f"{word!r} counts as missing" if value is None and word else _told(value, problem)
                 )
+                self._add(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: {problem_here}")
         self.total += max(0, len(rows) - room)
         self._remedies[remedy] = None
 

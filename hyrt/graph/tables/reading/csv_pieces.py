@@ -32,8 +32,8 @@ def csv_pieces(
     file
         The file.
     kinds
-        For each wanted column `whole`, `number` or `text`: what is expected in it. A piece in which something
-        else is found has texts.
+        For each wanted column `number`, `text` or `any`: what is expected in it. A piece in which something
+        else is found has texts. Whole numbers that must be as they are written, such as ids, are texts.
     block_bytes
         About how much of the file is a piece.
     most_blocks
@@ -59,14 +59,16 @@ def csv_pieces(
 def _parsed(file: TextFile, block: TextBlock, names: list[str], kinds: Mapping[str, str]) -> TablePiece:
     import pyarrow as pa
 
-    types = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string()}
-    wanted = {name: types[kind] for name, kind in kinds.items()}
+    types = {"number": pa.float64(), "text": pa.string()}
+    wanted = {name: types.get(kind, pa.string()) for name, kind in kinds.items()}
     lines = lambda: block.lines  # noqa: E731
+    data, padded = block.stripped()
     try:
-        table = _read(file, block.data, names, wanted, None)
-        return TablePiece(file.name, table.num_rows, _flat(table), "line", lines)
+        table = _read(file, data, names, wanted, None)
     except pa.ArrowInvalid:
         return _read_as_text(file, block, names, dict.fromkeys(wanted, pa.string()))
+    columns, as_written = _without_nulls(table, file.form.nulls)
+    return TablePiece(file.name, table.num_rows, columns, "line", lines, padded=padded, as_written=as_written)
 
 
 def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: dict[str, Any]) -> TablePiece:
@@ -79,7 +81,7 @@ def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: di
         invalid.append(row)
         return "skip"
 
-    data = block.data
+    data, padded = block.stripped()
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -109,7 +111,10 @@ def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: di
             )
         )
     places = found[left]
-    return TablePiece(file.name, table.num_rows, _flat(table), "line", lambda: places, bad)
+    columns, as_written = _without_nulls(table, file.form.nulls)
+    return TablePiece(
+        file.name, table.num_rows, columns, "line", lambda: places, bad, padded=padded, as_written=as_written
+    )
 
 
 def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any], skip: Any) -> Any:
@@ -130,11 +135,24 @@ def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any],
             column_types=wanted,
             include_columns=list(wanted),
             null_values=form.nulls,
-            strings_can_be_null=True,
+            strings_can_be_null=False,
             decimal_point=form.decimal,
         ),
     )
 
 
-def _flat(table: Any) -> dict[str, Any]:
-    return {name: table.column(name).combine_chunks() for name in table.column_names}
+def _without_nulls(table: Any, nulls: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns, missing texts as null, and those of texts with some missing as they are written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    as_written = {}
+    for name, column in columns.items():
+        if not pa.types.is_string(column.type):
+            continue
+        is_null = pc.is_in(column, pa.array(nulls, pa.string()))
+        if pc.any(is_null).as_py():
+            as_written[name] = column
+            columns[name] = pc.if_else(is_null, pa.scalar(None, pa.string()), column)
+    return columns, as_written

@@ -44,7 +44,9 @@ def guess_form(start: bytes) -> TextForm:
     if not any(_regularity(lines, each) > (0, 0) for each in _DELIMITERS):
         delimiter = ","
     given["delimiter"] = delimiter
-    rows = _rows(lines, delimiter)
+    quote = _quote(lines, delimiter)
+    given["quote"] = quote
+    rows = _rows(lines, delimiter, quote)
     given["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
     below = {value for row in rows[1:] for value in row}
     if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
@@ -56,11 +58,23 @@ def guess_form(start: bytes) -> TextForm:
     return TextForm(**{key: value for key, value in given.items() if value != getattr(defaults, key)})
 
 
-def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
+    """Values as the import reads them: without spaces around them."""
     try:
-        return list(csv.reader(lines, delimiter=delimiter))
+        found = list(csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True))
     except csv.Error:
-        return [line.split(delimiter) for line in lines]
+        found = [line.split(delimiter) for line in lines]
+    return [[value.strip() for value in row] for row in found]
+
+
+def _quote(lines: list[str], delimiter: str) -> str:
+    """A single quote if most texts are in such, and none in double quotes."""
+    if any('"' in line for line in lines):
+        return '"'
+    values = [value.strip() for line in lines for value in line.split(delimiter)]
+    texts = [value for value in values if value and not _NUMBER.fullmatch(value)]
+    quoted = sum(len(value) > 1 and value[0] == value[-1] == "'" for value in texts)
+    return "'" if 2 * quoted > len(texts) else '"'
 
 
 def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from hyrt.errors import DataError
 from hyrt.graph.tables.reading.table_piece import TablePiece
+from hyrt.graph.tables.reading.values import check_texts, plain
 
 _ROWS = 1 << 18
 _CELLS = 1 << 22
@@ -45,13 +47,27 @@ def parquet_columns(path: Path, name: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
+def pandas_index(path: Path, name: str) -> list[str]:
+    """Return the columns that pandas wrote as the index of the rows, not as a part of the table."""
+    with opened_parquet(path, name) as file:
+        noted = (file.schema_arrow.metadata or {}).get(b"pandas")
+    try:
+        columns = [] if noted is None else json.loads(noted)["index_columns"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [column for column in columns if isinstance(column, str)]
+
+
 def parquet_pieces(path: Path, name: str, columns: Mapping[str, str]) -> Iterator[TablePiece]:
     """The rows of a file, piece by piece; see `csv_pieces`."""
     at = 0
     with opened_parquet(path, name) as file:
         step = max(1, min(_ROWS, _CELLS // max(1, len(columns))))
         for batch in file.iter_batches(step, columns=list(columns), use_threads=True):
-            arrays = {key: batch.column(batch.schema.get_field_index(key)) for key in columns}
+            arrays = {
+                key: _column(batch.column(batch.schema.get_field_index(key)), kind, f"{name}, column {key!r}")
+                for key, kind in columns.items()
+            }
             first = at + 1
             at += batch.num_rows
             yield TablePiece(
@@ -61,3 +77,14 @@ def parquet_pieces(path: Path, name: str, columns: Mapping[str, str]) -> Iterato
                 "row",
                 lambda a=first, b=at: np.arange(a, b + 1),  # type: ignore[misc]
             )
+
+
+def _column(column: Any, kind: str, where: str) -> Any:
+    try:
+        column = plain(column)
+        if kind == "text":
+            check_texts(column)
+    except DataError as error:
+        if kind != "any":
+            raise DataError(f"{where}: {error}") from None
+    return column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyrt.machine.kernels.kept_kernels import nb
 
-_NEWLINE, _RETURN = 10, 13
+_TAB, _NEWLINE, _RETURN, _SPACE = 9, 10, 13, 32
 _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3
 
 
@@ -13,8 +13,8 @@ def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untype
     """Write the number of the line in which each record begins.
 
     Returns how many there are, and where the last whole one ends. A quote counts at the start of a value
-    alone; what follows the closing one up to the delimiter belongs to the value. Lines without letters are
-    no records. `quote` is -1 where there is none.
+    alone, after spaces or tabs; what follows the closing one up to the delimiter belongs to the value. Lines
+    without letters are no records. `quote` is -1 if there is none.
     """
     state, records, end = _LINE_START, 0, 0
     i, size = 0, len(data)
@@ -32,6 +32,9 @@ def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untype
         if state == _FIELD_START:
             if letter == quote:
                 state = _IN_QUOTES
+                i += 1
+                continue
+            if letter in (_TAB, _SPACE) and letter != delimiter:
                 i += 1
                 continue
             state = _IN_FIELD
@@ -55,3 +58,47 @@ def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untype
                 state = _FIELD_START
             i += 1
     return records, end
+
+
+@nb.njit(nogil=True, cache=True, boundscheck=False)
+def strip_padding(data, delimiter, quote, out):  # type: ignore[no-untyped-def]
+    """Copy text to `out` without the spaces and tabs around its values; those within quotes stay.
+
+    Returns how many bytes are left, and around how many values there was padding. Line breaks stay, so that
+    lines keep their numbers.
+    """
+    state, size, end, padded, i = _FIELD_START, 0, 0, 0, 0
+    is_padded = False
+    while i < len(data):
+        letter = data[i]
+        i += 1
+        is_padding = letter in (_TAB, _SPACE) and letter != delimiter
+        if state == _FIELD_START:
+            if is_padding:
+                is_padded = True
+                continue
+            state = _IN_QUOTES if letter == quote else _IN_FIELD
+            if state == _IN_QUOTES:
+                out[size] = letter
+                size += 1
+                continue
+        if state == _IN_FIELD and (letter == delimiter or letter in (_NEWLINE, _RETURN)):
+            padded += is_padded or end < size
+            is_padded, state = False, _FIELD_START
+            out[end] = letter
+            size = end = end + 1
+            continue
+        out[size] = letter
+        size += 1
+        if state == _IN_FIELD:
+            end = end if is_padding else size
+        elif letter == quote:
+            if i < len(data) and data[i] == quote:
+                out[size] = letter
+                size += 1
+                i += 1
+            else:
+                state, end = _IN_FIELD, size
+    if state == _IN_QUOTES:
+        end = size
+    return end, padded + (is_padded or end < size)

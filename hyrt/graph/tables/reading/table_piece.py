@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,5 +37,9 @@ class TablePiece:
     """[n] the number of each row's line or row in its file, from 1."""
     bad: Sequence[BadRow] = ()
     """Rows that are left out here, as they cannot be read."""
+    padded: int = 0
+    """Around how many values of text there were spaces or tabs, which are removed."""
+    as_written: Mapping[str, Any] = field(default_factory=dict)
+    """Texts [n] with what counts as missing, by name of the column; only of columns that have some."""
 
     __repr__ = one_line

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hyrt.errors import DataError, readable
 from hyrt.graph.tables.reading.csv_pieces import csv_pieces
 from hyrt.graph.tables.reading.guess_form import guess_form
-from hyrt.graph.tables.reading.parquet_pieces import parquet_columns, parquet_pieces
-from hyrt.graph.tables.reading.table_files import files_of, is_parquet
-from hyrt.graph.tables.reading.table_piece import TablePiece
+from hyrt.graph.tables.reading.parquet_pieces import pandas_index, parquet_columns, parquet_pieces
+from hyrt.graph.tables.reading.table_files import TableFiles, files_of, is_parquet
 from hyrt.graph.tables.reading.text_blocks import TextFile
 from hyrt.graph.tables.reading.text_form import TextForm
-from hyrt.graph.tables.reading.values import matrix, real_numbers, whole_numbers
+from hyrt.graph.tables.reading.values import are_codes, matrix, plain, real_numbers, whole_numbers
 
 _BYTES = 1 << 18
 _MOST_WRONG = 0.2
@@ -30,10 +32,16 @@ class TableSample:
     form: TextForm | None
     """How it is written; None for Parquet."""
     columns: dict[str, str]
-    """For each column `whole`, `number`, `text`, `list` (of numbers), or `none` where all is missing or of
-    another kind."""
+    """For each column `whole`, `code` (whole numbers, some of them written like 007 or +1), `number`, `text`,
+    `list` (of numbers), or `none` if all is missing or of another kind."""
     rows: dict[str, Any]
     """The first values of each column, as Arrow has them."""
+    index: list[str]
+    """The columns that pandas wrote as the index of the rows."""
+    total_rows: float
+    """About how many rows the table has; infinite if that is not known."""
+    is_whole: bool
+    """Whether these rows are all of the table."""
 
     @property
     def name(self) -> str:
@@ -63,34 +71,60 @@ def sample_of(given: Path) -> TableSample:
     DataError
         If it is missing, empty, damaged, or has columns of one name.
     """
-    for path in files_of(given):
-        if (found := _sample_of(path, given)) is not None:
+    paths = files_of(given)
+    for path in paths:
+        found = _parquet_sample(path, given, paths) if is_parquet(path) else _text_sample(path, given, paths)
+        if found is not None:
             return found
     raise DataError(f"{readable(str(given))}: has no rows: fill it, or leave it out")
 
 
-def _sample_of(path: Path, given: Path) -> TableSample | None:
-    """The first rows of a file, where it has any."""
+def _parquet_sample(path: Path, given: Path, paths: list[Path]) -> TableSample | None:
+    """The first rows of a file if it has any."""
     name = readable(str(path))
-    if is_parquet(path):
-        columns = parquet_columns(path, name)
-        piece = next(parquet_pieces(path, name, dict.fromkeys(columns, "text")), None)
-        return _sample(given, None, columns, piece)
+    columns = parquet_columns(path, name)
+    piece = next(parquet_pieces(path, name, dict.fromkeys(columns, "any")), None)
+    if piece is None or not piece.num_rows:
+        return None
+    kinds = {column: _kind(piece.columns[column], ".") for column in columns}
+    total = TableFiles(paths, TextForm()).num_rows()
+    return TableSample(
+        path=given,
+        form=None,
+        columns=kinds,
+        rows=dict(piece.columns),
+        index=pandas_index(path, name),
+        total_rows=math.inf if total is None else total,
+        is_whole=total == piece.num_rows,
+    )
+
+
+def _text_sample(path: Path, given: Path, paths: list[Path]) -> TableSample | None:
+    name = readable(str(path))
     file = TextFile(path, name, TextForm())
-    file = TextFile(path, name, guess_form(file.start(_BYTES)))
+    start = file.start(_BYTES)
+    file = TextFile(path, name, guess_form(start))
     columns = file.columns()
     pieces = csv_pieces(file, dict.fromkeys(columns, "text"), block_bytes=_BYTES, most_blocks=1)
-    return _sample(given, file.form, columns, next(pieces, None))
-
-
-def _sample(
-    given: Path, form: TextForm | None, columns: list[str], piece: TablePiece | None
-) -> TableSample | None:
+    piece = next(pieces, None)
     if piece is None or not (piece.num_rows or piece.bad):
         return None
-    decimal = "." if form is None else form.decimal
-    kinds = {column: _kind(piece.columns[column], decimal) for column in columns}
-    return TableSample(given, form, kinds, dict(piece.columns))
+    is_whole = len(paths) == 1 and len(start) < _BYTES
+    files = TableFiles(paths, file.form)
+    rows_per_byte = piece.num_rows / min(path.stat().st_size, _BYTES)
+    return TableSample(
+        path=given,
+        form=file.form,
+        columns={column: _kind(piece.columns[column], file.form.decimal) for column in columns},
+        rows=dict(piece.columns),
+        index=[],
+        total_rows=piece.num_rows
+        if is_whole
+        else files.num_bytes * rows_per_byte
+        if files.are_plain
+        else math.inf,
+        is_whole=is_whole,
+    )
 
 
 def _kind(column: Any, decimal: str) -> str:
@@ -100,11 +134,24 @@ def _kind(column: Any, decimal: str) -> str:
         return "list"
     if column.null_count == len(column):
         return "none"
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    is_text = pa.types.is_string(plain.type) or pa.types.is_large_string(plain.type)
-    for kind, read in (("whole", whole_numbers), ("number", real_numbers)):
-        _, missing, bad = read(plain, decimal)
-        # A few others among many numbers are mistakes, of which the import tells.
-        if bad.sum() <= _MOST_WRONG * (~missing).sum():
-            return kind
+    try:
+        column = plain(column)
+    except DataError:  # Binary values that no import takes; an import that needs them says so.
+        return "none"
+    is_text = pa.types.is_string(column.type)
+    _, missing, bad = whole_numbers(column, decimal)
+    # A few others among many numbers are mistakes, of which the import tells.
+    most_wrong = _MOST_WRONG * (~missing).sum()
+    if is_text and are_codes(column, bad) and real_numbers(column, decimal)[2].sum() <= most_wrong:
+        return "code" if _are_whole(column, decimal) else "number"
+    if bad.sum() <= most_wrong:
+        return "whole"
+    if real_numbers(column, decimal)[2].sum() <= most_wrong:
+        return "number"
     return "text" if is_text else "none"
+
+
+def _are_whole(column: Any, decimal: str) -> bool:
+    values, missing, bad = real_numbers(column, decimal)
+    good = values[~(missing | bad)]
+    return bool((good == np.floor(good)).all())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, readable
-from hyrt.graph.tables.reading.record_kernels import find_records
+from hyrt.graph.tables.reading.record_kernels import find_records, strip_padding
 from hyrt.graph.tables.reading.text_form import TextForm
 
 BLOCK_BYTES = 8 << 20
@@ -34,16 +34,29 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 class TextBlock:
     """Some whole records."""
 
-    data: bytes
-    """UTF-8, whatever the file's encoding is."""
+    raw: bytes
+    """As it stands in the file, but in UTF-8 whatever the file's encoding is."""
     first_line: int
     """The number of the line that it begins with, from 1."""
     form: TextForm = field(repr=False)
 
+    def stripped(self) -> tuple[bytes, int]:
+        """The block without the spaces and tabs around values, and around how many values there were some."""
+        return _stripped(self.raw, self.form)
+
     @property
     def lines(self) -> NDArray[np.int64]:
         """The number of the line in which each record begins; a line without letters is no record."""
-        return _records(self.data, self.form, self.first_line)[0]
+        return _records(self.stripped()[0], self.form, self.first_line)[0]
+
+
+def _stripped(data: bytes, form: TextForm) -> tuple[bytes, int]:
+    if not any(letter in data for letter in (b" ", b"\t") if letter != form.delimiter.encode()):
+        return data, 0
+    out = np.empty(len(data), np.uint8)
+    quote = ord(form.quote) if form.quote else -1
+    size, padded = strip_padding(np.frombuffer(data, np.uint8), ord(form.delimiter), quote, out)
+    return (out[:size].tobytes(), int(padded)) if padded else (data, 0)
 
 
 def _records(data: bytes, form: TextForm, line: int) -> tuple[NDArray[np.int64], int]:
@@ -95,6 +108,7 @@ class TextFile:
             head = _Head(self, stream)
             line = head.line if self.form.header else head.first_record()
         try:
+            line = _stripped(line, self.form)[0]
             values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
         except csv.Error as error:
             raise DataError(
@@ -103,7 +117,7 @@ class TextFile:
             ) from None
         if not self.form.header:
             return [str(number) for number in range(1, len(values) + 1)]
-        return [value.strip() for value in values]
+        return values
 
     @property
     def _dialect(self) -> dict[str, Any]:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+import re
+import uuid
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.tables.reading.number_kernels import read_whole
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
 _EXACT = 2.0**53
 """From here on floating-point numbers leave whole numbers out."""
+_CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
+"""Texts that a program may read as whole numbers."""
+_OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_size_binary")
+"""How the names of Arrow's types for texts begin, beside `string`."""
 
 
 def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
-    """Whole numbers, also where they are written as 3.0.
+    """Whole numbers, also if they are written as 3.0.
+
+    Texts count as they are written: 007, +1 and digits that are not ASCII are something else than 7 and 1.
 
     Parameters
     ----------
@@ -32,7 +43,7 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = _plain(column)
+    column = plain(column)
     missing = _missing(column)
     bad = np.zeros(len(column), np.bool_)
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
@@ -41,12 +52,11 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
             bad = beyond.to_numpy(zero_copy_only=False)
             column = pc.if_else(beyond, pa.scalar(None, pa.uint64()), column)
         return pc.cast(column, pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), missing, bad
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        try:
-            numbers = pc.cast(pc.utf8_trim_whitespace(column), pa.int64())
-            return numbers.fill_null(0).to_numpy(zero_copy_only=False), missing, bad
-        except pa.ArrowInvalid:
-            pass
+    if pa.types.is_string(column.type):
+        values = np.empty(len(column), np.int64)
+        data, offsets = bytes_of(column)
+        read_whole(data, offsets, missing, ord(decimal), values, bad)
+        return values, missing, bad
     real, _, bad = real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
@@ -54,16 +64,25 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
     return np.where(whole, real, 0).astype(np.int64), missing, bad
 
 
+def are_codes(column: Any, bad: Flags) -> bool:
+    """Whether some texts that `whole_numbers` does not take are numbers in another form, such as 007 or +1.
+
+    Ids and classes that are written so are texts: as numbers, 007 and 7 would be one.
+    """
+    texts = plain(column).filter(_as_arrow(bad)).to_pylist()
+    return any(isinstance(text, str) and _CODE.fullmatch(text) is not None for text in texts)
+
+
 def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
     """Numbers; nan where there is none; see `whole_numbers`. What is infinite is wrong, nan is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = _plain(column)
+    column = plain(column)
     missing = _missing(column)
     bad = np.zeros(len(column), np.bool_)
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(kind):
         trimmed = pc.utf8_trim_whitespace(column)
         if decimal != ".":
             trimmed = pc.replace_substring(trimmed, decimal, ".")
@@ -95,17 +114,40 @@ def texts(column: Any) -> tuple[Any, Flags]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = _plain(column)
+    column = plain(column)
     missing = _missing(column)
     if pa.types.is_string(column.type):
         return column, missing
-    if pa.types.is_binary(column.type) or pa.types.is_large_string(column.type):
-        return pc.cast(column, pa.string()), missing
     if pa.types.is_floating(column.type):
         numbers, missing, bad = whole_numbers(column)
         if not bad.any():
             return pc.cast(pa.array(numbers, mask=missing), pa.string()), missing
     return pc.cast(column, pa.string()), missing
+
+
+def check_texts(column: Any) -> None:
+    """See that `texts` takes values of the type of a column.
+
+    Raises
+    ------
+    DataError
+        If they are lists, say.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.cast(column.slice(0, 0), pa.string())
+    except pa.ArrowNotImplementedError:
+        raise DataError(f"has values of type {column.type}: give texts or numbers") from None
+
+
+def bytes_of(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The bytes of all strings of an Arrow array [n], and [n + 1] where each begins and the last one ends."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
+    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds
 
 
 def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
@@ -132,12 +174,41 @@ def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
     return values, missing | (good & np.isnan(values).any(axis=1)), bad
 
 
-def _plain(column: Any) -> Any:
+def plain(column: Any) -> Any:
+    """An Arrow array of the plain type for its values: texts of all kinds, also binary ones, are strings.
+
+    Raises
+    ------
+    DataError
+        If binary values are not UTF-8 text.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if getattr(column.type, "extension_name", "") == "arrow.uuid":
+        storage = column.storage.to_pylist()
+        known = [None if value is None else str(uuid.UUID(bytes=value)) for value in storage]
+        return pa.array(known, pa.string())
+    if isinstance(column.type, pa.BaseExtensionType):
+        return plain(column.storage)
+    if str(column.type).startswith(_OTHER_TEXTS):
+        try:
+            return pc.cast(column, pa.string())
+        except pa.ArrowInvalid:
+            raise DataError(
+                "has binary values that are not UTF-8 text: write them as text, such as hex"
+            ) from None
+    return column
+
+
+def _as_arrow(flags: Flags) -> Any:
+    import pyarrow as pa
+
+    return pa.array(flags)
 
 
 def _missing(column: Any) -> Flags:

@@ -14,6 +14,8 @@ from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, check_dataset
 from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
+from hyrt.graph.tables.ids.vertex_ids import Named, VertexIds
+from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.import_schema import EdgeTable
 from hyrt.graph.tables.import_tables import (
     LARGE_INPUT,
@@ -23,8 +25,10 @@ from hyrt.graph.tables.import_tables import (
     assigned,
     block_bytes,
     check_dense,
+    close_gaps,
     drawn_split,
     numbered,
+    positions_without_table,
     unscaled_lines,
 )
 from hyrt.graph.tables.listed_edges import ListedEdges
@@ -32,9 +36,8 @@ from hyrt.graph.tables.read_edges import read_edges
 from hyrt.graph.tables.read_vertices import ReadVertices, read_vertices
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles
+from hyrt.graph.tables.reading_notes import ReadingNotes
 from hyrt.graph.tables.typed.typed_schema import RelationTable, TypedImportSchema
-from hyrt.graph.tables.vertex_ids import Named, Positions, VertexIds
-from hyrt.graph.tables.vertex_names import VertexNames
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
 from hyrt.graph.typed.typed_csr import TypedPiece
 from hyrt.graph.typed.typed_dataset import (
@@ -75,7 +78,7 @@ def import_typed_tables(
     vertex = f"{each} bytes for each vertex{letters}"
     say(f"memory: at most {size(bound)}, plus {vertex}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
-        bad = BadRows()
+        bad, notes = BadRows(), ReadingNotes()
         read = {}
         for number, (name, table) in enumerate(tables.items()):
             kind = schema.types[name]
@@ -85,6 +88,7 @@ def import_typed_tables(
                 named=kind.ids == "names",
                 first_id=kind.first_id,
                 bad=bad,
+                notes=notes,
                 scratch=_folder(scratch, f"type-{number}"),
             )
         ids = {name: _ids(schema, name, read.get(name)) for name in schema.types}
@@ -98,9 +102,10 @@ def import_typed_tables(
                 for key in ("files", "source", "target", "weight", "unknown", "text")
             }
             folder = _folder(scratch, f"relation-{number}")
-            edges, _ = read_edges(EdgeTable(**columns), some, *ends, bad, folder, dtype)
+            edges, _ = read_edges(EdgeTable(**columns), some, *ends, bad, notes, folder, dtype)
             lists.append(edges)
         bad.check()
+        gaps = _close_gaps(schema, ids, lists)
         parts = _parts(str(destination), schema, ids, lists, read)
         data, merged = typed_dataset(str(destination), parts, _folder(scratch, "typed"))
         if schema.reverse:
@@ -110,7 +115,10 @@ def import_typed_tables(
         classes = read[schema.target_type].classes if schema.target_type in read else []
         add_names(result, _name_files(ids, classes, scratch))
         unscaled = unscaled_lines(read)
-    for line in [*_told(schema, parts.types, lists, merged, read), *unscaled]:
+        for name, found in ids.items():
+            if isinstance(found, Named):
+                notes.add_padded(f"ids of {name}", found.names)
+    for line in [*notes.lines(), *_told(schema, parts.types, lists, merged, read), *gaps, *unscaled]:
         say(line)
 
 
@@ -135,8 +143,18 @@ def _ids(schema: TypedImportSchema, name: str, read: ReadVertices | None) -> Ver
     return (
         Named(VertexNames(), grows=True)
         if kind.ids == "names"
-        else Positions(kind.first_id, None, ".", 2**31)
+        else positions_without_table(kind.first_id, kind.num_vertices, ".")
     )
+
+
+def _close_gaps(schema: TypedImportSchema, ids: dict[str, VertexIds], lists: list[ListedEdges]) -> list[str]:
+    """Number the ids of types that relations alone name."""
+    ends = [(table.relation[0], table.relation[2]) for table in schema.relations]
+    for name, some in ids.items():
+        named_by = sum(edges.num * both.count(name) for edges, both in zip(lists, ends, strict=True))
+        check_dense(f"type {name!r}", some, named_by)
+    with_ids = [(edges, ids[first], ids[last]) for edges, (first, last) in zip(lists, ends, strict=True)]
+    return close_gaps(with_ids, ids)
 
 
 def _parts(
@@ -146,16 +164,7 @@ def _parts(
     lists: list[ListedEdges],
     read: dict[str, ReadVertices],
 ) -> TypedParts:
-    counts = []
-    for name, found in ids.items():
-        named_by = sum(
-            edges.num
-            for edges, table in zip(lists, schema.relations, strict=True)
-            for end in (table.relation[0], table.relation[2])
-            if end == name
-        )
-        check_dense(f"type {name!r}", found, named_by)
-        counts.append(found.num_vertices)
+    counts = [some.num_vertices for some in ids.values()]
     relations = tuple(Relation(*table.relation) for table in schema.relations)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     types = GraphTypes(tuple(schema.types), starts, relations, schema.target_type)

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hyrt.errors import listed
-from hyrt.graph.tables.import_schema import Column, Columns, RandomSplit, VertexRows, check_ends
+from hyrt.graph.tables.import_schema import (
+    Column,
+    Columns,
+    RandomSplit,
+    VertexRows,
+    check_ends,
+    check_num_vertices,
+)
 from hyrt.graph.tables.reading.text_form import TextForm
 from hyrt.graph.typed.check_types import why_no_name
 from hyrt.section import NoTruth, Section
@@ -21,9 +28,17 @@ class VertexType(Section):
     numbers, and are numbered: in the order of the table, or as relations name them first."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
+    num_vertices: Annotated[int, Field(ge=1, lt=2**62), NoTruth] | None = None
+    """The number of its vertices, with `ids: positions` and without a table; `null` if only ids that
+    relations name are vertices."""
     table: VertexRows | None = None
     """The table of its vertices; `null` where there is none, and relations alone name them. A type without
     features learns a row for each vertex."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> VertexType:
+        check_num_vertices(self.num_vertices, self.ids, has_table=self.table is not None)
+        return self
 
 
 class RelationTable(Section):

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.tables import name_kernels as kernels
+from hyrt.graph.tables.ids import name_kernels as kernels
+from hyrt.graph.tables.reading.values import bytes_of
 
 NAME_BYTES = 56
 """Memory that a name takes at most, beside three times its own bytes."""
 _LEAST = 1 << 12
+_PADDING = np.frombuffer(b" \t", np.uint8)
 
 
 class VertexNames:
@@ -36,7 +38,7 @@ class VertexNames:
         missing
             [n] which of them are not there: they get -1.
         """
-        data, offsets = _bytes_of(names)
+        data, offsets = bytes_of(names)
         self._make_room(len(names), int(offsets[-1] - offsets[0]))
         out = np.empty(len(names), np.int64)
         self.num = int(
@@ -46,7 +48,7 @@ class VertexNames:
 
     def find(self, names: Any, missing: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Numbers of names; -1 for those that are not known."""
-        data, offsets = _bytes_of(names)
+        data, offsets = bytes_of(names)
         out = np.empty(len(names), np.int64)
         kernels.find_names(data, offsets, missing, self._slots, self._kept, self._ends, out)
         return out
@@ -54,6 +56,20 @@ class VertexNames:
     def name(self, number: int) -> str:
         """The name of a number."""
         return self._kept[self._ends[number] : self._ends[number + 1]].tobytes().decode()
+
+    def padded(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
+        """Return the names that are another one with spaces or tabs around it, each with the other one."""
+        import pyarrow as pa
+
+        for start in range(0, self.num, rows):
+            ends = self._ends[start : min(start + rows, self.num) + 1]
+            filled = np.flatnonzero(ends[1:] > ends[:-1])
+            first, last = self._kept[ends[filled]], self._kept[ends[filled + 1] - 1]
+            for number in filled[np.isin(first, _PADDING) | np.isin(last, _PADDING)]:
+                name = self.name(start + int(number))
+                plain = pa.array([name.strip(" \t")], pa.string())
+                if self.find(plain, np.zeros(1, np.bool_))[0] >= 0:
+                    yield name, name.strip(" \t")
 
     def blocks(self, rows: int = 1 << 16) -> Iterator[list[str]]:
         """All names in the order of their numbers, some at a time."""
@@ -79,10 +95,3 @@ class VertexNames:
             self._slots = np.empty(0, np.int64)
             self._slots = np.full(1 << int(2 * (self.num + names) - 1).bit_length(), -1, np.int64)
             kernels.fill_slots(self._kept, self._ends, self.num, self._slots)
-
-
-def _bytes_of(names: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes of all strings, and where each of them begins and the last one ends."""
-    _, offsets, data = names.buffers()
-    starts = np.frombuffer(offsets, np.int32)[names.offset : names.offset + len(names) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), starts

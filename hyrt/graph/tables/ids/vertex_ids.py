@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import texts, whole_numbers
-from hyrt.graph.tables.vertex_names import VertexNames
 
 Numbers = NDArray[np.int64]
 
 _MISSING = "Give every edge two ids; what counts as missing is named by text.nulls of the schema"
-_NAMES = "If ids are texts, give ids: names in the schema"
+NOT_WHOLE = "If ids are texts, or written like 007 or +1, give ids: names in the schema"
+"""What to do about an id that is not a whole number as one is written."""
+SPARSE = 8
+"""Numbers for each that is named from which on ids do not look like numbers that count up."""
+_INT64 = np.iinfo(np.int64)
 
 
 class VertexIds(Protocol):
     """Finds the numbers of vertices by their ids."""
-
-    kind: Literal["whole", "text"]
-    """What is in a column of ids."""
 
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         """Numbers [n] of the ids in a column; -1 for those that are wrong, or unknown and to be dropped."""
@@ -39,29 +40,40 @@ class VertexIds(Protocol):
 
 @dataclass(slots=True)
 class Positions:
-    """Ids that are whole numbers, counted from the first."""
+    """Ids that are whole numbers, counted from the first.
+
+    Without a known count, only ids that edges name are vertices: `close_gaps` numbers them once all edges are
+    read.
+    """
 
     first: int
     count: int | None
-    """The number of vertices of the table; None where there is no table."""
+    """The number of vertices; None as long as edges name them."""
     decimal: str
     limit: int
     """The most vertices that there can be."""
     largest: int = -1
-    kind: Literal["whole", "text"] = "whole"
+    least: int = _INT64.max
+    """As `largest`, of the ids that were met, counted from the first: 0 for it."""
+    named: NDArray[np.int64] | None = None
+    """The ids that there are, in order, if others between them are not."""
+    from_table: bool = True
+    """Whether a table has the vertices; for messages."""
 
     @property
     def num_vertices(self) -> int:
         return self.largest + 1 if self.count is None else self.count
 
     def names_in_order(self) -> Iterator[object] | None:
+        if self.named is not None:
+            return map(int, self.named)
         return iter(range(self.first, self.first + self.num_vertices)) if self.first else None
 
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
         values, missing, wrong = whole_numbers(piece.columns[column], self.decimal)
         if missing.any() or wrong.any():
             bad.add(piece, column, missing, "is not an id", _MISSING)
-            bad.add(piece, column, wrong, "is not a whole number", _NAMES)
+            bad.add(piece, column, wrong, "is not a whole number", NOT_WHOLE)
         last = self.first + (self.limit if self.count is None else self.count) - 1
         good = ~(missing | wrong)
         outside = good & ((values < self.first) | (values > last))
@@ -71,7 +83,29 @@ class Positions:
         numbers[~good | outside] = -1
         if self.count is None and len(numbers):
             self.largest = max(self.largest, int(numbers.max()))
+            self.least = min(self.least, int(numbers[numbers >= 0].min(initial=self.least)))
         return numbers
+
+    def close_gaps(self, pieces: Iterator[Numbers]) -> NDArray[np.int64]:
+        """Keep the ids that are named, and number them in order.
+
+        Parameters
+        ----------
+        pieces
+            All that `numbers` returned.
+
+        Returns
+        -------
+        [largest - least + 1] the new number of each number from the least one on.
+        """
+        is_named = np.zeros(self.largest - self.least + 1, np.bool_)
+        for numbers in pieces:
+            is_named[numbers[numbers >= 0] - self.least] = True
+        self.named = np.flatnonzero(is_named) + (self.least + self.first)
+        self.count = len(self.named)
+        if self.least == 0 and self.count == len(is_named):
+            self.named = None
+        return np.cumsum(is_named) - 1
 
     def _say(
         self, piece: TablePiece, column: str, values: Any, outside: Any, unknown: str, bad: BadRows, last: int
@@ -82,9 +116,10 @@ class Positions:
                     piece,
                     column,
                     outside,
-                    f"is not a vertex: the table of vertices has {self.first:,} to {last:,}",
-                    "Add these vertices to their table, or give edges.unknown: drop in the schema to leave "
-                    "their edges out"
+                    f"is not a vertex: {'the table of vertices has' if self.from_table else 'ids go from'} "
+                    f"{self.first:,} to {last:,}",
+                    ("Add these vertices to their table" if self.from_table else "Give a larger num_vertices")
+                    + ", or give edges.unknown: drop in the schema to leave their edges out"
                     + ("; if ids count from 1, give first_id: 1" if self.first == 0 else ""),
                 )
             return
@@ -111,7 +146,6 @@ class Named:
     names: VertexNames
     grows: bool
     """Whether an id that is not known is a new vertex: where there is no table."""
-    kind: Literal["whole", "text"] = "text"
 
     @property
     def num_vertices(self) -> int:

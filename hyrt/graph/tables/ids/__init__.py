@@ -1,0 +1,1 @@
+"""Ids of vertices as tables have them, and the numbers that vertices get."""

@@ -1,0 +1,130 @@
+"""Columns that are most likely no features: numbers of rows, and copies of the label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_LEAST_ROWS = 10
+"""Fewer rows may count up, or equal the label, by chance."""
+_LEAST_PAIRED = 30
+"""The same for classes that have each another value of the column."""
+_MAX_LABELS = 256
+_SHOWN = 8
+
+COUNTS = "numbers the rows"
+IS_LABEL = "equals the label"
+GIVES_LABEL = "has one value for each class"
+
+
+class SuspiciousColumns:
+    """Looks for suspicious columns in the rows of a matrix, some rows at a time.
+
+    Parameters
+    ----------
+    width
+        The number of columns.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._rows = 0
+        self._labelled = 0
+        self._first = np.zeros(width)
+        self._of_label: dict[float, Array] = {}
+        # The columns that are still suspected.
+        self._counting = self._like_label = self._paired = np.arange(width)
+
+    def add(self, values: Array, labels: Array | None) -> None:
+        """Look at further rows.
+
+        Parameters
+        ----------
+        values
+            [n, width]; those that are missing are not numbers.
+        labels
+            [n] numbers, not a number for none, or whole numbers of classes, below 0 for none; None if there
+            are no labels of one number.
+        """
+        if not len(values):
+            return
+        if not self._rows:
+            self._first = values[0].astype(np.float64)
+        numbers = np.arange(self._rows, self._rows + len(values), dtype=np.float64)
+        self._counting = _kept(
+            self._counting, values, lambda rows, columns: numbers[rows, None] + self._first[columns]
+        )
+        self._rows += len(values)
+        if labels is None:
+            return
+        known = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+        values, labels = values[known], labels[known]
+        self._labelled += len(labels)
+        self._like_label = _kept(self._like_label, values, lambda rows, columns: labels[rows, None])
+        if len(self._paired):
+            self._keep_paired(values, labels)
+
+    def _keep_paired(self, values: Array, labels: Array) -> None:
+        """Keep the columns that have one value for all rows of a label."""
+        known, first, places = np.unique(labels, return_index=True, return_inverse=True)
+        for label, row in zip(known.tolist(), first, strict=True):
+            self._of_label.setdefault(label, values[row].copy())
+            if len(self._of_label) > _MAX_LABELS:
+                self._paired = self._paired[:0]
+                return
+        wanted = np.stack([self._of_label[label] for label in known.tolist()]) if len(known) else values
+        self._paired = _kept(self._paired, values, lambda rows, columns: wanted[places[rows]][:, columns])
+
+    def found(self) -> dict[int, str]:
+        """Return what is suspicious about columns, by their numbers."""
+        reasons: dict[int, str] = {}
+        several = len(self._of_label) > 1
+        if self._labelled >= _LEAST_PAIRED and several:
+            for column in self._paired.tolist():
+                if len({float(row[column]) for row in self._of_label.values()}) == len(self._of_label):
+                    reasons[column] = GIVES_LABEL
+        if self._labelled >= _LEAST_ROWS and several:
+            reasons |= dict.fromkeys(self._like_label.tolist(), IS_LABEL)
+        if self._rows >= _LEAST_ROWS:
+            starts = self._first[self._counting]
+            reasons |= dict.fromkeys(self._counting[(starts == 0) | (starts == 1)].tolist(), COUNTS)
+        return reasons
+
+
+def _kept(
+    columns: NDArray[np.int64], values: Array, wanted: Callable[[slice, NDArray[np.int64]], Array]
+) -> NDArray[np.int64]:
+    """Return the columns whose values are the wanted ones in all rows.
+
+    Most columns are dropped after a few rows, so that the rest is compared for hardly any.
+    """
+    for rows in (slice(0, 2), slice(2, 64), slice(64, None)):
+        if len(columns) and len(values[rows]):
+            columns = columns[(values[rows][:, columns] == wanted(rows, columns)).all(axis=0)]
+    return columns
+
+
+def number_rows(values: Array) -> bool:
+    """Return whether values [n], in any order, are 0 to n - 1 or 1 to n."""
+    ordered = np.sort(values)
+    return len(values) >= _LEAST_ROWS and any(
+        np.array_equal(ordered, np.arange(first, first + len(values))) for first in (0, 1)
+    )
+
+
+def label_numbers(labels: Sequence[Any]) -> Array:
+    """Return a number for each of the classes that labels name, -1 for None."""
+    numbers = {
+        name: number for number, name in enumerate(sorted({str(each) for each in labels if each is not None}))
+    }
+    return np.array([-1 if each is None else numbers[str(each)] for each in labels], np.int64)
+
+
+def named_reasons(reasons: Mapping[str, str]) -> str:
+    """Return the first columns with what is suspicious about them, in words."""
+    shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_SHOWN])
+    return shown + (f" and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else "")

@@ -1,0 +1,410 @@
+"""Ids, classes and features of an import are what a table says: as written, and nothing beside."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.names.name_files import read_names
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+from hyrt.graph.tables import listed_edges  # noqa: E402
+from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
+from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows  # noqa: E402
+from hyrt.graph.tables.import_tables import Import, import_tables  # noqa: E402
+from hyrt.graph.tables.reading.csv_pieces import csv_pieces  # noqa: E402
+from hyrt.graph.tables.reading.text_blocks import TextFile  # noqa: E402
+from hyrt.graph.tables.reading.text_form import TextForm  # noqa: E402
+from hyrt.graph.tables.typed.import_typed import import_typed_tables  # noqa: E402
+from hyrt.graph.tables.typed.typed_schema import TypedImportSchema  # noqa: E402
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> Path:
+    """Write a table as CSV without quotes, or as Parquet if the name ends so."""
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table(columns), path)
+        return path
+    rows = zip(*columns.values(), strict=True)
+    lines = [
+        ",".join(columns),
+        *(",".join("" if each is None else str(each) for each in row) for row in rows),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def imported(*files: Path, schema: ImportSchema | None = None) -> tuple[Graph, list[str]]:
+    """The graph of some files, and what was guessed and said."""
+    into = files[0].parent / "out"
+    said: list[str] = []
+    if schema is None:
+        guess = guess_schema(files)
+        schema, said = guess.schema, list(guess.lines)
+    import_tables(Import(files, into, schema, force=True), said.append)
+    return open_graph(into, check=True), said
+
+
+def names_of(graph_folder: Path, file: str) -> list[str] | None:
+    with read_names(graph_folder, file) as names:
+        return None if names is None else list(names)
+
+
+def named_edges(graph: Graph, names: list[str]) -> list[tuple[str, str]]:
+    indptr, indices = graph.topology.indptr, graph.topology.indices
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(indptr))
+    return sorted((names[u], names[v]) for u, v in zip(indices, targets, strict=True))
+
+
+PAIRS = [("7", "007"), ("1", "+1"), ("1", "１"), ("0", "-0"), ("1000", "1e3"), ("16", "0x10"), ("2", "٢")]
+"""Texts that some reader of numbers takes for one."""
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=ascii)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ids_and_classes_stay_as_they_are_written(pair: tuple[str, str], ending: str, tmp_path: Path) -> None:
+    ends = [*pair, "30"]
+    edges = write(tmp_path / f"e.{ending}", {"src": ends, "dst": [*ends[1:], ends[0]]})
+    graph, _ = imported(edges)
+    assert names_of(tmp_path / "out", "ids.csv") == ends
+    assert named_edges(graph, ends) == sorted(zip(ends, [*ends[1:], ends[0]], strict=True))
+    nodes = write(tmp_path / f"n.{ending}", {"id": ends, "label": [pair[1], pair[0], pair[1]]})
+    graph, _ = imported(edges, nodes)
+    assert names_of(tmp_path / "out", "ids.csv") == ends
+    classes = names_of(tmp_path / "out", "classes.csv")
+    assert classes is not None
+    assert [classes[label] for label in graph.labels] == [pair[1], pair[0], pair[1]]
+    with pytest.raises(DataError, match=r"is not a whole number(.|\n)*give ids: names"):
+        imported(edges, schema=ImportSchema(edges=EdgeTable(files=["*"], source="src", target="dst")))
+    typed = {
+        "target_type": "v",
+        "types": {"v": {"ids": "names"}, "w": {"ids": "names"}},
+        "relations": [{"relation": ["v", "r", "w"], "files": ["*"], "source": "src", "target": "dst"}],
+    }
+    job = Import([edges], tmp_path / "typed", TypedImportSchema.model_validate(typed))
+    import_typed_tables(job)
+    assert names_of(tmp_path / "typed", "ids.csv") == [f"v {name}" for name in ends] + [
+        f"w {name}" for name in [*ends[1:], ends[0]]
+    ]
+
+
+def test_types_of_edges_stay_as_they_are_written(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0], "type": ["7", "007", "7"]})
+    graph, said = imported(edges)
+    assert graph.topology.edge_types is not None
+    assert sorted(graph.topology.edge_types.tolist()) == [0, 1, 1] or "types of edges" in "\n".join(said)
+    assert len(set(graph.topology.edge_types.tolist())) == 2
+
+
+@st.composite
+def _padded_rows(draw: st.DrawFn) -> tuple[str, list[list[str]], bytes, int]:
+    """A delimiter, values as they are meant, the text with padding, and how many values have some."""
+    delimiter = draw(st.sampled_from([",", ";", "\t", "|"]))
+    padding = st.text(" " if delimiter == "\t" else " \t", max_size=2)
+    plain = st.text("ab é1'", min_size=1, max_size=4).map(str.strip).filter(bool)
+    quoted = st.text(f'a1 \t"{delimiter}\n', max_size=5)
+    rows, lines, padded = [], [], 0
+    for _ in range(draw(st.integers(1, 5))):
+        values, words = [], []
+        for _ in range(2):
+            before, after = draw(padding), draw(padding)
+            is_quoted = draw(st.booleans())
+            value = draw(quoted if is_quoted else plain)
+            values.append(value)
+            word = '"' + value.replace('"', '""') + '"' if is_quoted else value
+            words.append(before + word + after)
+            padded += bool(before + after)
+        rows.append(values)
+        lines.append(delimiter.join(words))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    return delimiter, rows, ("x" + delimiter + " y \n" + end.join(lines) + end).encode(), padded
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=_padded_rows(), size=st.integers(1, 40))
+def test_padding_is_removed_and_what_is_in_quotes_stays(table: Any, size: int, tmp_path: Path) -> None:
+    delimiter, rows, text, padded = table
+    (tmp_path / "a.csv").write_bytes(text)
+    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm(delimiter=delimiter, nulls=["missing"]))
+    assert file.columns() == ["x", "y"]
+    pieces = list(csv_pieces(file, {"x": "text", "y": "text"}, block_bytes=size))
+    found = [
+        list(row)
+        for piece in pieces
+        for row in zip(piece.columns["x"].to_pylist(), piece.columns["y"].to_pylist(), strict=True)
+    ]
+    assert found == rows
+    assert sum(piece.padded for piece in pieces) == padded
+
+
+def test_spaces_around_names_are_said(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('src, dst\nann,\t"bob"\nbob , ann\n" bob",ann\n')
+    (tmp_path / "n.csv").write_text("'id' ; 'label'\n'ann'; 'cat'\n'bob' ; 'dog'\n' bob';'cat'\n")
+    graph, said = imported(tmp_path / "e.csv", tmp_path / "n.csv")
+    names = ["ann", "bob", " bob"]
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert names_of(tmp_path / "out", "classes.csv") == ["cat", "dog"]
+    assert named_edges(graph, names) == [(" bob", "ann"), ("ann", "bob"), ("bob", "ann")]
+    text = "\n".join(said)
+    assert "e.csv: spaces or tabs around 3 values are removed (within quotes, they would stay)" in text
+    assert "n.csv: spaces or tabs around 3 values are removed" in text
+    assert "some ids differ only by spaces around them (' bob' and 'bob')" in text
+
+
+@pytest.mark.parametrize("word", ["None", "NA", "null", "nan"])
+def test_missing_labels_are_counted_by_what_stands_there(word: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": [word, "A", "B", word]})
+    graph, said = imported(edges, nodes)
+    assert graph.labels.tolist() == [-1, 0, 1, -1]
+    line = f"n.csv, column 'label': 2 of 4 values count as missing ('{word}' 2): if one of these is"
+    assert [each for each in said if line in each]
+    kept = guess_schema([edges, nodes]).schema
+    assert kept.vertices is not None
+    text = TextForm(nulls=[""])
+    kept = kept.model_copy(update={"vertices": kept.vertices.model_copy(update={"text": text})})
+    graph, _ = imported(edges, nodes, schema=kept)
+    assert names_of(tmp_path / "out", "classes.csv") == sorted(["A", "B", word])
+    assert (graph.labels >= 0).all()
+
+
+def test_a_missing_id_is_refused_with_its_word(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": ["DE", "FR"], "dst": ["FR", "NA"]})
+    with pytest.raises(DataError, match=r"line 3, column 'dst': 'NA' counts as missing"):
+        imported(edges)
+
+
+def test_missing_features_that_are_filled_are_counted(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1], "f": [2, None], "g": [None, None]})
+    schema = ImportSchema(
+        edges=EdgeTable(files=["e.csv"], source="src", target="dst"),
+        vertices=VertexRows(files=["n.csv"], id="id", features=["f", "g"], fill=0.5),
+    )
+    graph, said = imported(edges, nodes, schema=schema)
+    assert graph.features.values.tolist() == [[2, 0.5], [0.5, 0.5]]
+    assert [line for line in said if "n.csv: 3 missing features filled with 0.5" in line]
+
+
+def _table(ending: str, folder: Path, columns: dict[str, Any]) -> tuple[Path, Path]:
+    """Edges in a ring, and vertices with more columns."""
+    count = len(columns["age"])
+    edges = write(folder / f"e.{ending}", {"src": [*range(count)], "dst": [*range(1, count), 0]})
+    rows = {"id": list(range(count)), "label": [("no", "yes")[n % 7 > 2] for n in range(count)], **columns}
+    return edges, write(folder / f"n.{ending}", rows)
+
+
+COUNT = 60
+_AGES = np.random.default_rng(0).integers(20, 60, COUNT).tolist()
+_SHUFFLED = np.random.default_rng(1).permutation(COUNT).tolist()
+DOUBTFUL = {
+    "__index_level_0__": _SHUFFLED,
+    "Unnamed: 0": [5 * n for n in range(COUNT)],
+    "": list(range(COUNT)),
+    "index": _SHUFFLED[::-1],
+    "rownames": [n + 1 for n in range(COUNT)],
+    "nr. of the form": [n + 1 for n in range(COUNT)],
+    "shuffled": _SHUFFLED,
+    "coded": [3 if n % 7 > 2 else 1 for n in range(COUNT)],
+}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_numbers_of_rows_and_copies_of_the_label_are_no_features(
+    name: str, ending: str, tmp_path: Path
+) -> None:
+    edges, nodes = _table(ending, tmp_path, {name: DOUBTFUL[name], "age": _AGES})
+    graph, said = imported(edges, nodes)
+    assert graph.features.values[:, 0].tolist() == _AGES
+    assert graph.features.values.shape[1] == 1
+    assert [line for line in said if "left out, as they seem to be" in line and repr(name) in line]
+
+
+def test_an_index_of_pandas_is_no_feature_whatever_it_is_called(tmp_path: Path) -> None:
+    edges, nodes = _table("parquet", tmp_path, {"stamp": [2 * n + 9 for n in range(COUNT)], "age": _AGES})
+    noted = {"pandas": '{"index_columns": ["stamp"], "columns": []}'}
+    parquet.write_table(parquet.read_table(nodes).replace_schema_metadata(noted), nodes)
+    assert imported(edges, nodes)[0].features.values.shape[1] == 1
+
+
+@pytest.mark.parametrize("name", ["", "coded", "label itself"])
+def test_a_schema_that_lists_such_a_column_is_warned(name: str, tmp_path: Path) -> None:
+    columns = {**DOUBTFUL, "label itself": [n % 7 for n in range(COUNT)]}
+    edges, nodes = _table("csv", tmp_path, {name: columns[name], "age": _AGES})
+    is_number = name == "label itself"
+    vertices = VertexRows(
+        files=["n.csv"],
+        id="id",
+        label=[name] if is_number else ["label"],
+        label_kind="classes" if is_number else "names",
+        features=[name, "age"],
+    )
+    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    graph, said = imported(edges, nodes, schema=schema)
+    assert graph.features.values.shape[1] == 2
+    [line] = [each for each in said if "seem to be numbers of rows or copies of the label" in each]
+    assert repr(name) in line
+    assert "age" not in line
+
+
+def test_features_that_only_look_like_numbers_of_rows_stay(tmp_path: Path) -> None:
+    """Of few rows, or that repeat; a pattern takes them, but not an index without a name."""
+    columns = {"": list(range(4)), "x": [1, 2, 3, 4], "index": [1, 2, 2, 3], "age": [5, 4, 3, 2]}
+    edges, nodes = _table("csv", tmp_path, columns)
+    assert imported(edges, nodes)[0].features.values.shape[1] == 3
+    vertices = VertexRows(files=["n.csv"], id="id", label=["label"], label_kind="names", features=["*"])
+    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    assert imported(edges, nodes, schema=schema)[0].features.values.shape[1] == 3
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ends=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=20),
+    first=st.sampled_from([0, 1, 1_000_000, 10**12]),
+    step=st.sampled_from([1, 7, 10**9]),
+    weighted=st.booleans(),
+)
+def test_only_ids_that_edges_name_are_vertices(
+    ends: list[tuple[int, int]], first: int, step: int, weighted: bool, tmp_path: Path
+) -> None:
+    rows = [(first + step * u, first + step * v) for u, v in ends]
+    columns: dict[str, list[Any]] = {"src": [u for u, _ in rows], "dst": [v for _, v in rows]}
+    if weighted:
+        columns["weight"] = [1 + number for number in range(len(rows))]
+    edges = write(tmp_path / "e.csv", columns)
+    with mock.patch.object(listed_edges, "_READ_EDGES", 3):
+        graph, _ = imported(edges)
+    names = names_of(tmp_path / "out", "ids.csv")
+    if names is None:
+        names = list(map(str, range(graph.num_vertices)))
+    assert sorted(map(int, names)) == sorted({end for row in rows for end in row})
+    assert named_edges(graph, names) == sorted({(str(u), str(v)) for u, v in rows})
+
+
+def test_ids_with_gaps_are_said_and_a_schema_may_keep_them(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [10, 12, 15], "dst": [12, 15, 10]})
+    graph, said = imported(edges)
+    assert graph.num_vertices == 3
+    assert names_of(tmp_path / "out", "ids.csv") == ["10", "12", "15"]
+    assert "ids between 10 and 15 that no edge names are no vertices (3): give num_vertices" in said[-1]
+    table = EdgeTable(files=["*"], source="src", target="dst")
+    graph, said = imported(edges, schema=ImportSchema(edges=table, num_vertices=20))
+    assert graph.num_vertices == 20
+    assert named_edges(graph, list(map(str, range(20)))) == [("10", "12"), ("12", "15"), ("15", "10")]
+    with pytest.raises(
+        DataError, match=r"'15' is not a vertex: ids go from 0 to 13\n.*Give a larger num_vert"
+    ):
+        imported(edges, schema=ImportSchema(edges=table, num_vertices=14))
+    with pytest.raises(
+        ValueError, match="num_vertices is 3, but names are numbered as edges have them: omit"
+    ):
+        ImportSchema(ids="names", edges=table, num_vertices=3)
+
+
+def test_types_have_the_vertices_that_relations_name(tmp_path: Path) -> None:
+    """Each of two types by both of its relations; gaps of one are kept."""
+    first = write(tmp_path / "a.csv", {"s": [1_000_002, 1_000_005], "t": [3, 1]})
+    second = write(tmp_path / "b.csv", {"s": [1, 4], "t": [1_000_009, 1_000_002]})
+    schema = {
+        "target_type": "user",
+        "types": {"user": {}, "item": {"num_vertices": 6}},
+        "relations": [
+            {"relation": ["user", "buys", "item"], "files": ["a.csv"], "source": "s", "target": "t"},
+            {"relation": ["item", "suits", "user"], "files": ["b.csv"], "source": "s", "target": "t"},
+        ],
+    }
+    said: list[str] = []
+    with mock.patch.object(listed_edges, "_READ_EDGES", 1):
+        import_typed_tables(
+            Import([first, second], tmp_path / "out", TypedImportSchema.model_validate(schema)), said.append
+        )
+    graph = open_graph(tmp_path / "out", check=True)
+    names = [f"user {n}" for n in (1_000_002, 1_000_005, 1_000_009)] + [f"item {n}" for n in range(6)]
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert named_edges(graph, names) == sorted(
+        [
+            ("user 1000002", "item 3"),
+            ("user 1000005", "item 1"),
+            ("item 1", "user 1000009"),
+            ("item 4", "user 1000002"),
+        ]
+    )
+    assert "ids of user between 1,000,002 and 1,000,009 that no edge names are no vertices (5)" in said[-1]
+
+
+_UUIDS = [uuid.UUID(int=number) for number in (1, 2, 3)]
+TEXTS = {
+    "large_string": pa.array(["a", "b", "c"], pa.large_string()),
+    "string_view": pa.array(["a", "b", "c"], pa.string_view()),
+    "binary": pa.array([b"a", b"b", b"c"], pa.binary()),
+    "large_binary": pa.array([b"a", b"b", b"c"], pa.large_binary()),
+    "fixed_size_binary": pa.array([b"aa", b"bb", b"cc"], pa.binary(2)),
+    "dictionary": pa.array(["a", "b", "c"]).dictionary_encode(),
+    "bool": pa.array([True, False, None]),
+    "date": pa.array([1, 2, 3], pa.date32()),
+    "uuid": pa.array([each.bytes for each in _UUIDS], pa.binary(16)),
+}
+if hasattr(pa, "uuid"):
+    TEXTS["uuid"] = pa.ExtensionArray.from_storage(pa.uuid(), TEXTS["uuid"])
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_of_all_types_are_texts(kind: str, tmp_path: Path) -> None:
+    column = TEXTS[kind]
+    wanted = {"uuid": list(map(str, _UUIDS)), "fixed_size_binary": ["aa", "bb", "cc"]}.get(
+        kind, ["a", "b", "c"]
+    )
+    if kind == "date":
+        wanted = ["1970-01-02", "1970-01-03", "1970-01-04"]
+    if kind == "bool":
+        column, wanted = pa.array([True, False, True]), ["true", "false", "true"]
+    edges = write(
+        tmp_path / "e.parquet",
+        {"src": column, "dst": pa.concat_arrays([column.slice(1), column.slice(0, 1)])},
+    )
+    nodes = write(tmp_path / "n.parquet", {"id": column, "label": column})
+    schema = ImportSchema(
+        ids="names",
+        edges=EdgeTable(files=["e.parquet"], source="src", target="dst"),
+        vertices=VertexRows(files=["n.parquet"], id="id", label=["label"], label_kind="names"),
+    )
+    if kind == "bool":
+        with pytest.raises(DataError, match="True is the id of an earlier row"):
+            imported(edges, nodes, schema=schema)
+        return
+    graph, _ = imported(edges, nodes, schema=None if kind != "date" else schema)
+    assert names_of(tmp_path / "out", "ids.csv") == wanted
+    assert names_of(tmp_path / "out", "classes.csv") == wanted
+    assert named_edges(graph, wanted) == sorted(zip(wanted, [*wanted[1:], wanted[0]], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (
+            pa.array([b"\xff", b"\xfe"]),
+            "column 'src': has binary values that are not UTF-8 text: write them as text",
+        ),
+        (pa.array([[1], [2]]), "column 'src': has values of type list<.*: give texts or numbers"),
+        (pa.array([{"a": 1}, {"a": 2}]), "column 'src': has values of type struct<.*: give texts or numbers"),
+    ],
+    ids=["binary", "list", "struct"],
+)
+def test_values_that_are_no_texts_are_refused(column: Any, says: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": column, "dst": ["a", "b"]})
+    with pytest.raises(DataError, match=says):
+        imported(
+            edges, schema=ImportSchema(ids="names", edges=EdgeTable(files=["*"], source="src", target="dst"))
+        )
