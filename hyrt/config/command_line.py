@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.config.build import changed_config
-from hyrt.config.yaml_text import leaves, settings_of
+from hyrt.config.yaml_text import leaves, quoted_text, settings_of
 from hyrt.errors import ConfigError
 from hyrt.graph.bundled import NAMES
 
@@ -47,7 +47,9 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
 def option_overrides(**options: object) -> list[str]:
     """Overrides of the options that are given: keys with `__` for a point."""
     return [
-        f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in options.items() if value is not None
+        f"{key.replace('__', '.')}={quoted_text(value) if isinstance(value, str) else json.dumps(value)}"
+        for key, value in options.items()
+        if value is not None
     ]
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from hyrt.config.commented_yaml import commented_section
 from hyrt.config.explained import explained
-from hyrt.config.yaml_text import load_settings
+from hyrt.config.yaml_text import TextYaml, load_settings
 from hyrt.errors import ConfigError
 from hyrt.graph.tables.import_schema import ImportSchema
 from hyrt.graph.tables.typed.typed_schema import TypedImportSchema
@@ -24,7 +24,8 @@ def read_schema(path: Path) -> ImportSchema | TypedImportSchema:
     ConfigError
         Naming the file, and the first setting that is wrong.
     """
-    settings = load_settings(path)
+    # Columns and missing values may be called no, on or 007.
+    settings = load_settings(path, TextYaml)
     kind: type[ImportSchema | TypedImportSchema] = ImportSchema
     if "relations" in settings:
         kind = TypedImportSchema

@@ -14,14 +14,33 @@ from hyrt_perfmodel.file_content import StrictDumper, StrictYaml, yaml_problem
 from hyrt.config.settings import Config
 from hyrt.errors import ConfigError, SettingWarning, told_of_system
 
-_NAMES_OF_FILES = ("data.source", "links.split", "links.times", "distributed.network")
+_NAMES = ("data.source", "links.relation", "links.split", "links.times", "distributed.network")
+"""Settings that are names, of files above all, which may have any letters in them."""
+_NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
+
+
+class TextYaml(StrictYaml):
+    """YAML in which every plain value but null is text: `no`, `on`, 007 and 1e3 stay what they are."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, form) for tag, form in forms if tag in (_NULL, _MERGE)]
+        for first, forms in StrictYaml.yaml_implicit_resolvers.items()
+    }
 
 
 def _read_yaml(text: str) -> Any:
     return yaml.load(text, Loader=StrictYaml)
 
 
-def load_settings(path: Path) -> dict[str, Any]:
+def quoted_text(text: str) -> str:
+    """Return a text in double quotes, as YAML reads it, whatever letters it has."""
+    escaped = (
+        letter if " " <= letter <= "~" and letter not in '"\\' else f"\\U{ord(letter):08X}" for letter in text
+    )
+    return f'"{"".join(escaped)}"'
+
+
+def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
     """Read a YAML file of settings as a nested dict (not yet validated)."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -29,13 +48,13 @@ def load_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {told_of_system(error)}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
-    return settings_of(text, str(path))
+    return settings_of(text, str(path), loader)
 
 
-def settings_of(text: str, where: str) -> dict[str, Any]:
+def settings_of(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
     """Settings in a YAML text as a nested dict (not yet validated); `where` is its place, for messages."""
     try:
-        loaded = _read_yaml(text)
+        loaded = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
@@ -71,14 +90,11 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
                 f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
             )
         try:
-            value = _read_yaml(text)
+            value = _read_name(text) if path in _NAMES else _read_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
         except (RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
-        if path in _NAMES_OF_FILES and isinstance(value, int | float):
-            # A folder named 007 or 1e3 is not 7 or 1000.0.
-            value = text.strip()
         _note_given(given, path, value)
         *parents, leaf = path.split(".")
         node = settings
@@ -88,6 +104,12 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
                 raise ConfigError(f"cannot set {path!r}: {parent!r} already has the plain value {node!r}")
         node[leaf] = value
     return settings
+
+
+def _read_name(text: str) -> Any:
+    """Read a name as it stands, if it is not in quotes: to YAML, 007 is 7, and `a: b` is no name."""
+    text = text.strip()
+    return _read_yaml(text) if text[0] in "'\"" or text in ("null", "~") else text
 
 
 def _note_given(given: dict[str, Any], path: str, value: Any) -> None:

@@ -12,6 +12,8 @@ from hyrt.section import Index, NoTruth, Section
 
 def _column(value: Any) -> Any:
     """The name of a column, which may look like a number."""
+    if value is None:
+        raise ValueError("give text; a column that is called null is written in quotes: 'null'")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.file_content import StrictYaml
 
@@ -516,11 +516,38 @@ def test_class_weights_are_lists_like_others(given: str, found: Any) -> None:
     assert build_config(apply_overrides({}, [f"train.class_weights={given}"])).train.class_weights == found
 
 
-@pytest.mark.parametrize("name", ["007", "1e3", "1_000", "no", "1.50", "2024-01-02"])
-def test_names_of_files_that_look_like_numbers_stay_as_they_are(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "007",
+        "1e3",
+        "1_000",
+        "no",
+        "1.50",
+        "2024-01-02",
+        "a: b.npz",
+        "a #1.npz",
+        "[a",
+        "{b}",
+        "&c",
+        "📈",
+        "it's",
+    ],
+)
+def test_names_of_files_stay_as_they_are(name: str) -> None:
     assert build_config(apply_overrides({}, [f"data.source={name}"])).data.source == name
     for key in ("links.split", "links.times", "distributed.network"):
         assert dict(leaves(apply_overrides({}, [f"{key}={name}"]))) == {key: name}
+
+
+@given(st.text(min_size=1))
+@example("📈.npz")
+@example("\x7f\u0085\ufeff\udc80")
+def test_texts_of_options_are_read_as_they_are(text: str) -> None:
+    assert apply_overrides({}, option_overrides(data__source=text, key=text)) == {
+        "data": {"source": text},
+        "key": text,
+    }
 
 
 @given(st.text("0123456789-+._eExb: ", min_size=1, max_size=8).map(str.strip).filter(bool))

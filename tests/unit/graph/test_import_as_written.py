@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hyrt.errors import DataError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.names.name_files import read_names
@@ -20,6 +20,7 @@ from hyrt.graph.names.name_files import read_names
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
+from hyrt.config.schema_file import read_schema  # noqa: E402
 from hyrt.graph.tables import listed_edges  # noqa: E402
 from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows  # noqa: E402
@@ -408,3 +409,54 @@ def test_values_that_are_no_texts_are_refused(column: Any, says: str, tmp_path: 
         imported(
             edges, schema=ImportSchema(ids="names", edges=EdgeTable(files=["*"], source="src", target="dst"))
         )
+
+
+def test_words_of_yaml_are_names_in_schemas(tmp_path: Path) -> None:
+    """Columns, types and missing values that YAML takes for true, numbers or dates; null needs quotes."""
+    write(tmp_path / "e.csv", {"no": ["off", "007", "1e3"], "on": ["007", "1e3", "off"]})
+    nodes = {"0x1": ["off", "007", "1e3"], "2024-01-02": ["yes", "no", "0"], "null": [1, 2, 3]}
+    write(tmp_path / "n.csv", nodes)
+    (tmp_path / "s.yaml").write_text(
+        "ids: names\n"
+        "edges: {files: e.csv, source: no, target: on, undirected: no, text: {nulls: [n, 0x0], header: yes}}\n"
+        "vertices: {files: n.csv, id: 0x1, label: 2024-01-02, label_kind: names, features: 'null',\n"
+        "  fill: 0.5, split: null, text: {nulls: [0, no]}}\n"
+        "split: {train: 0.5, val: 0.5, test: 0, seed: 3}\n"
+    )
+    schema = read_schema(tmp_path / "s.yaml")
+    assert isinstance(schema, ImportSchema)
+    graph, _ = imported(tmp_path / "e.csv", tmp_path / "n.csv", schema=schema)
+    assert names_of(tmp_path / "out", "ids.csv") == ["off", "007", "1e3"]
+    assert names_of(tmp_path / "out", "classes.csv") == ["yes"]
+    assert graph.labels.tolist() == [0, -1, -1]
+    assert named_edges(graph, ["off", "007", "1e3"]) == [("007", "1e3"), ("1e3", "off"), ("off", "007")]
+    typed = "target_type: no\ntypes: {no: {ids: names}, 1e3: {ids: names}}\nreverse: on\n"
+    typed += "relations: [{relation: [no, on, 1e3], files: e.csv, source: no, target: on}]\n"
+    (tmp_path / "t.yaml").write_text(typed)
+    found = read_schema(tmp_path / "t.yaml")
+    assert isinstance(found, TypedImportSchema)
+    assert (found.target_type, list(found.types), found.reverse) == ("no", ["no", "1e3"], True)
+    import_typed_tables(Import([tmp_path / "e.csv"], tmp_path / "typed", found))
+    assert names_of(tmp_path / "typed", "ids.csv") == [
+        "no off",
+        "no 007",
+        "no 1e3",
+        "1e3 007",
+        "1e3 1e3",
+        "1e3 off",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("source: null, target: b", "a column that is called null is written in quotes: 'null'"),
+        ("source: a, target: b, features: [~]", "a column that is called null is written in quotes: 'null'"),
+        ("source: a, target: b, text: {nulls: [null]}", "write null and ~ in quotes: 'null'"),
+        ("source: a, target: b, undirected: 7", "give true or false"),
+    ],
+)
+def test_what_is_not_text_in_a_schema(line: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"edges: {{files: e.csv, {line}}}")
+    with pytest.raises(ConfigError, match=says):
+        read_schema(tmp_path / "s.yaml")

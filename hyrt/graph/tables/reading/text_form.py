@@ -19,6 +19,12 @@ def _plain(letter: str) -> str:
     return letter
 
 
+def _without_none(value: object) -> object:
+    if isinstance(value, list) and None in value:
+        raise ValueError("write null and ~ in quotes: 'null'")
+    return value
+
+
 class TextForm(Section):
     """How a CSV file is written; Parquet files need none of it."""
 
@@ -31,7 +37,9 @@ class TextForm(Section):
     """The letter around values that have the delimiter in them; empty where there is none."""
     decimal: Literal[".", ","] = "."
     """What stands between a number and its decimal places."""
-    nulls: list[str] = Field(default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"])
+    nulls: Annotated[list[str], BeforeValidator(_without_none)] = Field(
+        default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"]
+    )
     """What stands for a missing value."""
     encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"
     """The encoding of the letters: `cp1252` is what programs for Windows write that do not write UTF-8."""
