@@ -21,6 +21,7 @@ from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
+from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.observe.hook import Hook, Site, call_in
 from hyrt.pipeline.shares import Share
 from hyrt.sampling.block import Block
@@ -121,7 +122,9 @@ def plan_input(
         isinstance(features, AggregatedRows)
         or (isinstance(features, NarrowSource) and features.all_rows is not None)
     )
-    if fuse and is_here and takes.aggregation is not None and "aggregated" in forms:
+    # If the host computes the vertices of a whole graph, it reads the rows themselves.
+    may_fuse = fuse and is_here and not (whole and needs_loops(model))
+    if may_fuse and takes.aggregation is not None and "aggregated" in forms:
         return InputPlan("aggregated", takes.aggregation)
     if fuse and in_place and not takes.rather_rows:
         return InputPlan("in_place")

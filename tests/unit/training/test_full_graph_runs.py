@@ -219,3 +219,26 @@ def test_losses_are_those_of_the_cpu_for_any_number_of_chunks() -> None:
         given = {"devices": ["opencl"], "fullgraph": {"chunks": chunks, "host_memory": "1MiB"}}
         found = losses(trained(graph=graph, full_graph=True, **settings, **given)[0])
         assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [
+        ({"kind": "gin"}, "fp32"),
+        ({"kind": "gcn", "norm": "layer"}, "fp32"),
+        ({"kind": "graphsage", "aggregate": "sum", "norm": "layer"}, "fp32"),
+        ({"kind": "deepgcn", "layers": 3}, "fp32"),
+        ({"kind": "gcn"}, "bf16"),
+    ],
+)
+def test_a_device_that_runs_loops_gets_rows_of_a_whole_graph(model: dict[str, Any], precision: str) -> None:
+    """Sums of rows, which it takes of mini-batches, would leave nothing for the loops of the first layer."""
+    settings = {
+        "model": {"hidden": 8, "dropout": 0.0, **model},
+        "train": {"epochs": 3, "precision": precision},
+        "full_graph": True,
+    }
+    wanted, _ = trained(**settings)
+    found, _ = trained(devices=["opencl:0"], **settings)
+    assert losses(found) == pytest.approx(losses(wanted), rel=1e-2 if precision == "bf16" else 1e-5)
