@@ -3,14 +3,17 @@
     python tools/faults/kill_ranks.py --kills 100
 
 A rank is killed at any time since the start: while it joins the others, in any stage, in evaluations, while
-checkpoints are written, and at the end. The others must end within ten seconds. Then all ranks are started
-again, as torchrun does with --max-restarts, and the run must end as one that was not disturbed. Every tenth
-rank is stopped (SIGSTOP) instead, as on a machine that hangs: then the others may also wait for as long as
-they bear to hear nothing, and the rank must end, too, once it goes on.
+checkpoints are written, and at the end. Half of them are killed shortly after the checkpoint of a step
+(`checkpoint.every_steps`), since training takes a small part of the time of such short runs. The others must
+end within ten seconds. Then all ranks are started again, as torchrun does with --max-restarts. They must
+resume at the newest checkpoint, and the run must end as one that was not disturbed. Every tenth rank is
+stopped (SIGSTOP) instead, as on a machine that hangs: then the others may also wait for as long as they bear
+to hear nothing, and the rank must end, too, once it goes on.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -29,12 +32,18 @@ from forked_runs import ForkedRun, ForkedRuns, processes_of
 from trials import DATA, Trials, parser, print_table, workplace
 
 from hyrt.distributed.fellow_ranks import SILENT_S
+from hyrt.report.records.run_folder import read_metrics
 
 ENDS_S = 10.0
 # A run goes on to its end in a second or two, on a machine that does nothing else.
 LIMIT_S = 90.0
+EVERY_STEPS = 3
+# Checkpoints of epochs would hide ones of steps that are missing.
+CHECKPOINTS = (f"checkpoint.every_steps={EVERY_STEPS}", "checkpoint.every_epochs=0")
+# How long after a checkpoint a rank may be killed: a few steps.
+SOON_S = 0.05
 MORE = (
-    *("train.epochs=12", "checkpoint.every_steps=3", "runtime.sample_threads=1", "runtime.load_threads=1"),
+    *("train.epochs=12", *CHECKPOINTS, "runtime.sample_threads=1", "runtime.load_threads=1"),
     # What ranks that are not joined yet wait for one that never comes.
     *("runtime.train_threads=1", "distributed.timeout_s=8"),
 )
@@ -97,6 +106,9 @@ class RankKill:
     rank: int = 0
     is_stop: bool = False
     step: int = 0
+    """The step of the newest checkpoint then; 0 if there was none."""
+    resumed: bool = False
+    """Whether the ranks went on from that checkpoint."""
     ended_s: float = 0.0
     named: int = 0
     others: int = 0
@@ -127,17 +139,28 @@ class RankKills:
         self._whole: dict[Team, tuple[Path, float]] = {}
         self._count = 0
 
-    def check(self, team: Team, draw: random.Random, *, is_stop: bool = False) -> RankKill:
-        """Kill a rank of a run, start all again, and compare the end."""
+    def check(
+        self, team: Team, draw: random.Random, *, is_stop: bool = False, at_checkpoint: bool = False
+    ) -> RankKill:
+        """Kill a rank of a run, start all again, and compare the end.
+
+        With `at_checkpoint`, the rank is killed after the checkpoint of a step, which is drawn.
+        """
         whole, length_s = self._undisturbed(team)
         folder, kill = self._new_folder(), RankKill(team, is_stop=is_stop)
         path = folder / "runs" / "run"
         kill.rank = draw.randrange(team.size)
         ranks = self._start(team, folder)
-        time.sleep(draw.random() * length_s)
+        if at_checkpoint:
+            due = draw.randrange(EVERY_STEPS, _last_step(whole), EVERY_STEPS)
+            limit = time.monotonic() + LIMIT_S
+            while _newest_step(path) < due and time.monotonic() < limit:
+                time.sleep(0.001)
+            time.sleep(draw.random() * SOON_S)
+        else:
+            time.sleep(draw.random() * length_s)
         began = time.monotonic()
         os.kill(ranks[kill.rank].pid, signal.SIGSTOP if is_stop else signal.SIGKILL)
-        kill.step = max((int(found.name[5:13]) for found in path.glob("checkpoints/step-*")), default=0)
         others = [run for number, run in enumerate(ranks) if number != kill.rank]
         limit_s = ENDS_S + (SILENT_S if is_stop else 0.0)
         self._await(others, began, limit_s, kill)
@@ -152,7 +175,8 @@ class RankKills:
         ]
         if path.is_dir():
             kill.problems += newest_problems(path)
-        kill.problems += self._go_on(team, folder) or different(path, whole)
+        kill.step = _newest_step(path)
+        kill.problems += self._go_on(team, folder, kill) or different(path, whole)
         if not kill.problems:
             shutil.rmtree(folder)
         return kill
@@ -180,8 +204,8 @@ class RankKills:
                 else:
                     kill.unnamed.append(said.strip())
 
-    def _go_on(self, team: Team, folder: Path) -> list[str]:
-        """Start all ranks once more."""
+    def _go_on(self, team: Team, folder: Path, kill: RankKill) -> list[str]:
+        """Start all ranks once more, which resume at the newest checkpoint; return what is wrong."""
         ranks = self._start(team, folder, TORCHELASTIC_RESTART_COUNT="1")
         codes = [self._runs.wait(run, LIMIT_S) for run in ranks]
         for run, code in zip(ranks, codes, strict=True):
@@ -193,8 +217,12 @@ class RankKills:
             for number, (run, code) in enumerate(zip(ranks, codes, strict=True))
             if code != 0
         ]
-        if not told and "warning" in (text := ranks[0].output.read_text()):
+        text = ranks[0].output.read_text()
+        if not told and "warning" in text:
             told.append(f"started again, it warns: {text}")
+        kill.resumed = kill.step > 0 and f"continuing after step {kill.step}\n" in text
+        if not told and kill.resumed != (kill.step > 0):
+            told.append(f"started again, it does not continue after step {kill.step}: {text}")
         return told
 
     def _undisturbed(self, team: Team) -> tuple[Path, float]:
@@ -208,6 +236,7 @@ class RankKills:
                 codes = [self._runs.wait(run, LIMIT_S) for run in ranks]
                 if any(codes) or None in codes:
                     raise RuntimeError(f"{team}: {codes}: {[run.errors.read_text() for run in ranks]}")
+                _check_due_steps(team, folder / "runs" / "run")
                 self._whole[team] = folder / "runs" / "run", time.monotonic() - began
         return self._whole[team]
 
@@ -250,6 +279,31 @@ class RankKills:
         return folder
 
 
+def _newest_step(path: Path) -> int:
+    """Return the step of a run's newest checkpoint; 0 if there is none."""
+    return max((int(found.name[5:13]) for found in path.glob("checkpoints/step-*.safetensors")), default=0)
+
+
+def _last_step(path: Path) -> int:
+    return int(json.loads((path / "summary.json").read_text())["steps"])
+
+
+def _check_due_steps(team: Team, path: Path) -> None:
+    """Check that a run has written the checkpoints of all due steps, and the last one.
+
+    Raises
+    ------
+    RuntimeError
+        Naming the steps.
+    """
+    last = _last_step(path)
+    written = [
+        line["step"] for line in read_metrics(path / "metrics.jsonl") if line["event"] == "checkpointed"
+    ]
+    if written != sorted({*range(EVERY_STEPS, last + 1, EVERY_STEPS), last}):
+        raise RuntimeError(f"{team}: checkpoints of other steps than due: {written}")
+
+
 def main() -> int:
     asked = parser(__doc__)
     asked.add_argument("--kills", type=int, default=100)
@@ -269,7 +323,12 @@ def main() -> int:
             for index in range(options.kills):
                 if options.seconds is not None and trials.seconds > options.seconds:
                     break
-                kill = kills.check(teams[index % len(teams)], draw, is_stop=index % 10 == 9)
+                kill = kills.check(
+                    *(teams[index % len(teams)], draw),
+                    # Another team in each round.
+                    is_stop=(index + index // len(teams)) % 10 == 9,
+                    at_checkpoint=draw.random() < 0.5,
+                )
                 found.append(kill)
                 trials.add([kill.team], f"{index}: {kill}", kill.problems)
                 for said in kill.unnamed:
@@ -278,9 +337,13 @@ def main() -> int:
         return 1
     of_team = Counter(kill.team for kill in found)
     print_table(
-        ("ranks", "held", "of", "slowest end of the others, s"),
+        ("ranks", "held", "of", "resumed at a checkpoint", "slowest end of the others, s"),
         [
-            (team, trials.held[team], count, f"{max(k.ended_s for k in found if k.team == team):.1f}")
+            (
+                *(team, trials.held[team], count),
+                sum(kill.resumed for kill in found if kill.team == team),
+                f"{max(kill.ended_s for kill in found if kill.team == team):.1f}",
+            )
             for team, count in of_team.items()
         ],
     )
@@ -290,7 +353,8 @@ def main() -> int:
         f"{sum(kill.is_stop for kill in found)} ranks stopped, the others killed, rank 0 in "
         f"{sum(kill.rank == 0 for kill in found)}; {sum(kill.named for kill in found)} of "
         f"{sum(kill.others for kill in found)} other ranks named the rank that was lost; newest checkpoint "
-        f"then: step {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}; {trials.seconds:.0f} s"
+        f"then: step {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}; "
+        f"{sum(kill.resumed for kill in found)} resumed at it; {trials.seconds:.0f} s"
     )
     return trials.exit_code
 
