@@ -478,9 +478,12 @@ class CheckpointConfig(Section):
     `--full-graph`, a checkpoint follows the first epoch that ends more than a minute after the last one. The
     end of a run always writes one."""
     every_steps: Index = 0
-    """The number of steps between additional checkpoints; 0 writes none."""
+    """The number of steps between additional checkpoints; 0 writes none. Steps are counted from the start of
+    the run, in resumed runs, too. With `--full-graph`, a step is an epoch. If such a step ends an epoch, its
+    checkpoint follows the epoch's evaluation."""
     keep: Count = 3
-    """The number of newest checkpoints to keep. Each also has the weights of the best evaluation so far."""
+    """The number of newest checkpoints to keep, whatever they were written for. Each also has the weights of
+    the best evaluation so far."""
 
     def is_due_within(self, seconds: float, took_s: float) -> bool:
         """Whether what is done of a step is kept, so many seconds after the last checkpoint.
@@ -489,8 +492,15 @@ class CheckpointConfig(Section):
         """
         return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _PER_WRITING * took_s)
 
-    def is_due(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
-        """Whether one follows an epoch, counted from 1, so many seconds after the last one."""
+    def is_due_at_step(self, step: int) -> bool:
+        """Return whether `every_steps` wants a checkpoint after a step, counted from 1 in the whole run."""
+        return bool(self.every_steps and step % self.every_steps == 0)
+
+    def is_due_at_epoch(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
+        """Return whether a checkpoint follows an epoch, counted from 1.
+
+        `seconds` is the time since the last checkpoint.
+        """
         if self.every_epochs is None:
             return not whole_graph or seconds > _CHECKPOINT_S
         return bool(self.every_epochs and epoch % self.every_epochs == 0)

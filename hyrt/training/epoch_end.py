@@ -66,7 +66,9 @@ class EpochEnd:
                 return False
         state.unevaluated = None
         self._parts.learner.end_epoch(epoch, loss)
-        is_due = config.checkpoint.is_due(epoch, time.perf_counter() - self._saved, whole_graph=whole)
+        since_s = time.perf_counter() - self._saved
+        is_due = config.checkpoint.is_due_at_step(state.step)
+        is_due = is_due or config.checkpoint.is_due_at_epoch(epoch, since_s, whole_graph=whole)
         if is_last or self.is_out_of_patience or is_due:
             self.save()
         return True

@@ -133,7 +133,7 @@ class Training:
         epoch_end = EpochEnd(parts, state, run)
         if state.unevaluated is not None and epoch_end.finish(lambda: None):
             # Else a run killed after this would evaluate, and record, once more.
-            epoch_end.save()
+            epoch_end.save_once()
         if parts.should_stop():
             return "interrupted"
         if epoch_end.is_out_of_patience and state.step < parts.num_steps:
@@ -165,7 +165,7 @@ class Training:
     def _do_steps(self, run: OpenRun, source: StepSource, epoch_end: EpochEnd) -> str:
         """Synchronize, count, evaluate and checkpoint step after step; returns the run's status."""
         parts, state, stages = self.parts, self.state, run.stages
-        every_steps, per_epoch = parts.config.checkpoint.every_steps, parts.steps_per_epoch
+        per_epoch = parts.steps_per_epoch
         names = [trainer.name for trainer in stages.trainers]
         groups = StepGroups(
             *(parts.emit, per_epoch, names, source.queues, parts.evaluator.objective),
@@ -197,13 +197,13 @@ class Training:
                     return "early-stopped"
                 run.manager.pause(state.step)
                 groups.begin()
-            elif every_steps and state.step % every_steps == 0:
+            elif parts.config.checkpoint.is_due_at_step(state.step):
                 groups.flush()
                 epoch_end.save()
                 groups.begin()
             if parts.should_stop():
                 groups.flush()
-                epoch_end.save()
+                epoch_end.save_once()
                 return "interrupted"
             before = time.perf_counter()
         return "finished"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import Evaluated, Event, StepGroup
 from hyrt.observe.hook import Hook
+from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
@@ -112,6 +114,7 @@ def trained_on(
     split: bool = False,
     hooks: Sequence[Hook] = (),
     machines: Sequence[int] = (),
+    checkpoints: Path | None = None,
 ) -> tuple[TrainResult, list[Event]]:
     config = build_config(given)
     own = own_rows(graph, homes, ranks.rank, machines)
@@ -132,9 +135,13 @@ def trained_on(
         shared=mine.shared,
         hooks=[*hooks, *mine.hooks],
         emit=heard.append,
+        checkpoints=None if ranks.rank else checkpoints,
         should_stop=lambda: mine.reduction.agreed_signal != 0,
     )
-    return Training(parts).run(), heard
+    training = Training(parts)
+    if checkpoints is not None and any(checkpoints.glob("step-*")):
+        training.resume(load_newest_checkpoint(checkpoints, pytest.fail))
+    return training.run(), heard
 
 
 def weights(result: TrainResult) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.nn.model import stack
 from hyrt.nn.saga.layer import SagaLayer
 from hyrt.observe.events import Evaluated, Event
+from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
@@ -60,6 +62,7 @@ def trained_on(
     *,
     split: bool = False,
     module: torch.nn.Module | None = None,
+    checkpoints: Path | None = None,
 ) -> tuple[TrainResult, list[Event], dict[str, int]]:
     config = build_config(given)
     own = own_rows(graph, blocks, ranks.rank // config.distributed.num_replicas)
@@ -77,9 +80,13 @@ def trained_on(
         prepared=prepared,
         shared=mine.shared,
         emit=heard.append,
+        checkpoints=None if ranks.rank else checkpoints,
         should_stop=lambda: mine.reduction.agreed_signal != 0,
     )
-    return Training(parts).run(), heard, ranks.counts.received()
+    training = Training(parts)
+    if checkpoints is not None and any(checkpoints.glob("step-*")):
+        training.resume(load_newest_checkpoint(checkpoints, pytest.fail))
+    return training.run(), heard, ranks.counts.received()
 
 
 def blocks_of(graph: Graph, num: int, seed: int = 0) -> np.ndarray:
