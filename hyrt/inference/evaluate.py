@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -69,6 +70,8 @@ class Evaluator:
         self._scratch = scratch
         self._shared = shared
         self._confusion: NDArray[np.int64] | None = None
+        self.not_finite: str | None = None
+        """A line if the newest evaluation met scores that are not finite numbers."""
         self.objective = objective or config.build_objective(graph.labels)
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
@@ -140,6 +143,7 @@ class Evaluator:
     def _metrics(self, scores: NDArray[np.float32]) -> dict[str, dict[str, float]]:
         """The metrics of each split, from the scores of all vertices that count."""
         num_classes = self._graph.num_outputs
+        self.not_finite = self._name_not_finite(scores)
         if (
             self.objective.labels == "classes"
             and "test" in self._judged.labels
@@ -151,6 +155,20 @@ class Evaluator:
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
                 metrics[name] = self.objective.evaluate(scores[self._judged.rows[name]], labels)
         return metrics
+
+    def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:
+        """Return a line that names the first vertex whose scores are not finite numbers, if there is one."""
+        wrong = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+        if not len(wrong):
+            return None
+        vertex, ids = self._judged.vertices[wrong[0]], self._graph.vertices.vertex_ids
+        what = "scores" if self._graph.links is None else "embeddings"
+        return (
+            f"the {what} of {len(wrong):,} of {len(scores):,} vertices are not finite numbers, first of "
+            f"vertex {vertex if ids is None else ids[vertex]}, so that metrics of these are nan: the model "
+            "has diverged, or makes such numbers in evaluation mode: lower train.lr, or check the model and "
+            "the features"
+        )
 
     def _scores(
         self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
@@ -190,9 +208,14 @@ class Evaluator:
         )
 
     def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
-        """What compares evaluations: the highest is best; without validation vertices, the last one."""
+        """Return what compares evaluations: the highest is best; without validation vertices, the last one.
+
+        A metric that is not a number is the worst.
+        """
         if "val" not in metrics:
             return float(epoch)
         with OBJECTIVES.blamed(self.objective.name, "evaluate of the validation vertices"):
             value = metrics["val"][self.metric]
+        if math.isnan(value):
+            return -math.inf
         return -value if self.metric in self.objective.lowest_is_best else value

@@ -97,6 +97,8 @@ def write_rows(
     ConfigError
         If the model has no hidden layer to give embeddings, or labels are numbers, of which there are no
         classes.
+    DataError
+        If classes are wanted of scores that are not numbers.
     OSError
         If the file cannot be written; none is left then.
     """
@@ -118,6 +120,8 @@ def write_rows(
         scratch=path.absolute().parent,
         layers=depth,
     )
+    if what == "classes":
+        _check_scores(rows, distinct, graph)
     one_class = what == "classes" and kind == "classes"
     shape = (len(vertices),) if one_class else (len(vertices), rows.shape[1])
     dtype = np.dtype(np.int32 if one_class else np.int8 if what == "classes" else np.float32)
@@ -129,3 +133,20 @@ def write_rows(
                 part = part.argmax(1) if one_class else part > 0
             file.write(np.ascontiguousarray(part, dtype).data)
     return shape
+
+
+def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph) -> None:
+    """Refuse to choose classes by scores that are not numbers, naming the first vertex that has some."""
+    wrong, first = 0, -1
+    for start in range(0, len(rows), _ROWS):
+        found = np.flatnonzero(np.isnan(rows[start : start + _ROWS]).any(axis=1))
+        if len(found) and not wrong:
+            first = int(vertices[start + found[0]])
+        wrong += len(found)
+    if wrong:
+        ids = graph.vertices.vertex_ids
+        raise DataError(
+            f"the scores of {wrong:,} vertices are not numbers, first of vertex "
+            f"{first if ids is None else ids[first]}, so they have no class: train again with a lower "
+            "train.lr, check the features, or write the scores (--what scores)"
+        )

@@ -1,7 +1,8 @@
 """What scores are worth where each target has K labels of 0 and 1: F1, average precision, ROC AUC, loss.
 
 Scores are [n, K] floats before the sigmoid and labels [n, K] integers: 1, 0, or -1 for one that is not known,
-which counts nowhere. A label is predicted where its score is above 0. Metrics of nothing are nan.
+which counts nowhere. A label is predicted if its score is above 0. Metrics of nothing are nan, and so are
+those of scores that are nan.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
     The macro F1 is the mean over the labels of the F1 of each; one that no target has or is predicted to have
     is left out of it.
     """
+    if np.isnan(scores[labels >= 0]).any():
+        return float("nan"), float("nan")
     predicted = scores > 0
     hits, wrong, missed = (
         np.count_nonzero(each, axis=0)
@@ -66,13 +69,16 @@ def average_precision(scores: Array, labels: Array) -> float:
 
 
 def binary_cross_entropy(scores: Array, labels: Array) -> float:
-    """Mean over the known labels of -log of the probability that the sigmoid gives them, in nats."""
+    """Return the mean over the known labels of -log of the probability that the sigmoid gives them, in nats.
+
+    An infinite score costs nothing if it is right, and infinitely much if it is wrong.
+    """
     known = labels >= 0
     z, y = scores[known].astype(np.float64), labels[known]
     if not len(z):
         return float("nan")
     with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.mean(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))))
+        return float(np.mean(np.logaddexp(0, np.where(y == 1, -z, z))))
 
 
 def flag_metrics(scores: Array, labels: Array) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy, confusions; class weights.
 
-Scores are [n, C] floats before softmax and labels [n] integers in 0..C-1; the metrics of no rows are nan.
+Scores are [n, C] floats before softmax and labels [n] integers in 0..C-1. The metrics of no rows are nan, and
+so are those of rows with a score that is nan: it is not a prediction, and no metric takes it for one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ _ROWS_AT_ONCE = 16384
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """Share in 0..1 of rows whose highest score is at the label; of equal scores the first counts."""
+    """Return the share in 0..1 of rows with the highest score at the label; of equal ones the first one."""
     _check(scores, labels)
-    return float(np.mean(scores.argmax(axis=1) == labels)) if len(labels) else float("nan")
+    if not len(labels) or np.isnan(scores).any():
+        return float("nan")
+    return float(np.mean(scores.argmax(axis=1) == labels))
 
 
 def macro_f1(scores: Array, labels: Array) -> float:
@@ -30,6 +33,8 @@ def macro_f1(scores: Array, labels: Array) -> float:
     Classes that are neither a label nor a prediction of any row are left out of the mean.
     """
     _check(scores, labels)
+    if np.isnan(scores).any():
+        return float("nan")
     predicted, num_classes = scores.argmax(axis=1), scores.shape[1]
     hits = np.bincount(labels[predicted == labels], minlength=num_classes)
     # 2 TP + FP + FN: every row counts once for its label and once for its prediction.
@@ -46,10 +51,11 @@ def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
     scores
         [n, C]; of equal ones the first counts.
     labels
-        [n] integers in 0..C-1; -1 is not known, and not counted.
+        [n] integers in 0..C-1; -1 is not known, and not counted. Rows with a score that is nan are not
+        counted either.
     """
     classes = scores.shape[1]
-    known = labels >= 0
+    known = (labels >= 0) & ~np.isnan(scores).any(1)
     pairs = labels[known].astype(np.int64) * classes + scores[known].argmax(1)
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 

@@ -1,7 +1,7 @@
 """What scores are worth where each target has K numbers: squared and absolute error, and R2.
 
 Scores are [n, K] floats and labels [n, K] floats, nan for one that is not known, which counts nowhere. All is
-computed in float64; metrics of nothing are nan.
+computed in float64; metrics of nothing are nan, and so are those of scores that are nan.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Array = NDArray[Any]
 
 
 def determination(scores: Array, labels: Array) -> float:
-    """R2 of one column, [n] float64 of both: 1 - the sum of squared errors / that around the labels' mean.
+    """Return R2 of one column, [n] float64: 1 - the sum of squared errors / that around the labels' mean.
 
-    Nan for fewer than two rows. Where all labels are equal it is 1 if all scores are, too, and else 0.
+    Nan for fewer than two rows. If all labels are equal it is 1 if all scores equal them, and otherwise 0.
     """
     if len(labels) < 2:
         return float("nan")
     error = float(np.sum((labels - scores) ** 2))
-    spread = float(np.sum((labels - labels.mean()) ** 2))
-    if not spread:
-        return 0.0 if error else 1.0
-    return 1 - error / spread
+    # The mean of equal labels is rounded, so that their spread would not be 0.
+    if labels.min() == labels.max():
+        return error if np.isnan(error) else float(error == 0)
+    return 1 - error / float(np.sum((labels - labels.mean()) ** 2))
 
 
 def number_metrics(scores: Array, labels: Array) -> dict[str, float]:

@@ -39,6 +39,7 @@ class EpochEnd:
         self._state = state
         self._run = run
         self._saved = time.perf_counter()
+        self._has_warned = False
         if run.unfinished is not None:
             run.unfinished.save_whole = self.save_once
 
@@ -90,7 +91,11 @@ class EpochEnd:
             ),
         )
         value = evaluator.worth(metrics, epoch)
-        is_best = value > state.best.value
+        # Without any better one, the first evaluation counts, even if its metric is not a number.
+        is_best = value > state.best.value or state.best.weights is None
+        if evaluator.not_finite is not None and not self._has_warned:
+            self._has_warned = True
+            parts.warn(f"evaluation after epoch {epoch}, step {state.step}: {evaluator.not_finite}")
         if is_best:
             state.best = Best(value, epoch, metrics, copy.deepcopy(model.state_dict()))
         else:

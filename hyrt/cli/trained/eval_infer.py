@@ -73,7 +73,10 @@ def evaluate(
     overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
     trained = open_trained(run, overrides, checkpoint, _warn)
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
-        metrics = Evaluator(trained.config, trained.graph, trained.scratch).evaluate(trained.model, workers)
+        evaluator = Evaluator(trained.config, trained.graph, trained.scratch)
+        metrics = evaluator.evaluate(trained.model, workers)
+    if evaluator.not_finite is not None:
+        _warn(evaluator.not_finite)
     if as_json:
         facts = {
             "run": str(run),

@@ -33,7 +33,8 @@ def link_metrics(rows: NDArray[Any], asked: AskedLinks, score: Score) -> dict[st
     -------
     `roc_auc` and `average_precision` of links against pairs that are none; `mrr` and `hits@k`, the mean of
     1 / rank and the share of ranks up to k, over both ends of each link; `loss`, the mean binary cross
-    entropy of links and pairs that are none.
+    entropy of links and pairs that are none. A metric of scores that are nan is nan, and so is one that
+    compares links with nothing.
     """
     values = torch.from_numpy(np.asarray(rows, np.float32))
     with torch.no_grad():
@@ -45,8 +46,13 @@ def link_metrics(rows: NDArray[Any], asked: AskedLinks, score: Score) -> dict[st
     both = len(of_links) > 0 and len(others) > 0
     return {
         "roc_auc": roc_auc(scores, labels) if both else float("nan"),
-        "average_precision": average_precision(scores, labels),
-        "mrr": float(np.mean(1 / ranks)),
-        **{f"hits@{k}": float(np.mean(ranks <= k)) for k in HITS},
+        "average_precision": average_precision(scores, labels) if both else float("nan"),
+        "mrr": _mean(1 / ranks, ranks),
+        **{f"hits@{k}": _mean(ranks <= k, ranks) for k in HITS},
         "loss": binary_cross_entropy(scores, labels),
     }
+
+
+def _mean(values: NDArray[Any], ranks: NDArray[np.float64]) -> float:
+    """Return the mean of values of ranks; nan if there is no rank, or one is nan."""
+    return float(np.mean(values)) if len(ranks) and not np.isnan(ranks).any() else float("nan")

@@ -34,7 +34,8 @@ def link_ranks(
     """The rank of each link with another source, and with another destination.
 
     A link's rank is 1 more than the number of candidates that score above it; those with its own score count
-    half (so a constant score has the mean rank, and not the best one).
+    half (so a constant score has the mean rank, and not the best one). If its own score or that of a
+    candidate is nan, so is the rank.
 
     Parameters
     ----------
@@ -72,7 +73,8 @@ def link_ranks(
                 counts = torch.from_numpy(chosen >= 0)
             scores = _scores(kept, others, end, score)
             above = ((scores > own) & counts).sum(1) + 0.5 * ((scores == own) & counts).sum(1)
-            ranks[part, end] = 1 + above.double().numpy()
+            unknown = own.isnan()[:, 0] | (scores.isnan() & counts).any(1)
+            ranks[part, end] = torch.where(unknown, torch.nan, 1 + above.double()).numpy()
     return ranks
 
 

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from graphs import random_graph
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, DataError
 from hyrt.inference.evaluate import Evaluator
+from hyrt.inference.write_rows import write_rows
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.training.given.link_graph import link_graph
 
 
 def two_class_graph():
@@ -99,3 +104,47 @@ def test_a_derived_model_is_evaluated_by_its_own_forward() -> None:
         negated.layers[-1].bias.neg_()
     found, wanted = (evaluator.evaluate(model, Workers(1, "t")) for model in (negated, plain))
     assert found["val"]["loss"] == pytest.approx(wanted["val"]["loss"])
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_scores_that_are_not_finite_are_named_and_never_the_best(links: bool) -> None:
+    graph = random_graph(classes=3)
+    graph = replace(graph, vertices=replace(graph.vertices, vertex_ids=np.arange(300)[::-1].copy()))
+    config = build_config({"train": {"objective": "links" if links else "auto"}})
+    graph = link_graph(config, graph) if links else graph
+    evaluator = Evaluator(config, graph, None)
+    model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
+    wrong = []
+
+    def scores_at(vertices: np.ndarray) -> np.ndarray:
+        scores = np.eye(3, dtype=np.float32)[vertices % 3]
+        scores[[5, 9], 1] = wrong
+        wrong_vertices[:] = vertices[[5, 9]]
+        return scores
+
+    wrong_vertices = [0, 0]
+    wrong = [0.5, 0.25]
+    fine = evaluator.evaluate(model, team, scores_at=scores_at)
+    assert evaluator.not_finite is None
+    wrong = [np.nan, np.inf]
+    found = evaluator.evaluate(model, team, scores_at=scores_at)
+    assert evaluator.not_finite is not None
+    kind = "embeddings" if links else "scores"
+    assert evaluator.not_finite.startswith(f"the {kind} of 2 of ")
+    assert f"first of vertex {299 - wrong_vertices[0]}," in evaluator.not_finite
+    assert np.isnan(found["val"][evaluator.metric])
+    assert evaluator.worth(found, 3) == -np.inf < evaluator.worth(fine, 1)
+    evaluator.evaluate(model, team, scores_at=lambda vertices: np.ones((len(vertices), 3), np.float32))
+    assert evaluator.not_finite is None
+
+
+def test_there_is_no_class_of_scores_that_are_no_numbers(tmp_path: Path) -> None:
+    graph = random_graph(classes=3)
+    graph.features.matrix[7] = np.nan  # type: ignore[index]
+    model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
+    told = r"the scores of \d+ vertices are not numbers, first of vertex 7, so they have no class"
+    with pytest.raises(DataError, match=told):
+        write_rows(tmp_path / "c.npy", model, graph, np.array([7]), "classes", team, memory_bytes=1 << 24)
+    assert not list(tmp_path.iterdir())
+    write_rows(tmp_path / "s.npy", model, graph, np.array([7]), "scores", team, memory_bytes=1 << 24)
+    assert np.isnan(np.load(tmp_path / "s.npy")).all()

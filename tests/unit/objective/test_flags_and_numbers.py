@@ -146,6 +146,44 @@ def test_number_metrics_are_scikit_learns() -> None:
     assert np.isnan(number_metrics(flat[:0], flat[:0])["mse"])
 
 
+@pytest.mark.parametrize("label", [-1, 0, 1])
+def test_a_flag_scored_nan_counts_only_where_it_is_not_known(label: int) -> None:
+    scores, labels = np.array([[1, -2], [-1, 3], [2, 1]], np.float32), np.array([[1, 0], [0, 1], [1, 0]])
+    labels[1, 1] = label
+    without = flag_metrics(scores, labels)
+    scores[1, 1] = np.nan
+    found = flag_metrics(scores, labels)
+    if label < 0:
+        assert found == pytest.approx(without, nan_ok=True)
+    else:
+        assert np.isnan([found[name] for name in ("micro_f1", "macro_f1", "loss")]).all()
+        # Of labels that no target has, these have no figure to begin with.
+        assert np.isnan([found["roc_auc"], found["mean_average_precision"]]).all() == (label == 1)
+
+
+@pytest.mark.parametrize("large", [np.inf, -np.inf])
+def test_infinite_scores_of_flags_cost_what_they_are_worth(large: float) -> None:
+    scores, labels = np.array([[large], [1.0], [-1.0]], np.float32), np.array([[1], [1], [0]])
+    found = flag_metrics(scores, labels)
+    assert found["loss"] == pytest.approx(2 * np.log1p(np.exp(-1)) / 3 if large > 0 else np.inf)
+    finite = np.nan_to_num(scores, posinf=1e9, neginf=-1e9)
+    assert found["roc_auc"] == sklearn.metrics.roc_auc_score(labels[:, 0], finite[:, 0])
+    assert found["micro_f1"] == sklearn.metrics.f1_score(labels, scores > 0)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_numbers_predicted_as_no_numbers_are_no_match(wrong: float) -> None:
+    """Equal labels have no spread: an error that is not a number is neither 0 nor right."""
+    labels = np.full((4, 1), 0.1, np.float32)
+    for at in (labels, np.arange(4, dtype=np.float32)[:, None]):
+        scores = at.copy()
+        scores[2] = wrong
+        found = number_metrics(scores, at)
+        assert not np.isfinite([found["mse"], found["mae"]]).any()
+        assert np.isnan(found["r2"]) if np.isnan(wrong) else found["r2"] <= 0
+    assert number_metrics(np.full((7, 1), 0.1, np.float32), np.full((7, 1), 0.3, np.float32))["r2"] == 0
+
+
 def test_given_class_weights_make_a_weighted_mean() -> None:
     scores, labels = torch.from_numpy(SCORES), torch.from_numpy(RNG.integers(0, 5, 41))
     weights = [1.0, 0.0, 2.5, 3.0, 0.5]

@@ -122,3 +122,25 @@ def test_wrong_options_are_told() -> None:
         Links(decoder="cosine")
     with pytest.raises(ValueError, match="loss is 'mse': give bce or ranking"):
         Links(loss="mse")  # type: ignore[arg-type]
+
+
+def test_scores_that_are_no_numbers_rank_nowhere() -> None:
+    """A link among candidates: its own score, one of a candidate, one of a pair that is no link."""
+    rows = np.array([[1, 0], [2, 1], [3, 1], [0, 2], [4, 4]], np.float32)
+    links, negatives = np.array([[0, 1], [1, 2]]), np.array([[3, 1]])
+    candidates = np.array([[[2, -1], [2, 3]], [[0, 3], [3, -1]]])
+    asked = AskedLinks(links, negatives, candidates)
+    finite = Links().evaluate(rows, asked)
+    assert all(np.isfinite(value) for value in finite.values())
+    for vertex, is_worthless in ((0, True), (3, True), (4, False)):
+        scores = rows.copy()
+        scores[vertex, 0] = np.nan
+        found = Links().evaluate(scores, asked)
+        assert all(np.isnan(found[name]) for name in ("mrr", "hits@1", "hits@50", "roc_auc")) == is_worthless
+        assert found == (pytest.approx(finite) if vertex == 4 else pytest.approx(found, nan_ok=True))
+    # Links are compared with nothing: no figure is made up.
+    alone = Links().evaluate(rows, AskedLinks(links, negatives[:0], candidates))
+    assert np.isnan([alone["roc_auc"], alone["average_precision"]]).all()
+    assert alone["mrr"] == finite["mrr"]
+    empty = Links().evaluate(rows, AskedLinks(links[:0], negatives, candidates[:0]))
+    assert np.isnan([empty["mrr"], empty["hits@10"], empty["average_precision"]]).all()

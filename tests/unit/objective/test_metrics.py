@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from hyrt.objective.metrics import (
     accuracy,
     balanced_class_weights,
+    confusion_matrix,
     cross_entropy,
     evaluate_metrics,
     macro_f1,
@@ -97,6 +98,22 @@ def test_metrics_of_a_model_that_has_diverged_are_nan_and_warn_of_nothing(large:
     metrics = evaluate_metrics(scores, np.array([0, 1, 0, 1]))
     assert np.isnan(metrics["loss"])
     assert np.isnan(metrics["roc_auc"])
+    # Infinite scores are compared as numbers are; what is not a number is not a prediction of class 0.
+    assert np.isnan(metrics["accuracy"]) == np.isnan(metrics["macro_f1"]) == np.isnan(large)
+    counts = confusion_matrix(scores, np.array([0, 1, 0, 1]))
+    assert counts.tolist() == ([[2, 0], [1, 0]] if np.isnan(large) else [[2, 0], [2, 0]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(scored(), st.data())
+def test_one_score_that_is_not_a_number_is_in_every_metric(
+    case: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    scores, labels = case
+    row, column = (data.draw(st.integers(0, size - 1)) for size in scores.shape)
+    scores[row, column] = np.nan
+    assert all(math.isnan(value) for value in evaluate_metrics(scores, labels).values())
+    assert confusion_matrix(scores, labels).sum() == len(labels) - 1
 
 
 def test_cross_entropy_of_large_scores_and_several_chunks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hyrt.config.settings import TrainConfig
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
+from hyrt.nn.typed.learned.learned_rows import RowGradients
 from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.synchronize import Reduction, StepTotals, Synchronizer, add_results, alone
 
@@ -133,6 +135,37 @@ def test_clipping_and_warm_up_are_torchs_own_for_any_split(
             scheduler.step()
     for mine, twin in zip(one, twins, strict=True):
         torch.testing.assert_close(mine, twin.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> None:
+    """Two trainers, one with rows of a table: against torch's own clipping of a dense table."""
+    table, weight = torch.nn.Parameter(torch.zeros(5, 2)), torch.nn.Parameter(torch.ones(3))
+    of_rows = torch.tensor([[3.0, -4.0], [6.0, 8.0]])
+    given = [of_targets(2, [torch.tensor([1.0, 2.0, 2.0])]), of_targets(2, [torch.tensor([3.0, 2.0, 2.0])])]
+    given[1] = replace(given[1], row_gradients=[RowGradients(0, np.array([1, 4]), of_rows)])
+    stepped_rows: list[RowGradients] = []
+
+    class Tables:
+        def step(self, rows: Sequence[RowGradients], lr: float) -> None:
+            stepped_rows.extend(rows)
+
+    synchronizer = Synchronizer(
+        [weight],
+        torch.optim.SGD([weight], LR),
+        [],
+        0,
+        clip_norm=1.5,
+        tables=Tables(),  # type: ignore[arg-type]
+    )
+    work = StepWork(0)
+    work.shares = [Share(work, index, np.arange(2), result=result) for index, result in enumerate(given)]
+    synchronizer.step(work)
+    twin = torch.nn.Parameter(torch.ones(3))
+    twin.grad, table.grad = torch.ones(3), torch.zeros(5, 2)
+    table.grad[[1, 4]] = of_rows / 4
+    torch.nn.utils.clip_grad_norm_([twin, table], 1.5)
+    torch.testing.assert_close(weight.detach(), 1 - LR * twin.grad)
+    torch.testing.assert_close(stepped_rows[0].values, table.grad[[1, 4]])
 
 
 def test_a_norm_that_is_not_finite_is_not_applied() -> None:

@@ -17,9 +17,12 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
+from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.write_link_scores import write_link_scores
 from hyrt.machine.workers import Workers
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
+from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.links.links import Links
 from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -178,3 +181,35 @@ def test_what_links_do_not_do_is_refused_in_one_line(sections: dict[str, Any], t
     with pytest.raises(ConfigError, match=told) as caught:
         trained(PLAIN, **sections)
     assert "\n" not in str(caught.value)
+
+
+def test_the_model_of_embeddings_has_the_parameters_of_the_model_of_links() -> None:
+    """All but those of the decoder's head: layers, norms, shortcuts, and the input of a typed graph."""
+    typed = hyrt.load("synthetic:typed,vertices=60,edges=300")
+    for graph, kind, links in ((PLAIN, "graphsage", {}), (typed, "rsage", {"relation": "writes"})):
+        model = {"kind": kind, "hidden": 6, "layers": 3, "norm": "layer", "residual": True}
+        config = build_config(
+            settings(model=model, links={"decoder": "mlp", **links}, sampler={"fanout": [2, 2, 2]})
+        )
+        whole = PreparedRun(config, link_graph(config, graph)).model
+        assert isinstance(whole, LinkGNN)
+        plain = whole.embedding_model()
+        assert len(plain.shortcuts) == 2
+        wanted = {id(p) for name, p in whole.named_parameters() if not name.startswith("head.")}
+        assert {id(p) for p in plain.parameters()} == wanted
+
+
+def test_scores_of_pairs_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("hyrt.inference.write_link_scores._PAIRS", 3)
+    config = build_config(settings(links={"decoder": "mlp"}))
+    graph = link_graph(config, PLAIN)
+    model = PreparedRun(config, graph).model
+    assert isinstance(model, GNN)
+    pairs = np.random.default_rng(0).integers(0, 100, (11, 2))
+    score = DECODERS["mlp"].score
+    file = tmp_path / "scores.npy"
+    assert write_link_scores(file, model, graph, pairs, score, ALONE, memory_bytes=1 << 24) == 11
+    rows = torch.from_numpy(infer_layerwise(model, graph, np.arange(100), ALONE, memory_bytes=1 << 24))
+    wanted = [float(score(rows[u], rows[v])) for u, v in pairs]
+    assert np.load(file).tolist() == pytest.approx(wanted, rel=1e-6)
+    assert len(set(wanted)) == 11

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -483,3 +484,41 @@ def test_plateau_schedule_follows_the_loss_alone() -> None:
     Training(compose_run(config, GRAPH, emit=emit)).run()
     assert losses == sorted(losses, reverse=True)
     assert set(rates) == {3e-3}
+
+
+def test_a_checkpoint_is_due_so_long_after_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The clock is at 61 s after the second epoch and at 62 s after the third: only the first is due."""
+    at = {0: 0.0, 1: 30.0, 2: 61.0, 3: 62.0, 4: 122.0, 5: 122.5}
+    heard: list[Event] = []
+
+    def clock() -> float:
+        return at[max((event.epoch for event in heard if isinstance(event, EpochEnded)), default=0)]
+
+    monkeypatch.setattr("hyrt.training.epoch_end.time", SimpleNamespace(perf_counter=clock))
+    config = build_config({"sampler": {"kind": "full"}, "train": {"epochs": 5}})
+    Training(compose_run(config, GRAPH, emit=heard.append, checkpoints=tmp_path / "checkpoints")).run()
+    assert [event.step for event in heard if isinstance(event, Checkpointed)] == [2, 4, 5]
+
+
+def test_a_run_whose_scores_are_no_numbers_says_so_once_and_has_metrics() -> None:
+    class Wrong(torch.nn.Module):
+        """Right in training, and no number in evaluations."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(GRAPH.num_features, GRAPH.num_classes)
+
+        def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.linear(x[: blocks[-1].num_dst])
+            return out if self.training else out * float("nan")
+
+    heard: list[Event] = []
+    config = build_config({"train": {"epochs": 3}, "data": {"batch_size": 240}}, own_model=True)
+    result = Training(compose_run(config, GRAPH, model=Wrong(), emit=heard.append)).run()
+    assert np.isnan(result.metrics["test"]["accuracy"])
+    assert result.summary["best_epoch"] == 1
+    told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    (line,) = [text for text in told if "not finite numbers" in text]
+    assert line.startswith("evaluation after epoch 1, step 5: the scores of ")
