@@ -31,7 +31,7 @@ from hyrt.fullgraph.saga.host_loops import HostLoops
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import shared_cores, vector_instructions
-from hyrt.machine.workers import Watch, Workers
+from hyrt.machine.workers import Watch, Workers, working
 from hyrt.nn.description import describe
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import use_one_torch_thread
@@ -43,19 +43,21 @@ from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
 from hyrt_devices.cuda.driver import HostDriver
 from hyrt_devices.cuda.timeline import Timeline
 from hyrt_devices.host_staged import HostStaged
+from hyrt_devices.host_tile_math import HostTileMath
 
 
 class HostRoom(TorchRoom):
-    """Chunks in host memory, computed by a fixed number of torch's threads."""
+    """Tiles in host memory, computed by a team of threads."""
 
-    threads = 1
+    math = HostTileMath()
     counts_work = False
+    workers: Workers
+    """The team."""
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        # Each time: torch keeps the count partly by thread.
-        torch.set_num_threads(self.threads)
-        with super().errors():
+        use_one_torch_thread()
+        with working(self.workers), super().errors():
             yield
 
 
@@ -198,7 +200,7 @@ class CpuDevice(
                 # What is copied is there at once.
                 in_flight=1,
             )
-            self._shared.threads = self._workers.count
+            self._shared.workers = self._workers
             return self._shared
 
     def _free_bytes(self) -> int:

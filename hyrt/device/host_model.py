@@ -19,8 +19,9 @@ from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.workers import Workers, working
+from hyrt.nn.model import torch_threads_for
 from hyrt.nn.own_modules.model_errors import model_errors_named
-from hyrt.nn.torch_threads import threads_for
+from hyrt.nn.torch_threads import set_torch_threads
 from hyrt.nn.typed.learned.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
@@ -64,7 +65,7 @@ class HostModel:
         self._devices = devices
         self._workers = workers
         self._budget = budget
-        self._torch_threads = threads_for(model, workers.count)
+        self._torch_threads = torch_threads_for(model, workers.count)
         self._model = copy.deepcopy(model).train()
         self._whole: FullGraphReplica | None = None
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
@@ -112,7 +113,7 @@ class HostModel:
             return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.
-        torch.set_num_threads(self._torch_threads)
+        set_torch_threads(self._torch_threads)
         if batch.whole is not None and not objective.scores_pairs:
             replica = self._replica_of(batch, batch.whole)
             if replica is not None:

@@ -19,8 +19,9 @@ from hyrt.inference.infer_whole import infer_whole
 from hyrt.inference.judged import judged_links, judged_vertices
 from hyrt.inference.shared_scores import ScoresAt, SharedScores
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN
+from hyrt.nn.model import GNN, torch_threads_for
 from hyrt.nn.overridden import is_newer
+from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective import Objective
 from hyrt.objective.metrics import confusion_matrix
 from hyrt.objective.registry import OBJECTIVES, check_metric
@@ -123,13 +124,15 @@ class Evaluator:
         if not self._judged.labels:
             return {}
         vertices = self._judged.vertices
-        if self._shared is not None:
-            scores = self._shared.scores(model, vertices, workers, check, scores_at)
-            return self._shared.tell(None if scores is None else self._metrics(scores))
-        scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
-        if scores is None:
-            scores = self._scores(model, vertices, workers, check)
-        return self._metrics(scores)
+        # The loss is a sum: a command that evaluates a trained model must round it as the run did.
+        with torch_threads(torch_threads_for(model, workers.count)):
+            if self._shared is not None:
+                scores = self._shared.scores(model, vertices, workers, check, scores_at)
+                return self._shared.tell(None if scores is None else self._metrics(scores))
+            scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
+            if scores is None:
+                scores = self._scores(model, vertices, workers, check)
+            return self._metrics(scores)
 
     @property
     def confusion(self) -> NDArray[np.int64] | None:

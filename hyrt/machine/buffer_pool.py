@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-_ALIGNMENT = 64
+from hyrt.machine.aligned_arrays import ALIGNMENT, align_memory
+
 _PAGE = 4096
 
 
@@ -82,7 +83,7 @@ class BufferPool:
         """An uninitialised C-contiguous array, aligned to 64 bytes."""
         kind = np.dtype(dtype)
         size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
-        room = size + _ALIGNMENT
+        room = size + ALIGNMENT
         memory = None
         with self._lock:
             self._sort_in()
@@ -95,8 +96,7 @@ class BufferPool:
                 self.allocated_bytes += room
         if memory is None:
             memory = self._allocate(room)
-        start = -memory.__array_interface__["data"][0] % _ALIGNMENT
-        return memory[start : start + size].view(kind).reshape(shape)
+        return align_memory(memory, shape, kind)
 
     def lend(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Like `take`, but the memory comes back by itself when the array is collected.

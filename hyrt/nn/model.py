@@ -289,3 +289,11 @@ def stack(
         input_dropout=input_dropout,
     )
     return GNN(architecture, layers)
+
+
+def torch_threads_for(model: nn.Module, count: int) -> int:
+    """Return how many threads torch's operators use for a model that has `count` threads.
+
+    One for models of hyrt.nn, whose work the thread team divides; all for user-defined modules.
+    """
+    return 1 if isinstance(model, GNN) else count

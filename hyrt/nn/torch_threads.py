@@ -1,4 +1,10 @@
-"""How many threads torch's own operators use, where hyrt's teams share the work."""
+"""The number of threads that torch's operators use in a thread: the only module that changes it.
+
+Thread teams (`hyrt.machine.workers`) are the parallelism: torch's operators run on one thread each, because
+the rounding of some of them (matrix products, LayerNorm's backward pass, sums of all elements) depends on the
+number of threads. Only user-defined modules, whose operators are not divided into row ranges, run on several.
+torch keeps the number partly per thread, so that each thread has to set it.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +13,24 @@ from contextlib import contextmanager
 
 import torch
 
-from hyrt.nn.model import GNN
+
+def set_torch_threads(count: int) -> None:
+    """Let the calling thread's torch operators use `count` threads from now on."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def use_one_torch_thread() -> None:
-    """For threads of a team: the team is the parallelism."""
-    torch.set_num_threads(1)
-
-
-def threads_for(model: torch.nn.Module, count: int) -> int:
-    """Torch's threads for a model: models of hyrt.nn share work over the team, others use torch's own."""
-    return 1 if isinstance(model, GNN) else count
+    """Let the calling thread's torch operators run on one thread from now on; for threads of a team."""
+    set_torch_threads(1)
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let the calling thread's torch operators use `count` threads inside the block.
-
-    The rounding of some operators (LayerNorm's weight gradient) depends on the count, so equal runs need it
-    equal.
-    """
+    """Let the calling thread's torch operators use `count` threads inside the block."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    set_torch_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        set_torch_threads(before)

@@ -13,9 +13,10 @@ from hyrt.balance.resource_manager import ResourceManager, configured_policy
 from hyrt.device.capabilities import TellsGradients
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
+from hyrt.nn.model import torch_threads_for
 from hyrt.nn.own_modules.checked_scores import check_scores
 from hyrt.nn.own_modules.drawn_numbers import RefusedDraws
-from hyrt.nn.torch_threads import threads_for, torch_threads
+from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import GuardedSteps, Pipeline
@@ -64,7 +65,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
     with ExitStack() as stack:
         # The caller's generator and torch's thread count are theirs again after the run.
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch_threads(threads_for(learner.model, threads.train)))
+        stack.enter_context(torch_threads(torch_threads_for(learner.model, threads.train)))
         if state.torch_generator is None:
             torch.manual_seed(config.seed)
         else:

@@ -29,7 +29,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.graph.graph import Graph
-from hyrt.nn.torch_threads import threads_for
+from hyrt.nn.model import torch_threads_for
 from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
 from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
@@ -148,7 +148,7 @@ def open_trainers(
             device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
             # Torch's own operators round differently with other counts: their threads stay.
-            if threads_for(model, 2) == 1 and isinstance(device, Resizable):
+            if torch_threads_for(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
             _check_typed(config, info, graph)

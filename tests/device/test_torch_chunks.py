@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_devices.cuda.chunks import chunk_memory, torch_chunks
+from hyrt_devices.cuda.chunks import chunk_memory, tile_math, torch_chunks
 from hyrt_devices.cuda.device import CudaDevice
 from unit.cuda.fake_driver import FakeDriver
 
@@ -57,7 +57,7 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.fixture
 def small_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that work on few numbers at a time, so that small graphs are cut into many pieces."""
-    for module in (chunk_memory, torch_chunks):
+    for module in (chunk_memory, tile_math):
         monkeypatch.setattr(module, "WORK_NUMBERS", 600)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.nn.inputs import DividedRows
 from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.operators.product import gradients_of_product, product_of_rows
 from hyrt.quantities import one_line
 
 _PURPOSE = "hidden"
@@ -41,9 +42,11 @@ class DividedProduct(DividedRows):
     def push(self, weight: torch.Tensor) -> torch.Tensor:
         """[n, out], the sum of all ranks' parts of this rank's product; every rank calls it at once."""
         group = self.group
-        of_columns = weight.detach()[:, torch.from_numpy(self.columns)].t().contiguous()
+        of_columns = self._own_columns(weight)
         counts = [len(each) for each in self.rows]
-        given = torch.cat([torch.from_numpy(each) @ of_columns for each in self.rows])
+        given = torch.empty(sum(counts), len(of_columns))
+        for each, part in zip(self.rows, torch.split(given, counts), strict=True):
+            product_of_rows(torch.from_numpy(each), of_columns, None, precision=given.dtype, out=part)
         num = counts[group.rank]
         taken = torch.empty(group.size * num, given.shape[1])
         group.exchange(given, counts, taken, [num] * group.size, _PURPOSE)
@@ -56,11 +59,21 @@ class DividedProduct(DividedRows):
         given = grad.detach().repeat(group.size, 1)
         taken = torch.empty(sum(counts), grad.shape[1])
         group.exchange(given, [len(grad)] * group.size, taken, counts, _PURPOSE)
-        found = torch.zeros_like(weight)
-        parts = torch.split(taken, counts)
-        for rows, part in zip(self.rows, parts, strict=True):
-            found[:, torch.from_numpy(self.columns)] += part.t() @ torch.from_numpy(rows)
-        return found
+        of_columns = self._own_columns(weight)
+        total = torch.zeros_like(of_columns)
+        for rows, part in zip(self.rows, torch.split(taken, counts), strict=True):
+            of_rows, _ = gradients_of_product(
+                torch.from_numpy(rows), of_columns, part, precision=part.dtype, needs_bias=False
+            )
+            assert of_rows is not None
+            total += of_rows
+        gradient = torch.zeros_like(weight)
+        gradient[:, torch.from_numpy(self.columns)] = total
+        return gradient
+
+    def _own_columns(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return [out, own columns], the part of the weight that multiplies this rank's columns."""
+        return weight.detach()[:, torch.from_numpy(self.columns)]
 
 
 class _PushPull(torch.autograd.Function):

@@ -28,6 +28,7 @@ from hyrt.graph.formats.schema import (
 from hyrt.graph.names.name_files import NAME_FILES
 from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
+from hyrt.machine.aligned_arrays import empty_aligned
 from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 
 Array = NDArray[Any]
@@ -120,7 +121,7 @@ class NpzMember:
         with self._open() as (file, header):
             shape = header.shape[::-1] if header.fortran else header.shape
             try:
-                values = np.empty(shape, header.dtype)
+                values = empty_aligned(shape, header.dtype)
             except MemoryError as error:
                 raise DataError(
                     f"{self._where} does not fit into memory; convert the file to a folder, which is "

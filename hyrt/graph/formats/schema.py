@@ -44,6 +44,7 @@ from hyrt.graph.typed.typed_keys import (
 )
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.graph.vertex_table import SPLITS
+from hyrt.machine.aligned_arrays import empty_aligned
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
 
@@ -137,7 +138,7 @@ class FeatureRows:
         """Rows that are made again in each pass over `blocks`."""
 
         def whole() -> Array:
-            matrix = np.empty(shape, dtype)
+            matrix = empty_aligned(shape, dtype)
             at = 0
             for block in blocks():
                 matrix[at : at + len(block)] = block

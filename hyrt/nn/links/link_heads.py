@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from hyrt.nn.operators.product import linear
+
 
 class DistMultHead(nn.Module):
     """Rows [r * u | u] of embeddings u, with one weight r a column, which starts at 1."""
@@ -51,7 +53,7 @@ class MlpHead(nn.Module):
         width = self.out.in_features
         source, destination = self.hidden.weight[:, :width], self.hidden.weight[:, width:]
         last = torch.cat([self.out.weight[0], self.out.bias]).expand(len(x), -1)
-        return torch.cat([x @ source.T + self.hidden.bias, x @ destination.T, last], dim=1)
+        return torch.cat([linear(x, source, self.hidden.bias), linear(x, destination), last], dim=1)
 
 
 LINK_HEADS: dict[str, type[nn.Module]] = {

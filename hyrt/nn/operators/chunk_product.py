@@ -13,10 +13,12 @@ from typing import Any, cast
 
 import torch
 
+from hyrt.machine.aligned_arrays import ALIGNMENT
 from hyrt.machine.cores import processor_vendor, vector_instructions
 from hyrt.machine.workers import Chunk, current_workers
 from hyrt.nn.operators.biased_rows import add_bias
 from hyrt.nn.operators.tiled_transpose import transpose_into
+from hyrt.nn.torch_threads import torch_threads, use_one_torch_thread
 
 
 def _onednn() -> Any:
@@ -58,24 +60,33 @@ def in_chunks(work: Chunk, count: int, grain: int) -> None:
     Each chunk is multiplied by one thread. With more, MKL may add up in another order, so that a result would
     depend on which thread has computed it: the team's have one each, but the calling thread may have several.
     """
-    before = torch.get_num_threads()
-    if 0 < count <= grain and before == 1:
-        # Of small products, what is done besides is most.
+    if 0 < count <= grain and torch.get_num_threads() == 1:
+        # The calls below would take longer than a small product.
         work(0, count)
         return
 
-    def alone(start: int, stop: int) -> None:
-        if torch.get_num_threads() != 1:
-            torch.set_num_threads(1)
+    def work_on_one_thread(start: int, stop: int) -> None:
+        use_one_torch_thread()
         work(start, stop)
 
     # A trace names what is shared by the function's name; `functools.wraps` copies much more.
-    alone.__qualname__ = work.__qualname__
-    try:
-        current_workers().run(alone, count, grain)
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+    work_on_one_thread.__qualname__ = work.__qualname__
+    with torch_threads(1):
+        current_workers().run(work_on_one_thread, count, grain)
+
+
+def align(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the matrix, or a copy of it if it does not begin at a cache line.
+
+    MKL may round a product differently if an operand does not begin at a multiple of 16 bytes (rows, results)
+    or 64 bytes (transposed weights; measured on AMD Zen 3 and 4). Bits of aligned operands depend on
+    shapes alone.
+    """
+    if matrix.data_ptr() % ALIGNMENT == 0:
+        return matrix
+    if matrix.stride(0) == 1:
+        return matrix.t().clone(memory_format=torch.contiguous_format).t()
+    return matrix.clone(memory_format=torch.contiguous_format)
 
 
 def multiply(
@@ -107,7 +118,12 @@ def multiply(
     adds
         Add the product to what is in `out`; without a bias and a ReLU.
     """
-    rows = a if a.dtype == precision else a.to(precision)
+    if out.data_ptr() % ALIGNMENT:
+        aligned = out.clone(memory_format=torch.contiguous_format) if adds else out.new_empty(out.shape)
+        multiply(a, b, aligned, precision=precision, bias=bias, relu=relu, adds=adds)
+        out.copy_(aligned)
+        return
+    rows, b = align(a if a.dtype == precision else a.to(precision)), align(b)
     if _is_by_onednn(precision, b.numel()):
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
         _put(padded[: a.shape[0]], out, adds=adds)
@@ -156,11 +172,11 @@ def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, prec
         transpose_into(narrow.contiguous().numpy(), turned.numpy())
         product = _onednn_product(turned.to(precision), _padded(wide.to(precision)).t(), None, False)
         out.copy_(product if narrow is b else product.t())
-    elif precision == out.dtype:
+    elif precision == out.dtype and out.data_ptr() % ALIGNMENT == 0:
         # With a narrow b, MKL takes five times as long for a' b.
-        torch.mm(b.t(), a, out=out)
+        torch.mm(align(b).t(), align(a), out=out)
     else:
-        out.copy_(torch.mm(b.to(precision).t(), a.to(precision)))
+        out.copy_(torch.mm(align(b.to(precision)).t(), align(a.to(precision))))
 
 
 def _is_by_onednn(precision: torch.dtype, weights: int) -> bool:

@@ -35,8 +35,9 @@ def product_of_rows(
     *,
     precision: torch.dtype,
     relu: bool = False,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`linear` without a derivative, of tensors that take no gradient.
+    """Compute `linear` without a derivative, of tensors that take no gradient.
 
     Parameters
     ----------
@@ -44,10 +45,12 @@ def product_of_rows(
         Those of `linear`.
     precision
         The dtype to multiply in.
+    out
+        [n, out] receives the result and is returned; new memory by default.
     """
     # `len` of a tensor takes ten times as long.
     num = x.shape[0]
-    out = empty((num, weight.shape[0]), x)
+    out = empty((num, weight.shape[0]), x) if out is None else out
     if precision != x.dtype:
         weight, bias = weight.to(precision), None if bias is None else bias.to(precision)
     turned = weight.t()

@@ -26,7 +26,8 @@ def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def empty(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """An uninitialised CPU tensor of `like`'s dtype."""
-    if _is_small(shape) or like.dtype not in (torch.float32, torch.float64):
+    """Return an uninitialised CPU tensor of `like`'s dtype that begins at a multiple of 64 bytes."""
+    pool = current_workers().pool
+    if pool is None or _is_small(shape) or like.dtype not in (torch.float32, torch.float64):
         return torch.empty(shape, dtype=like.dtype)
-    return torch.from_numpy(empty_array(shape, np.float32 if like.dtype == torch.float32 else np.float64))
+    return torch.from_numpy(pool.lend(shape, np.float32 if like.dtype == torch.float32 else np.float64))

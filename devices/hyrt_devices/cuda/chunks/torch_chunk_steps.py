@@ -23,6 +23,7 @@ from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, needed_bytes
 from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
+from hyrt_devices.cuda.chunks.tile_math import TileMath, TorchTileMath
 from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.cuda.driver import Driver
 
@@ -47,6 +48,8 @@ class TorchRoom:
         device reads the host's memory in place, and else two.
     """
 
+    math: TileMath = TorchTileMath()
+    """How the rows of tiles are computed."""
     counts_work = True
     """Whether what operators make for a while is of the memory that chunks may take."""
 
@@ -86,7 +89,7 @@ class TorchRoom:
         places = PlaceSizes.of(self._model, chunks)
         memory = ChunkMemory.take(places, self._driver.device, self._in_flight)
         self.kernels = TorchChunks(
-            self._model, memory, self._objective, self._driver, self._stream, self._copies
+            self._model, memory, self._objective, self._driver, self._stream, self._copies, self.math
         )
         return self.kernels
 

@@ -17,14 +17,13 @@ from hyrt.fullgraph.chunks.chunked_step import ChunkWork
 from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
 from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
-from hyrt.nn.description import ModelDescription, Product
-from hyrt.nn.tensor_operators.segments import segment_sum
-from hyrt.nn.tensor_operators.tensor_ops import kept_elements
+from hyrt.nn.description import ModelDescription
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
-from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS, ChunkMemory, EdgeMemory
+from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, EdgeMemory
 from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
+from hyrt_devices.cuda.chunks.tile_math import TileEdges, TileMath, TorchTileMath
 from hyrt_devices.cuda.driver import Driver
 
 Array = NDArray[Any]
@@ -61,6 +60,8 @@ class TorchChunks:
         What is trained for.
     driver, stream, copies
         The hardware, the stream that computes, and the one that copies beside it; None if `stream` does both.
+    math
+        How rows are computed; by torch's operators by default.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class TorchChunks:
         driver: Driver,
         stream: Any,
         copies: Any = None,
+        math: TileMath | None = None,
     ) -> None:
         self._model = model
+        self._math: TileMath = math or TorchTileMath()
         self._memory = memory
         self._objective = objective
         self._driver = driver
@@ -118,7 +121,7 @@ class TorchChunks:
     def get(self, place: Place, out: Array) -> None:
         self.times.out_bytes += out.nbytes
         with self.times.span("copy out", "copy out", self._stream):
-            torch.from_numpy(out).copy_(self._rows(place, *out.shape))
+            self._math.copy(torch.from_numpy(out), self._rows(place, *out.shape), non_blocking=False)
 
     def offer_rows(self) -> Any:
         return self._read[-1].memory, self._read[-1].filled
@@ -142,7 +145,7 @@ class TorchChunks:
 
     def clear(self, place: Place, num_rows: int, width: int) -> None:
         with self._computing("clear"):
-            self._rows(place, num_rows, width).zero_()
+            self._math.clear(self._rows(place, num_rows, width))
 
     def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
         slot = self._read[-1]
@@ -175,22 +178,14 @@ class TorchChunks:
             _whole_rows(self._memory.accumulated, added_width),
         )
         x, out = x[:, read_at : read_at + width], out[:, added_at : added_at + width]
-        (rows, starts, columns), (by_row, by_column) = self._brought(slot, edges, row_scale, column_scale)
+        on_device = self._copy_edges(slot, edges, row_scale, column_scale)
         with self._computing("gather"):
-            for first, last, edge_first, edge_last in _pieces(edges.starts, max(1, WORK_NUMBERS // width)):
-                here, sources = rows[first:last], columns[edge_first:edge_last]
-                values = x.index_select(0, sources)
-                if by_column is not None:
-                    values.mul_(by_column.index_select(0, sources)[:, None])
-                sums = segment_sum(values, starts[first : last + 1].clamp(edge_first, edge_last) - edge_first)
-                if by_row is not None:
-                    sums.mul_(by_row.index_select(0, here)[:, None])
-                out.index_add_(0, here, sums)  # A row is there once: no two sums meet.
+            self._math.gather(x, on_device, edges.starts, out)
 
-    def _brought(
+    def _copy_edges(
         self, slot: _Slot[EdgeMemory], edges: EdgeChunk, row_scale: Array | None, column_scale: Array | None
-    ) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor | None]]:
-        """The edges of a chunk, as rows, starts and columns, and the factors of their ends."""
+    ) -> TileEdges:
+        """Bring the edges of a tile to the device, unless it reads them where they lie."""
         memory = slot.memory
         places = [
             (memory.rows, edges.rows),
@@ -208,11 +203,11 @@ class TorchChunks:
                     assert array is not None
                     found[k] = place[: len(array)]
                     self._copy(place[: len(array)], array)
-        rows, starts, columns = found[:3]
+        rows, starts, columns, by_row, by_column = found
         assert rows is not None
         assert starts is not None
         assert columns is not None
-        return (rows, starts, columns), found[3:]
+        return TileEdges(rows, starts, columns, by_row, by_column)
 
     def compute(self, layer: int, place: Place, vertices: Array) -> None:
         products = self._model.layers[layer].products
@@ -220,13 +215,7 @@ class TorchChunks:
         with self._computing("products"):
             for product, memory in zip(products, self._memory.results, strict=False):
                 made = _view(memory, len(vertices), product.weight.shape[0])
-                weight = product.weight.detach()
-                if product.bias is None:
-                    torch.mm(rows, weight.t(), out=made)
-                else:
-                    torch.addmm(product.bias.detach(), rows, weight.t(), out=made)
-                if product.relu:
-                    made.relu_()
+                self._math.multiply(rows, product, made)
                 rows = made
             self._result = rows
             self._drop_layer(rows, layer, vertices)
@@ -254,20 +243,21 @@ class TorchChunks:
         along = self._rows(grad, num, described.products[-1].weight.shape[0])
         with self._computing("products back"):
             if described.products[-1].relu:
-                _mask(along, self._result, dropout_threshold(described.dropout)[1])
+                self._math.mask(along, self._result, dropout_threshold(described.dropout)[1])
             else:
                 self._drop_layer(along, layer, vertices)
             for p in reversed(range(len(described.products))):
                 product = described.products[p]
                 of = product.weight.shape[1]
                 rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
-                self._add_gradient(product, along, rows)
-                if p or wanted:
-                    # What it has made is not read any more.
-                    out = _view(self._memory.results[p], num, of)
-                    torch.mm(along, product.weight.detach(), out=out)
+                # The product's result is not read any more: its memory receives the gradient of its rows.
+                out = _view(self._memory.results[p], num, of) if p or wanted else None
+                bias_sum = None if product.bias is None else self.gradients[id(product.bias)]
+                weight_sum = self.gradients[id(product.weight)]
+                self._math.multiply_backward(rows, product, along, weight_sum, bias_sum, out)
+                if out is not None:
                     if p and described.products[p - 1].relu:
-                        _mask(out, rows, 1.0)
+                        self._math.mask(out, rows, 1.0)
                     along = out
             self._result = along
 
@@ -337,12 +327,8 @@ class TorchChunks:
 
     def _copy(self, there: torch.Tensor, array: Array) -> None:
         self.times.in_bytes += array.nbytes
-        there.copy_(torch.from_numpy(np.ascontiguousarray(array)), non_blocking=self._copies is not None)
-
-    def _add_gradient(self, product: Product, along: torch.Tensor, rows: torch.Tensor) -> None:
-        self.gradients[id(product.weight)].addmm_(along.t(), rows)
-        if product.bias is not None:
-            self.gradients[id(product.bias)].add_(along.sum(0))
+        rows = torch.from_numpy(np.ascontiguousarray(array))
+        self._math.copy(there, rows, non_blocking=self._copies is not None)
 
     def _rows(self, place: Place, num: int, width: int) -> torch.Tensor:
         """What lies in a place, as [num, width] rows."""
@@ -360,15 +346,8 @@ class TorchChunks:
             self._drop(rows, vertices, layer + 1, rate)
 
     def _drop(self, rows: torch.Tensor, vertices: Array, layer: int, rate: float) -> None:
-        threshold, scale = dropout_threshold(rate)
         seed, step = self._key
-        key = stream_key(seed, DROPOUT, step, layer)
-        # A draw of 64 bits is for four columns, and each of them is looked at as a number of 64 bits.
-        several = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
-        for at in range(0, len(rows), several):
-            part = torch.from_numpy(np.ascontiguousarray(vertices[at : at + several])).to(self._device)
-            kept = kept_elements(part, rows.shape[1], key, int(threshold))
-            rows[at : at + several].mul_(kept).mul_(scale)
+        self._math.drop(rows, vertices, stream_key(seed, DROPOUT, step, layer), rate)
 
 
 def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
@@ -378,21 +357,3 @@ def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
 def _whole_rows(memory: torch.Tensor, width: int) -> torch.Tensor:
     """As many rows as there is memory for."""
     return _view(memory, len(memory) // width, width)
-
-
-def _mask(grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
-    """The gradient of a ReLU, and of a dropout that scaled its result, in place."""
-    several = max(1, WORK_NUMBERS // grad.shape[1])
-    for at in range(0, len(grad), several):
-        part = slice(at, at + several)
-        grad[part].mul_(activated[part] > 0).mul_(scale)
-
-
-def _pieces(starts: NDArray[np.int32], most: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut a chunk into pieces of at most so many edges: first and last row, first and last edge."""
-    total = int(starts[-1])
-    for edge_first in range(0, total, most):
-        edge_last = min(edge_first + most, total)
-        first = int(np.searchsorted(starts, edge_first, side="right")) - 1
-        last = int(np.searchsorted(starts, edge_last, side="left"))
-        yield first, last, edge_first, edge_last

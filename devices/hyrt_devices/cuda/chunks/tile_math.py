@@ -1,0 +1,155 @@
+"""The operations on the rows of a tile, by torch's operators on a device's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.machine.generator import dropout_threshold
+from hyrt.nn.description import Product
+from hyrt.nn.tensor_operators.segments import segment_sum
+from hyrt.nn.tensor_operators.tensor_ops import kept_elements
+from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS
+
+Array = NDArray[Any]
+
+
+class TileEdges(NamedTuple):
+    """The edges of a tile, row by row, and the factors of their ends."""
+
+    rows: torch.Tensor
+    """[n] int32, the rows that have edges, in ascending order."""
+    starts: torch.Tensor
+    """[n + 1] int32, the first edge of each."""
+    columns: torch.Tensor
+    """[E] int32, the row that each edge reads."""
+    row_scale: torch.Tensor | None
+    column_scale: torch.Tensor | None
+    """`row_scale`, `column_scale`: float32 factors of the rows that are added to, and of the rows read."""
+
+
+class TileMath(Protocol):
+    """Computes on the float32 rows of tiles, where they lie."""
+
+    def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
+        """Copy rows, between the host and the device too."""
+        ...
+
+    def clear(self, rows: torch.Tensor) -> None:
+        """Set rows to zero."""
+        ...
+
+    def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
+        """Apply dropout to the rows of [n] vertices in place: the masks are `hyrt.nn.operators.dropout`'s."""
+        ...
+
+    def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
+        """Zero a gradient where a ReLU's result is not above zero, and scale the rest, in place."""
+        ...
+
+    def gather(self, x: torch.Tensor, edges: TileEdges, starts: Array, out: torch.Tensor) -> None:
+        """Add sums of rows of `x` along edges to rows of `out`; `starts` is `edges.starts` on the host."""
+        ...
+
+    def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
+        """Write a product of rows, with its bias and ReLU, to `out`."""
+        ...
+
+    def multiply_backward(
+        self,
+        rows: torch.Tensor,
+        product: Product,
+        grad: torch.Tensor,
+        weight_sum: torch.Tensor,
+        bias_sum: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> None:
+        """Compute the gradients of a product, whose ReLU has masked `grad` already.
+
+        Parameters
+        ----------
+        rows, product
+            The factors.
+        grad
+            [n, out features] the gradient of the product.
+        weight_sum, bias_sum
+            The gradients of the parameters are added to these.
+        out
+            [n, in features] receives the gradient of the rows; None if it is not needed.
+        """
+        ...
+
+
+class TorchTileMath:
+    """`TileMath` by torch's operators; sums have a fixed order, which float atomics would not have."""
+
+    def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
+        out.copy_(rows, non_blocking=non_blocking)
+
+    def clear(self, rows: torch.Tensor) -> None:
+        rows.zero_()
+
+    def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
+        threshold, scale = dropout_threshold(rate)
+        # A draw of 64 bits is for four columns, and each of them is looked at as a number of 64 bits.
+        step = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
+        for start in range(0, len(rows), step):
+            part = torch.from_numpy(np.ascontiguousarray(vertices[start : start + step])).to(rows.device)
+            kept = kept_elements(part, rows.shape[1], key, int(threshold))
+            rows[start : start + step].mul_(kept).mul_(scale)
+
+    def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
+        step = max(1, WORK_NUMBERS // grad.shape[1])
+        for start in range(0, len(grad), step):
+            part = slice(start, start + step)
+            grad[part].mul_(activated[part] > 0).mul_(scale)
+
+    def gather(self, x: torch.Tensor, edges: TileEdges, starts: Array, out: torch.Tensor) -> None:
+        for first, last, edge_first, edge_last in _pieces(starts, max(1, WORK_NUMBERS // x.shape[1])):
+            rows, sources = edges.rows[first:last], edges.columns[edge_first:edge_last]
+            values = x.index_select(0, sources)
+            if edges.column_scale is not None:
+                values.mul_(edges.column_scale.index_select(0, sources)[:, None])
+            offsets = edges.starts[first : last + 1].clamp(edge_first, edge_last) - edge_first
+            sums = segment_sum(values, offsets)
+            if edges.row_scale is not None:
+                sums.mul_(edges.row_scale.index_select(0, rows)[:, None])
+            out.index_add_(0, rows, sums)  # Row numbers are unique, so no two sums are added to one row.
+
+    def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
+        weight = product.weight.detach()
+        if product.bias is None:
+            torch.mm(rows, weight.t(), out=out)
+        else:
+            torch.addmm(product.bias.detach(), rows, weight.t(), out=out)
+        if product.relu:
+            out.relu_()
+
+    def multiply_backward(
+        self,
+        rows: torch.Tensor,
+        product: Product,
+        grad: torch.Tensor,
+        weight_sum: torch.Tensor,
+        bias_sum: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> None:
+        weight_sum.addmm_(grad.t(), rows)
+        if bias_sum is not None:
+            bias_sum.add_(grad.sum(0))
+        if out is not None:
+            torch.mm(grad, product.weight.detach(), out=out)
+
+
+def _pieces(starts: Array, max_edges: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut a tile into pieces of at most `max_edges` edges: first and last row, first and last edge."""
+    total = int(starts[-1])
+    for edge_first in range(0, total, max_edges):
+        edge_last = min(edge_first + max_edges, total)
+        first = int(np.searchsorted(starts, edge_first, side="right")) - 1
+        last = int(np.searchsorted(starts, edge_last, side="left"))
+        yield first, last, edge_first, edge_last
