@@ -1,17 +1,22 @@
 """Check that a change to the code leaves every bit of the trained models as it was.
 
-    python tools/same_losses.py                             compare with the recorded losses
+    python tools/same_losses.py                             compare with the record, or with an earlier commit
     python tools/same_losses.py --against-checkout HEAD~3   train with that commit as well, and compare
     python tools/same_losses.py gat-two-cpus gin-resumed    run only these configurations
+    python tools/same_losses.py --record                    compare, and write the entry of this processor
 
 Ten small runs of `hyrt run` cover the models, samplers, devices and precisions, sparse features, an uneven
 split, and a resume in the middle of an epoch. The tool compares the loss of every step, the number of sampled
 edges, the metrics and the final weights.
 
-The last bits depend on the processor and on the versions of the libraries, which the record names. Where
-this machine differs from the record in any of them, the losses only have to agree up to rounding. To compare
-bits on such a machine, use --against-checkout, which trains both versions there. The exit code is 1 if a
-configuration differs or cannot be run.
+The last bits depend on the processor and on the versions of the libraries, which each entry of the record
+names. Where no entry has those of this machine, the tool trains with an earlier commit as well, here: the
+last tag, or where this branch left main, or the commit before this one. A source tree without git is compared
+up to rounding only.
+
+A commit that changes bits on purpose says so by the count of bits in the record, which `--record` raises if
+it finds other bits than before. Bits are never compared across two counts; losses agree up to rounding even
+then. The exit code is 1 if a configuration differs or cannot be run.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from typing import Any
 sys.path += [str(Path(__file__).resolve().parent / name) for name in ("bench", "faults")]
 
 from forked_runs import IMPORTED
+from loss_records import Base, Record, choose_base, differences, kind_of
 from source_tree import ROOT, environment_of, source_tree
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -210,7 +216,9 @@ def machine(devices: dict[str, str]) -> dict[str, str]:
     vectors = re.compile("avx|fma|f16c|amx|neon|sve|bf16")
     features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
     compiler = subprocess.run("g++ -dumpfullversion", shell=True, capture_output=True, text=True)
-    switches = re.compile("ATEN_CPU|MKL_|DNNL_|ONEDNN_|NUMBA_CPU")
+    switches = re.compile(
+        "ATEN_CPU|MKL_|DNNL_|ONEDNN_|NUMBA_CPU|NPY_DISABLE|OPENBLAS_CORE|POCL_KERNELLIB|HYRT_EMULATED"
+    )
     return {
         "processor": binding.get_host_cpu_name(),
         "instructions": " ".join(filter(vectors.match, features)),
@@ -249,33 +257,80 @@ def outcome(place: Path) -> dict[str, Any]:
     }
 
 
-def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> tuple[str, list[str]]:
-    """How a configuration is compared in two records, and its differences."""
-    mine, other = found["configurations"][name], expected["configurations"][name]
-    if failures := [one["failed"] for one in (mine, other) if "failed" in one]:
-        return "not compared", failures
+def judge(found: dict[str, Any], record: Record, names: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
+    """Compare configurations with this machine's entry of a record, or else with an earlier commit.
+
+    Parameters
+    ----------
+    found
+        What this source tree computed, on a machine.
+    record
+        The record of this source tree.
+    names
+        The configurations.
+
+    Returns
+    -------
+        For each, how it was compared, and how it differs.
+    """
+    verdicts, remaining = {}, []
+    for name in names:
+        entry = next((one for one in record.entries if not changes(found, one, name)), None)
+        if entry or "failed" in found["configurations"][name]:
+            verdicts[name] = compare(found, entry, name)
+        else:
+            remaining.append(name)
+    if not remaining:
+        return verdicts
+    base = choose_base(ROOT, str(RECORD.relative_to(ROOT)), record.bits)
+    trained: dict[str, Any] | None = None
+    if base.commit:
+        with source_tree(base.commit) as folder:
+            trained = measure(folder, remaining)
+    for name in remaining:
+        verdicts[name] = judge_with_base(found, record, name, base, trained)
+    return verdicts
+
+
+def judge_with_base(
+    found: dict[str, Any], record: Record, name: str, base: Base, trained: dict[str, Any] | None
+) -> tuple[str, list[str]]:
+    """Compare a configuration with what an earlier commit trained here, and with any entry up to rounding."""
+    rounding, result = CONFIGURATIONS[name].rounding, found["configurations"][name]
+    hows, problems = [], []
+    if trained is None:
+        hows.append(f"no bit compared: {base.about}")
+    elif failure := trained["configurations"][name].get("failed"):
+        hows.append(f"no bit compared: {base.about} cannot run it ({failure})")
+    else:
+        bound = 0.0 if base.has_equal_bits else rounding
+        hows.append(f"compared {_to(bound)} with {base.about}")
+        problems += differences(result, trained["configurations"][name], bound)
+    entries = (one["configurations"].get(name, {"failed": ""}) for one in record.entries)
+    if entry := next((one for one in entries if "failed" not in one), None):
+        hows.append(f"compared {_to(rounding)} with another machine's entry")
+        problems += differences(result, entry, rounding)
+    return ", ".join(hows), problems
+
+
+def _to(bound: float) -> str:
+    return f"up to {bound:.0e}" if bound else "bit for bit"
+
+
+def changes(found: dict[str, Any], entry: dict[str, Any], name: str) -> list[str]:
+    """Return in what the machines of two entries differ that can change bits of a configuration."""
+    if name not in entry["configurations"]:
+        return ["configurations"]
     relevant = [key for key in found["machine"] if ONLY_FOR.get(key, "") in CONFIGURATIONS[name].words]
-    changed = [key for key in relevant if found["machine"][key] != expected["machine"].get(key)]
-    bound = CONFIGURATIONS[name].rounding if changed else 0.0
-    problems = []
-    if mine["edges"] != other["edges"]:
-        problems.append(f"{mine['edges']} sampled edges instead of {other['edges']}")
-    my_losses, others = ([float.fromhex(loss) for loss in one["losses"].split()] for one in (mine, other))
-    if len(my_losses) != len(others):
-        problems.append(f"{len(my_losses)} steps instead of {len(others)}")
-    pairs = list(zip(my_losses, others, strict=False))
-    # `not ... <=` because a loss that is not a number always differs.
-    wrong = [step for step, (a, b) in enumerate(pairs) if not abs(a - b) <= bound * max(abs(a), abs(b))]
-    if wrong:
-        a, b = pairs[wrong[0]]
-        problems.append(
-            f"{len(wrong)} of {len(pairs)} losses, first step {wrong[0] + 1} with {a} instead of {b}"
-        )
-    if changed:
-        return f"compared to {bound:.0e}, as the machine differs ({', '.join(changed)})", problems
-    return "compared bit for bit", problems + [
-        key for key in ("metrics", "weights") if mine[key] != other[key]
-    ]
+    return [key for key in relevant if found["machine"][key] != entry["machine"].get(key)]
+
+
+def compare(found: dict[str, Any], entry: dict[str, Any] | None, name: str) -> tuple[str, list[str]]:
+    """Compare a configuration bit for bit with one that was trained on the same kind of machine."""
+    pair = [one["configurations"][name] for one in (found, entry) if one]
+    if failures := [one["failed"] for one in pair if "failed" in one]:
+        return "not compared", failures
+    return "compared bit for bit", differences(pair[0], pair[1], 0.0)
 
 
 def main() -> int:
@@ -291,39 +346,46 @@ def main() -> int:
         help="train with the code of this folder or commit; default: this checkout",
     )
     task = parser.add_mutually_exclusive_group()
-    task.add_argument("--against", type=Path, default=RECORD, metavar="FILE", help="compare with this record")
     task.add_argument(
         "--against-checkout", metavar="CHECKOUT", help="compare with the code of this folder or commit"
     )
-    task.add_argument("--record", type=Path, metavar="FILE", help="write a record and compare nothing")
+    task.add_argument(
+        "--record", action="store_true", help="also write what this machine computed to the record"
+    )
     task.add_argument("--train-into", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(CONFIGURATIONS):
         parser.error(f"there is no configuration {', '.join(sorted(unknown))}")
+    if arguments.record and (arguments.names or arguments.checkout != str(ROOT)):
+        parser.error("an entry has all configurations of this checkout: give --record alone")
     names = arguments.names or list(CONFIGURATIONS)
     if arguments.train_into:
         train(arguments.train_into, names)
         return 0
     with source_tree(arguments.checkout) as folder:
         found = measure(folder, names)
-    if arguments.record:
-        arguments.record.write_text(json.dumps(found, indent=1) + "\n")
-        failed = [name for name, one in found["configurations"].items() if "failed" in one]
-        if failed:
-            print(f"failed, and recorded as such: {', '.join(failed)}", file=sys.stderr)
-        return int(bool(failed))
+    record = Record.parse(RECORD.read_text())
     if arguments.against_checkout:
         with source_tree(arguments.against_checkout) as folder:
             expected = measure(folder, names)
+        verdicts = {name: compare(found, expected, name) for name in names}
     else:
-        expected = json.loads(arguments.against.read_text())
+        verdicts = judge(found, record, names)
     different = 0
-    for name in names:
-        how, problems = compare(found, expected, name)
+    for name, (how, problems) in verdicts.items():
         different += bool(problems)
         print(f"{name}: {how}: {'DIFFERENT: ' + '; '.join(problems) if problems else 'equal'}")
     print(f"{len(names) - different} of {len(names)} equal")
-    return int(bool(different))
+    if not arguments.record:
+        return int(bool(different))
+    failed = [name for name, one in found["configurations"].items() if "failed" in one]
+    if failed:
+        print(f"nothing recorded: {', '.join(failed)} cannot be run", file=sys.stderr)
+        return 1
+    record = record.with_entry(found, bits_changed=bool(different))
+    record.write(RECORD)
+    print(f"recorded {' '.join(kind_of(found['machine'])[:1])}; the count of bits is {record.bits}")
+    return 0
 
 
 if __name__ == "__main__":
