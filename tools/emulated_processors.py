@@ -16,7 +16,7 @@ can compute. A small library, compiled here and loaded before MKL, answers its q
 A processor cannot be emulated on one that lacks its instructions, and need not be on one of its own kind.
 The system's PoCL follows, too; the PoCL of pip has no such variable. The FPGA kernels that g++ compiles for
 the simulation are always for the real processor. The exit code is 1 if a test or an emulation failed, or if
-fewer than three processors can be emulated.
+fewer than three processors can be emulated. build/emulated-processors has what pytest printed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ REPORTS = "HYRT_PROCESSOR_REPORTS"
 # Says to other tools on which processor they believe to be.
 EMULATED = "HYRT_EMULATED_PROCESSOR"
 LEAST = 3
+# What pytest printed for each processor.
+OUTPUTS = ROOT / "build" / "emulated-processors"
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,7 @@ class Outcome:
     wall_s: float
     cpu_s: float
     problems: list[str]
-    output: str
+    output: Path
 
     def __str__(self) -> str:
         words = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -352,7 +354,8 @@ def run_tests(name: str, words: Sequence[str]) -> Outcome:
         environment = environment_of(processor, folder)
         paths = [str(Path(__file__).parent), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), REPORTS: str(reports), EMULATED: name}
-        plugin, results, output = Path(__file__).stem, folder / "results.xml", folder / "output.txt"
+        plugin, results, output = Path(__file__).stem, folder / "results.xml", OUTPUTS / f"{name}.txt"
+        output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("w") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", "-q", "-p", plugin, f"--junit-xml={results}", *words],
@@ -379,7 +382,7 @@ def run_tests(name: str, words: Sequence[str]) -> Outcome:
             wall_s=time.monotonic() - started,
             cpu_s=used.ru_utime + used.ru_stime,
             problems=problems,
-            output=output.read_text(errors="replace"),
+            output=output,
         )
 
 
@@ -442,7 +445,7 @@ def main() -> int:
         for name, outcome in zip(chosen, pool.map(lambda name: run_tests(name, words), chosen), strict=True):
             print(f"{name}: {outcome}", flush=True)
             if outcome.failed or outcome.problems:
-                print(outcome.output, flush=True)
+                print(outcome.output.read_text(errors="replace"), flush=True)
             else:
                 good += 1
     if not arguments.only and len(chosen) < LEAST:

@@ -79,7 +79,9 @@ def batches_of(graph: Graph, model: GNN, targets: int | None = None) -> list[Min
 
 
 @pytest.mark.usefixtures("small_work")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.bits] if "masks" in name else []) for name in MODELS]
+)
 def test_steps_in_chunks_are_those_of_the_dense_reference(name: str) -> None:
     graph = random_graph(90, features=19, symmetric="graphsage" not in name)
     model = model_of(graph, **MODELS[name])

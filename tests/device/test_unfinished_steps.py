@@ -165,6 +165,7 @@ def test_other_models_and_orders_go_on(order: Any, more: dict[str, Any], tmp_pat
     device.close()
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("name", ["cpu", "three in a chain"])
 def test_a_step_that_is_kept_and_goes_on_has_the_same_bits(name: str, tmp_path: Path) -> None:
     options = ChunkOptions(6)

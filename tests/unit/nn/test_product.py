@@ -44,6 +44,7 @@ def test_gradcheck(relu: bool, biased: bool) -> None:
     assert torch.autograd.gradcheck(lambda *t: linear(*t, relu=relu), inputs)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("rows", [0, 1, 127, 128, 1023, 1024, 1025, 2500])
 @pytest.mark.parametrize("relu", [False, True])
 def test_float32_is_float64_rounded_for_any_number_of_rows(rows: int, relu: bool) -> None:
@@ -164,6 +165,7 @@ def test_bfloat16_errs_by_its_rounding_only(rows: int) -> None:
     )
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("low_precision", [False, True])
 def test_any_number_of_workers_gives_equal_bits(low_precision: bool) -> None:
     results = []
@@ -180,6 +182,7 @@ def test_any_number_of_workers_gives_equal_bits(low_precision: bool) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))  # type: ignore[arg-type]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("count", [1, 3])
 def test_torchs_own_threads_change_no_bit_and_stay_as_many(count: int) -> None:
     results = []

@@ -152,6 +152,7 @@ def test_a_step_of_the_whole_graph_is_the_definition_in_float64(graph: Graph) ->
         np.testing.assert_allclose(parameter.detach().numpy(), wanted.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.bits
 @kinds
 def test_a_resumed_run_has_the_same_bits_and_evaluations_are_those_of_the_scores(
     graph: Graph, tmp_path: Path
