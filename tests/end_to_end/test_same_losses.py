@@ -125,7 +125,9 @@ def test_an_unknown_processor_is_compared_bit_for_bit_with_an_earlier_commit(
     assert "bit for bit with the last commit" in how
     trained[0] = entry_of()
     assert "first step 8" in judge(found, record, ["gcn-saint"])["gcn-saint"][1][0]
-    trained[0] = entry_of(OUTCOME | {"failed": "error: no setting model.hidden"})
+    trained[0] = entry_of({"failed": "error: no memory", "refused": False})
+    assert judge(found, record, ["gcn-saint"])["gcn-saint"][1] == ["error: no memory"]
+    trained[0] = entry_of({"failed": "error: no setting model.hidden", "refused": True})
     how, problems = judge(found, record, ["gcn-saint"])["gcn-saint"]
     assert not problems
     assert "cannot run it (error: no setting model.hidden)" in how
@@ -142,7 +144,7 @@ def test_an_entry_is_used_where_what_a_configuration_needs_is_equal(trained: lis
 
 
 def test_a_run_that_fails_differs(trained: list[dict[str, Any]]) -> None:
-    found = entry_of({"failed": "error: no memory"})
+    found = entry_of({"failed": "error: no memory", "refused": False})
     for record in (Record(1, []), Record(1, [entry_of()])):
         assert judge(found, record, ["gcn-saint"])["gcn-saint"][1] == ["error: no memory"]
 
