@@ -225,7 +225,7 @@ class TrainConfig(Section):
     `hits@10`, `hits@50` or `loss`. `auto` takes the first metric of the objective."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
-    gradient sums and optimizer state stay in fp32."""
+    gradient sums and optimizer state stay in fp32. `ggnn` and modules of your own stay in fp32."""
 
     @model_validator(mode="after")
     def _known(self) -> TrainConfig:
@@ -280,7 +280,9 @@ class EvaluateConfig(Section):
     """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
     uniformly with `sampler.fanout`, for every kind of sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
-    """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file."""
+    """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file. With
+    `--full-graph`, a device that evaluates in the memory of its steps does not use this setting, and the run
+    says so."""
 
     def is_due(self, epoch: int, epochs: int, *, whole_graph: bool) -> bool:
         """Whether an epoch, counted from 1, is one to evaluate, in a run of so many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hyrt.config.settings import Config, DistributedConfig, ModelConfig
+from hyrt.config.settings import Config, ModelConfig
 from hyrt.errors import HyrtError, listed
 from hyrt.nn.models.model_kind import MODELS, find_model
 
@@ -29,18 +29,74 @@ def unused_settings(config: Config, num_processes: int, *, own_model: bool = Fal
     """
     found = [] if own_model else list(_of_model(config.model))
     if num_processes == 1:
-        given = [
-            f"distributed.{name}={getattr(config.distributed, name)}"
-            for name, field in DistributedConfig.model_fields.items()
-            if getattr(config.distributed, name) != field.default
-        ]
-        if given:
-            has = "has" if len(given) == 1 else "have"
+        if given := _given(config, "distributed"):
             found.append(
-                f"{listed(given)} {has} no effect in one process: start several with torchrun, or omit "
-                f"{'it' if len(given) == 1 else 'them'}"
+                f"{listed(given)} {_has(given)} no effect in one process: start several with torchrun, or "
+                f"omit {_it(given)}"
             )
     return found
+
+
+def settings_without_effect(
+    config: Config, *, has_folder: bool, rounds_products: bool, evaluates_by_layers: bool
+) -> list[str]:
+    """Return a sentence for each setting of training, evaluations and checkpoints that has no effect.
+
+    Only what is not at its default counts as given.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    has_folder
+        Whether this process, or the one that writes for it, has a folder for checkpoints.
+    rounds_products
+        Whether some layer of the model multiplies in the precision of the settings.
+    evaluates_by_layers
+        Whether evaluations compute layer by layer.
+    """
+    found = []
+    if not has_folder and (given := _given(config, "checkpoint")):
+        found.append(
+            f"{listed(given)} {_has(given)} no effect without a folder for checkpoints: give "
+            f'hyrt.train(..., folder="runs/name"), or omit {_it(given)}'
+        )
+    if config.train.precision != "fp32" and not rounds_products:
+        found.append(
+            f"train.precision={config.train.precision} has no effect on this model, whose products stay in "
+            "float32: omit it"
+        )
+    if config.train.patience and config.evaluate.every == 0:
+        found.append(
+            f"train.patience={config.train.patience} has no effect with evaluate.every=0, which evaluates "
+            "only at the end: set evaluate.every=1, or omit one of them"
+        )
+    if not evaluates_by_layers and (given := _given(config, "evaluate", "memory_gib")):
+        found.append(
+            f"{given[0]} has no effect on evaluations that do not compute layer by layer, such as "
+            "evaluate.mode=sampled and those of modules of your own: omit it"
+        )
+    if not config.runtime.trace and (given := _given(config, "runtime", "trace_events")):
+        found.append(f"{given[0]} has no effect without runtime.trace=true: set it, or omit both")
+    return found
+
+
+def _given(config: Config, section: str, *names: str) -> list[str]:
+    """Return the settings of a section that are not at their defaults, as `section.name=value`."""
+    values = getattr(config, section)
+    return [
+        f"{section}.{name}={getattr(values, name)}"
+        for name, field in type(values).model_fields.items()
+        if (not names or name in names) and getattr(values, name) != field.default
+    ]
+
+
+def _has(given: list[str]) -> str:
+    return "has" if len(given) == 1 else "have"
+
+
+def _it(given: list[str]) -> str:
+    return "it" if len(given) == 1 else "them"
 
 
 def _of_model(model: ModelConfig) -> Iterator[str]:

@@ -36,6 +36,12 @@ class StopRequested(Exception):
     """The run was asked to stop during an evaluation."""
 
 
+def computes_by_layers(config: Config, model: torch.nn.Module) -> bool:
+    """Return whether evaluations apply one layer to all vertices after the other."""
+    is_chain = isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
+    return config.evaluate.mode == "full" and is_chain
+
+
 class Evaluator:
     """Scores the splits a dataset has, the configured way.
 
@@ -183,7 +189,7 @@ class Evaluator:
         graph, where it trains on that.
         """
         config, full = self._config, self._config.evaluate.mode == "full"
-        if full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer"):
+        if isinstance(model, GNN) and computes_by_layers(config, model):
             return infer_layerwise(
                 model,
                 self._graph,

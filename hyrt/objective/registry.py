@@ -77,10 +77,11 @@ def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] 
             f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {SHAPES[there]}: omit "
             f"train.objective for {OF_LABELS[there]}, or write the labels in that form"
         )
-    if "class_weights" in options and not _takes(kind, "class_weights"):
-        raise ConfigError(
-            f"train.class_weights={options['class_weights']}: objective {name} does not support class weights"
-        )
+    for option, text in (("class_weights", "class weights"), ("label_smoothing", "label smoothing")):
+        if option in options and not _takes(kind, option):
+            raise ConfigError(
+                f"train.{option}={options[option]}: objective {name} does not support {text}: omit it"
+            )
     try:
         with OBJECTIVES.blamed(name, "making it", passing=(TypeError, ValueError)):
             return kind(**options)

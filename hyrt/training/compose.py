@@ -14,13 +14,13 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt_perfmodel.policy import Policy
 
 from hyrt.config import Config
-from hyrt.config.unused_settings import unused_settings
+from hyrt.config.unused_settings import settings_without_effect, unused_settings
 from hyrt.device.names import split_by_shares
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.graph.links.link_split import check_held_out
-from hyrt.inference.evaluate import Evaluator
+from hyrt.inference.evaluate import Evaluator, computes_by_layers
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
 from hyrt.observe.events import Emit, Event, Notice
@@ -190,8 +190,16 @@ def compose_run(
         if short:
             tell(Notice(kind="warning", text=short))
     learner = Learner(config, prepared.model)
-    for unused in unused_settings(config, processes, own_model=prepared.is_own_model):
-        tell(Notice(kind="warning", text=unused))
+    unused = unused_settings(config, processes, own_model=prepared.is_own_model)
+    unused += settings_without_effect(
+        config,
+        # Rank 0 writes for all.
+        has_folder=checkpoints is not None or processes > 1,
+        rounds_products=any(getattr(each, "low_precision", False) for each in prepared.model.modules()),
+        evaluates_by_layers=computes_by_layers(config, prepared.model),
+    )
+    for text in unused:
+        tell(Notice(kind="warning", text=text))
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
     sampler = prepared.sampler

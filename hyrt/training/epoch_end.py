@@ -124,7 +124,21 @@ class EpochEnd:
         with trainer.quiet:
             # The step's weights come to the trainer when the next step is asked for.
             device.update(self._parts.learner.parameters)
-            return device.scores(vertices)
+            scores = device.scores(vertices)
+        if scores is not None:
+            self._warn_of_unused_memory(trainer.name)
+        return scores
+
+    def _warn_of_unused_memory(self, device: str) -> None:
+        """Warn once if the memory of evaluations is limited, but a device evaluates in its own."""
+        evaluate = self._parts.config.evaluate
+        if self._has_warned or evaluate.memory_gib == type(evaluate).model_fields["memory_gib"].default:
+            return
+        self._has_warned = True
+        self._parts.warn(
+            f"evaluate.memory_gib={evaluate.memory_gib:g} has no effect in this run: with --full-graph, "
+            f"{device} evaluates in the memory of its steps. Set fullgraph.host_memory, or omit it"
+        )
 
     def save_once(self) -> Path | None:
         """The checkpoint of this state, written now where there is none; None without a folder for them."""

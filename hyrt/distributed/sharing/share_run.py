@@ -23,8 +23,7 @@ from hyrt.distributed.time_steps import TimeSteps
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.graph.graph import Graph
-from hyrt.nn.model import GNN
-from hyrt.nn.overridden import is_newer
+from hyrt.inference.evaluate import computes_by_layers
 from hyrt.observe.hook import Hook
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, keep
@@ -100,8 +99,7 @@ def share_run(
         If the strategy or the sampler cannot do with those edges, or the model not with the strategy.
     """
     model = prepared.model
-    full = config.evaluate.mode == "full"
-    by_layers = full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
+    full, by_layers = config.evaluate.mode == "full", computes_by_layers(config, model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = buckets_of(parameters)
     # A small model's gradients travel in one piece, when the backward pass is through.

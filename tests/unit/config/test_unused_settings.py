@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hyrt.config import build_config
-from hyrt.config.unused_settings import unused_settings
+from hyrt.config.unused_settings import settings_without_effect, unused_settings
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_features
 from hyrt.nn.typed.typed_shape import TypedShape
@@ -68,3 +68,33 @@ def test_what_is_given_and_not_read_is_told() -> None:
         "with torchrun, or omit them"
     ]
     assert said(2, distributed={"cache": "20%"}) == []
+
+
+def test_settings_of_training_that_have_no_effect() -> None:
+    def said(**settings: Any) -> list[str]:
+        known = {"has_folder": True, "rounds_products": True, "evaluates_by_layers": True}
+        facts = {name: settings.pop(name, value) for name, value in known.items()}
+        return settings_without_effect(build_config(settings), **facts)
+
+    everything: dict[str, Any] = {
+        "checkpoint": {"every_steps": 2, "keep": 5},
+        "train": {"precision": "bf16", "patience": 3},
+        "evaluate": {"memory_gib": 0.5},
+        "runtime": {"trace": True, "trace_events": 5},
+    }
+    nothing = {"has_folder": False, "rounds_products": False, "evaluates_by_layers": False}
+    assert said(**everything) == said(**nothing) == []
+    assert said(**everything, **nothing) == [
+        "checkpoint.every_steps=2 and checkpoint.keep=5 have no effect without a folder for checkpoints: "
+        'give hyrt.train(..., folder="runs/name"), or omit them',
+        "train.precision=bf16 has no effect on this model, whose products stay in float32: omit it",
+        "evaluate.memory_gib=0.5 has no effect on evaluations that do not compute layer by layer, such as "
+        "evaluate.mode=sampled and those of modules of your own: omit it",
+    ]
+    assert said(train={"patience": 3}, evaluate={"every": 0}) == [
+        "train.patience=3 has no effect with evaluate.every=0, which evaluates only at the end: set "
+        "evaluate.every=1, or omit one of them"
+    ]
+    assert said(runtime={"trace_events": 5}) == [
+        "runtime.trace_events=5 has no effect without runtime.trace=true: set it, or omit both"
+    ]
