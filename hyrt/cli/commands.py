@@ -42,7 +42,7 @@ from hyrt.errors import (
     readable,
     told_of_system,
 )
-from hyrt.machine.kernels.kernel_cache import check_compiler, damaged_cache_named
+from hyrt.machine.kernels.kernel_cache import check_compiler
 from hyrt.machine.this_process.process_end import ends_whole, exits_told
 from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
 from hyrt.report.terminal.printed_lines import replace_letters
@@ -80,11 +80,11 @@ def _interruption_told() -> Iterator[None]:
 class _Commands(Group):
     """What every command does besides.
 
-    Click makes of numba's EOFError the single word "Aborted!", and of Ctrl-C no word at all.
+    Click says no word of Ctrl-C.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        with _interruption_told(), damaged_cache_named():
+        with _interruption_told():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -75,8 +75,8 @@ def test_a_damaged_cache_of_kernels(
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1, done.stderr
-    assert f"error: compiled kernels in {package}" in done.stderr
-    assert "delete the *.nbi and *.nbc files" in done.stderr
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "compiled kernels are damaged" in line]
+    assert line.startswith(f"warning: compiled kernels are damaged, such as in {package}")
+    assert line.endswith(": they are compiled again")
     assert "Traceback" not in done.stderr
-    assert "Aborted" not in done.stderr

@@ -13,6 +13,7 @@ from hyrt_perfmodel.user_cache import user_cache
 
 from hyrt.errors import MachineWarning
 from hyrt.quantities import size
+from hyrt_devices.opencl_host.kept_programs import note_programs, remove_damaged
 
 # The kernels of a few runs, and what its compiler writes beside them for a while.
 _LEAST_BYTES = 16 << 20
@@ -28,6 +29,15 @@ def ensure_driver_cache() -> None:
         os.environ.setdefault("PYOPENCL_NO_CACHE", "true")
     own = _folder()
     why = _unusable(own)
+    if not why:
+        if remove_damaged(own):
+            warnings.warn(
+                f"compiled OpenCL kernels in {own} are damaged: they are compiled again",
+                MachineWarning,
+                stacklevel=2,
+            )
+        atexit.unregister(note_programs)
+        atexit.register(note_programs, own)
     if not why or "POCL_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="hyrt-opencl-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import pickletools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -58,7 +57,7 @@ def _functions() -> Iterator[Any]:
 
 
 def _check(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
-    """Read a function's index and kernels, as numba does: without a guard, so that damage ends the run."""
+    """Read a function's index and kernels, without the guard that compiles damaged ones again."""
     kept = getattr(cache, "_cache_file", None)
     load, name = getattr(kept, "_load_index", None), getattr(kept, "_index_name", None)
     if load is None or name is None:  # A later numba keeps them in another way.
@@ -66,16 +65,15 @@ def _check(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
     index = folder / name
     if not index.is_file():
         return set()
-    try:
-        names = list(load().values())
-    except Exception as error:  # Damaged pickles raise anything.
-        damaged[str(index)] = describe(error)
+    if why := _why_torn(index):
+        damaged[str(index)] = why
         return {index}
-    kernels = {folder / name for name in names if (folder / name).is_file()}
+    kernels = {folder / name for name in load().values() if (folder / name).is_file()}
     for kernel in kernels:
-        why = _why_unreadable(kernel)
-        if why:
-            damaged[str(kernel)] = why
+        try:
+            kept._load_data(kernel.name)
+        except Exception as error:  # Damaged pickles raise anything.
+            damaged[str(kernel)] = describe(error)
     return {index, *kernels}
 
 
@@ -86,14 +84,6 @@ def _beside() -> list[Path]:
     found = [file for home in homes for file in home.rglob("__pycache__/*.nb[ic]")]
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     return sorted([*found, *(Path(chosen).rglob("*.nb[ic]") if chosen else ())])
-
-
-def _why_unreadable(kernel: Path) -> str:
-    try:
-        pickle.loads(kernel.read_bytes())
-    except Exception as error:
-        return describe(error)
-    return ""
 
 
 def _why_torn(file: Path) -> str:

@@ -55,6 +55,8 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
         names = sorted(damaged)
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         found = f"{len(names)} damaged: {', '.join(names[:_SHOWN])}{more} ({damaged[names[0]]})"
+        if not used.problem:
+            return warning("kernel cache", found, "nothing to do: the next run compiles them again", figures)
         # A kernel without its index is compiled anew, so all of a folder may go.
         return broken("kernel cache", found, _removal({str(Path(name).parent) for name in names}), figures)
     problem = used.problem or beside.problem

@@ -1,14 +1,26 @@
-"""numba, which keeps every kernel in a file that no other process writes."""
+"""numba, with a cache of kernels that processes cannot mix up, and that is rebuilt when it is damaged."""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import secrets
+import threading
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numba as nb
 from numba.core.caching import IndexDataCacheFile
 
+from hyrt.errors import MachineWarning
+
 __all__ = ["nb"]
+
+_CHECKED = ".checked.nbc"
+_DIGEST_BYTES = 32
+_load_index = IndexDataCacheFile._load_index
+_load = IndexDataCacheFile.load
 
 
 def _data_name(self: Any, number: int) -> str:
@@ -20,7 +32,67 @@ def _data_name(self: Any, number: int) -> str:
     written, would be given the kernel of the old source.
     """
     name: str = self._data_name_pattern.format(number=secrets.randbits(63))
-    return name
+    return name.removesuffix(".nbc") + _CHECKED
+
+
+def _save_data(self: Any, name: str, data: Any) -> None:
+    """Write a kernel with a checksum behind it: machine code with a flipped bit would be run."""
+    content = self._dump(data)
+    with self._open_for_write(self._data_path(name)) as file:
+        file.write(content + _digest(content))
+
+
+def _load_data(self: Any, name: str) -> Any:
+    content = Path(self._data_path(name)).read_bytes()
+    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if _digest(content) != digest:
+        raise ValueError(f"{name} is not what was written")
+    return pickle.loads(content)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def _checked_index(self: Any) -> dict[Any, str]:
+    """The files of a function's kernels; none if the index is damaged, so that it is written again."""
+    try:
+        names = _load_index(self)
+    except OSError:
+        raise
+    except Exception:  # Damaged pickles raise anything.
+        _warn(self._cache_path)
+        return {}
+    return {key: name for key, name in names.items() if name.endswith(_CHECKED)}
+
+
+def _checked_load(self: Any, key: Any) -> Any:
+    """A kernel; None if it was not kept or is damaged, so that it is compiled and written again."""
+    try:
+        return _load(self, key)
+    except OSError:
+        raise
+    except Exception:
+        _warn(self._cache_path)
+        return None
+
+
+_WARNED = threading.Event()
+
+
+def _warn(folder: str) -> None:
+    """Warn once in a process: where one kernel is damaged, others mostly are."""
+    if not _WARNED.is_set():
+        _WARNED.set()
+        warnings.warn(
+            f"compiled kernels are damaged, such as in {folder}: they are compiled again",
+            MachineWarning,
+            stacklevel=2,
+        )
 
 
 IndexDataCacheFile._data_name = _data_name  # type: ignore[method-assign]
+IndexDataCacheFile._save_data = _save_data  # type: ignore[method-assign]
+IndexDataCacheFile._load_data = _load_data  # type: ignore[method-assign]
+IndexDataCacheFile._load_index = _checked_index  # type: ignore[method-assign]
+IndexDataCacheFile.load = _checked_load  # type: ignore[method-assign]

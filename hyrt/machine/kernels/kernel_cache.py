@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hyrt_perfmodel.user_cache import user_cache
 
-from hyrt.errors import ConfigError, HyrtError, describe
+from hyrt.errors import ConfigError
 
 
 def check_compiler() -> None:
@@ -77,40 +75,3 @@ def _can_write(folder: Path) -> bool:
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
-
-
-@contextmanager
-def damaged_cache_named() -> Iterator[None]:
-    """Name the folder where the block fails because numba read damaged kernels: numba names no file.
-
-    Raises
-    ------
-    HyrtError
-        Naming the folder and the remedy.
-    """
-    try:
-        yield
-    except Exception as error:
-        folder = _folder_read(error)
-        if folder is None:
-            raise
-        told = " ".join(describe(error).split())
-        raise HyrtError(
-            f"compiled kernels in {folder} are damaged ({told}): delete the *.nbi and *.nbc files in this "
-            "folder, and hyrt compiles the kernels again; `hyrt doctor` checks all of them"
-        ) from error
-
-
-def _folder_read(error: BaseException | None) -> str | None:
-    """The folder of the cache that numba was reading when an error, or what caused it, was raised."""
-    while error is not None:
-        trace = error.__traceback__
-        while trace is not None:
-            frame = trace.tb_frame
-            if frame.f_globals.get("__name__") == "numba.core.caching" and "load" in frame.f_code.co_name:
-                folder = getattr(frame.f_locals.get("self"), "_cache_path", None)
-                if folder is not None:
-                    return str(folder)
-            trace = trace.tb_next
-        error = error.__cause__
-    return None

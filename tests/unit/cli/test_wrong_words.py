@@ -193,10 +193,10 @@ def test_an_interrupted_command_says_so_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def interrupted() -> object:
+    def interrupted(*_: object) -> object:
         raise raised
 
-    monkeypatch.setattr("hyrt.cli.commands.damaged_cache_named", interrupted)
+    monkeypatch.setattr("hyrt.cli.options.Group.invoke", interrupted, raising=False)
     with pytest.raises(SystemExit) as ended:
         app(["devices"], prog_name="hyrt")
     assert ended.value.code == code

@@ -418,7 +418,7 @@ def test_words_of_yaml_are_names_in_schemas(tmp_path: Path) -> None:
     write(tmp_path / "n.csv", nodes)
     (tmp_path / "s.yaml").write_text(
         "ids: names\n"
-        "edges: {files: e.csv, source: no, target: on, undirected: no, text: {nulls: [n, 0x0], header: yes}}\n"
+        "edges: {files: e.csv, source: no, target: on, undirected: no, text: {nulls: [n], header: yes}}\n"
         "vertices: {files: n.csv, id: 0x1, label: 2024-01-02, label_kind: names, features: 'null',\n"
         "  fill: 0.5, split: null, text: {nulls: [0, no]}}\n"
         "split: {train: 0.5, val: 0.5, test: 0, seed: 3}\n"

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
 
+from hyrt.errors import MachineWarning
 from hyrt.machine.kernels import kept_kernels
 
 # Imported for what it does to numba.
@@ -38,3 +42,46 @@ def test_a_kernel_of_an_earlier_source_is_not_given(tmp_path: Path, monkeypatch:
     changed.save("eight columns", "changed loop")
     # The index is there, and the kernel is not yet.
     assert _file(tmp_path, "changed").load("eight columns") is None
+
+
+def test_a_kernel_that_was_kept_without_a_checksum_is_compiled_again(tmp_path: Path) -> None:
+    """As an earlier version kept it."""
+    file = _file(tmp_path)
+    file._save_index({"eight columns": "module.function-1.py311.1.nbc"})
+    (tmp_path / "module.function-1.py311.1.nbc").write_bytes(file._dump("loop of eight"))
+    assert file.load("eight columns") is None
+    file.save("eight columns", "loop of eight, again")
+    assert _file(tmp_path).load("eight columns") == "loop of eight, again"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ending=st.sampled_from(["nbi", "nbc"]), at=st.floats(0, 1, exclude_max=True), bit=st.integers(-2, 7))
+def test_damaged_files_are_written_again(ending: str, at: float, bit: int, tmp_path: Path) -> None:
+    """A flipped bit of a kernel is found, and so are files that are cut off or emptied; one line says so."""
+    file = _file(tmp_path)
+    file.save("eight columns", "loop of eight")
+    (damaged,) = tmp_path.glob(f"*.{ending}")
+    content = bytearray(damaged.read_bytes())
+    place = int(at * len(content))
+    if bit >= 0:
+        content[place] ^= 1 << bit
+    damaged.write_bytes(content if bit >= 0 else content[:place] if bit == -1 else b"")
+    kept_kernels._WARNED.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _file(tmp_path).load("eight columns")
+        # A bit of the index may be in a name or a key, of which nothing is found.
+        assert found is None or (ending == "nbi" and bit >= 0 and found == "loop of eight")
+        _file(tmp_path).load("eight columns")
+    if ending == "nbc" or bit < 0:
+        (warned,) = caught
+        assert warned.category is MachineWarning
+        assert str(warned.message).startswith(
+            f"compiled kernels are damaged, such as in {tmp_path}: they are"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _file(tmp_path).save("eight columns", "loop of eight")
+        assert _file(tmp_path).load("eight columns") == "loop of eight"
+    for each in tmp_path.iterdir():
+        each.unlink()

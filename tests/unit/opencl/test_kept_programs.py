@@ -1,0 +1,117 @@
+"""PoCL's cache: programs with damaged files are removed and compiled again, others stay."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hyrt_devices.opencl_host.kept_programs import note_programs, remove_damaged
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut at 20 bytes": lambda content: content[:20],
+    "cut at its last byte": lambda content: content[:-1],
+    "zeros": lambda content: bytes(len(content)),
+    "text": lambda content: b"not a program",
+}
+
+
+def bitcode() -> bytes:
+    """Blocks of 3 and 5 words, as LLVM frames them: a word that begins a block, the length, the words."""
+    blocks = [
+        struct.pack(f"<II{words}I", (kind << 2) | 1, words, *range(words))
+        for kind, words in ((13, 3), (8, 5))
+    ]
+    return b"BC\xc0\xde" + b"".join(blocks)
+
+
+def machine_code() -> bytes:
+    """A header of ELF for two sections whose headers end the file."""
+    header = bytearray(b"\x7fELF" + bytes(60))
+    struct.pack_into("<Q", header, 40, 80)
+    struct.pack_into("<HH", header, 58, 64, 2)
+    return bytes(header) + bytes(16 + 2 * 64)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    for program in ("AA/WHOLE", "BB/DAMAGED"):
+        folder = tmp_path / program
+        (folder / "kernel" / "1-1-1").mkdir(parents=True)
+        (folder / "program.bc").write_bytes(bitcode())
+        (folder / "kernel" / "1-1-1" / "kernel.so").write_bytes(machine_code())
+    return tmp_path
+
+
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("name", ["program.bc", "kernel/1-1-1/kernel.so"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_program_is_removed(damage: str, name: str, noted: bool, kept: Path) -> None:
+    if noted:
+        note_programs(kept)
+    file = kept / "BB" / "DAMAGED" / name
+    file.write_bytes(DAMAGE[damage](file.read_bytes()))
+    assert remove_damaged(kept) == 1
+    assert [path.name for path in kept.glob("??/*")] == ["WHOLE"]
+    assert remove_damaged(kept) == 0
+
+
+def test_a_flipped_bit_is_found_in_what_was_noted(kept: Path) -> None:
+    note_programs(kept)
+    file = kept / "BB" / "DAMAGED" / "program.bc"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert remove_damaged(kept) == 1
+
+
+def test_a_cache_that_is_not_there_or_whose_checksums_are_damaged(kept: Path) -> None:
+    note_programs(kept)
+    (kept / "hyrt-checksums.json").write_text("{")
+    assert remove_damaged(kept) == 0
+    assert remove_damaged(kept / "none") == 0
+    note_programs(kept / "none")
+    assert not (kept / "none").exists()
+
+
+BUILD = """
+import warnings; warnings.simplefilter("always")
+from hyrt_devices.opencl_host.driver_cache import ensure_driver_cache
+ensure_driver_cache()
+import pyopencl as cl, numpy as np
+context = cl.Context([cl.get_platforms()[0].get_devices()[0]]); queue = cl.CommandQueue(context)
+program = cl.Program(context, "kernel void f(global int *x) { x[0] = 7; }").build()
+x = np.zeros(1, np.int32); buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4)
+program.f(queue, (1,), None, buffer); cl.enqueue_copy(queue, x, buffer); print(x[0])
+"""
+
+
+def test_pocl_compiles_damaged_programs_again(tmp_path: Path) -> None:
+    cl = pytest.importorskip("pyopencl")
+    try:
+        is_pocl = "Portable" in cl.get_platforms()[0].name
+    except (cl.Error, IndexError):
+        is_pocl = False
+    if not is_pocl:
+        pytest.skip("PoCL is not the first platform")
+    environment = {**os.environ, "POCL_CACHE_DIR": str(tmp_path / "cache"), "PYOPENCL_NO_CACHE": "1"}
+
+    def built() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", BUILD], env=environment, capture_output=True, text=True)
+
+    assert built().stdout == "7\n"
+    damaged = [*(tmp_path / "cache").glob("??/*/**/*.bc")]
+    assert damaged
+    for file in damaged:
+        file.write_bytes(file.read_bytes()[:20])
+    again = built()
+    assert again.stdout == "7\n", again.stderr
+    assert "compiled OpenCL kernels in" in again.stderr
+    assert "are damaged: they are compiled again" in again.stderr
+    shutil.rmtree(tmp_path / "cache")
