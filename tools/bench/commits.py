@@ -42,6 +42,9 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("--epochs", type=int, default=3, help="counted epochs of a run, after one of warm-up")
     asked.add_argument("--source", default="synthetic:products-s", help="generated once, for all runs")
     asked.add_argument("--threads", type=int, default=1, help="threads that sample, and threads that load")
+    asked.add_argument(
+        "--full-graph", action="store_true", help="train on the whole graph; in tiles with fullgraph.chunks=4"
+    )
     asked.add_argument("--set", nargs="*", default=[], help="further settings, key.path=value")
     asked.add_argument("--least", type=float, default=0.98, help="the least median ratio that passes")
     asked.add_argument("--json", type=Path, help="append each run and the ratios to this file")
@@ -122,7 +125,15 @@ def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace)
         words: list[str | Path] = [
             *("run", "--quiet", "--data", data, "--model", model, "--devices", "cpu:0"),
             *("--output", folder / "runs", "--name", "run"),
-            *("model.hidden=256", "model.layers=2", f"sampler.fanout={FANOUT}", f"data.batch_size={BATCH}"),
+            *("model.hidden=256", "model.layers=2"),
+            *(
+                ["--full-graph"]
+                if options.full_graph
+                else [
+                    *(f"sampler.fanout={FANOUT}", f"data.batch_size={BATCH}"),
+                    *(f"runtime.sample_threads={options.threads}", f"runtime.load_threads={options.threads}"),
+                ]
+            ),
             *("model.dropout=0", "model.norm=none"),
             *(
                 f"train.epochs={options.epochs + 1}",
@@ -131,7 +142,6 @@ def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace)
                 "evaluate.every=0",
             ),
             *("checkpoint.every_epochs=0", "balance.policy=static", "balance.predict=false"),
-            *(f"runtime.sample_threads={options.threads}", f"runtime.load_threads={options.threads}"),
             *options.set,
         ]
         side.hyrt(words, folder)
