@@ -158,6 +158,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "tiles, gat": {"full_graph": True, "model": {"kind": "gat", "heads": 2}, **TILES},
 }
 
+SHORT = {"mini-batches, graphsage", "tiles, gin"}
+"""Those that CI trains on emulated processors as well."""
+
 
 def trained_weights(graph: Graph, threads: int = 1, **sections: Any) -> dict[str, torch.Tensor]:
     result = hyrt.train(
@@ -175,7 +178,9 @@ def trained_weights(graph: Graph, threads: int = 1, **sections: Any) -> dict[str
     return {name: tensor.clone() for name, tensor in result.model.state_dict().items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.bits] if name in SHORT else []) for name in RUNS]
+)
 def test_no_bit_depends_on_addresses_or_threads(name: str, addresses: ProductAddresses) -> None:
     sections = dict(RUNS[name])
     edge_columns = sections.pop("edge_columns", 0)
