@@ -152,17 +152,6 @@ PROCESSORS = {
         blas="Prescott|Katmai|Prescott",
         pocl="sse2",
     ),
-    "westmere": _processor(
-        about="Intel's with SSE4.2, without AVX",
-        level=2,
-        maker="Intel",
-        mkl=r"MKL_ENABLE_INSTRUCTIONS|SSE4_2|.*\(Intel\(R\) SSE4\.2\) enabled.*",
-        aten="default",
-        onednn="SSE41|Intel SSE4.1",
-        numba="westmere",
-        blas="Nehalem",
-        pocl="sse41",
-    ),
     "zen2": _processor(
         about="AMD's with AVX2, without AVX-512",
         level=3,
@@ -173,6 +162,17 @@ PROCESSORS = {
         numba="znver2",
         blas="Zen",
         pocl="avx2",
+    ),
+    "westmere": _processor(
+        about="Intel's with SSE4.2, without AVX",
+        level=2,
+        maker="Intel",
+        mkl=r"MKL_ENABLE_INSTRUCTIONS|SSE4_2|.*\(Intel\(R\) SSE4\.2\) enabled.*",
+        aten="default",
+        onednn="SSE41|Intel SSE4.1",
+        numba="westmere",
+        blas="Nehalem",
+        pocl="sse41",
     ),
 }
 
@@ -391,7 +391,7 @@ def check_reports(processor: Processor, reports: Sequence[dict[str, str]]) -> li
     problems = [] if reports else ["no process of the tests wrote what its libraries say"]
     for report in reports:
         problems += [
-            f"{library} says {report[library]!r}: the emulation had no effect on it"
+            f"{library} says {report[library][:200]!r}: the emulation had no effect on it"
             for library, pattern in processor.says.items()
             if library in report and not re.fullmatch(pattern, report[library])
         ]
