@@ -359,8 +359,8 @@ def load_run(
     folder
         Folder of a run of `hyrt run`, or the `folder` of `train`.
     graph
-        The graph, from `load`, or what `load` takes. By default the dataset of the run's settings, which
-        `train` does not keep.
+        The graph, from `load`, or what `load` takes; it may be other data, which get the form that the run
+        was trained on. By default the dataset of the run's settings, which `train` does not keep.
     model
         The module of your own that was trained, which takes the weights. By default the settings' model.
     checkpoint
@@ -369,7 +369,8 @@ def load_run(
 
     Returns
     -------
-    `model` in evaluation mode, `config` and `metrics` by split, and the `graph`.
+    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has what
+    was fitted besides the weights. `scores()` applies the model.
 
     Raises
     ------
@@ -377,6 +378,8 @@ def load_run(
         If the folder is not that of a run, has no such weights, or they do not fit the graph or the module.
     ConfigError
         If the graph has to be given.
+    DataError
+        If the graph lacks what the model reads, naming the differences.
     """
     from hyrt.report.records.trained_run import open_trained
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.links.link_split import LinkGraph
+from hyrt.graph.names.data_names import NO_NAMES, DataNames, Scalings
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.graph.typed.graph_types import GraphTypes
@@ -41,6 +42,10 @@ class Graph:
     """Which types its vertices have, and which relations its edges belong to; None where all are of one
     kind. With them, `features` is a `TypedRows`, only vertices of the target type have labels, and the
     topology's `edge_types` are numbers of relations."""
+    names: DataNames = NO_NAMES
+    """The names that its dataset has for classes, columns and types of edges."""
+    scalings: Scalings = field(default_factory=dict)
+    """The scalings that its features have got, by vertex type ('' if there is one type)."""
 
     def __repr__(self) -> str:
         if self.types is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.reuse.scaling import Scaling, ScalingKind, divisors
 
 Array = NDArray[Any]
 Normalize = Literal["auto", "none", "row", "length", "standard"]
@@ -42,19 +44,37 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     if normalize == "auto":
         bags = data.rows is None and are_bags_of_words(data.arrays["feat_values"])
         normalize = "length" if bags else "none"
-    if normalize in ("none", data.normalized):
+    if normalize == "none" or normalize == data.normalized:
         return data
+    return apply_scaling(data, (_fitted(data, normalize),))
+
+
+def apply_scaling(data: Dataset, steps: Sequence[Scaling]) -> Dataset:
+    """Return the features of one table scaled with numbers that are known, one step after the other."""
+    for step in steps:
+        done = (*data.scaling, step)
+        if data.rows is None:
+            values = _sparse_rows(data.arrays, squared=step.squared)
+            data = replace(data, arrays=data.arrays | {"feat_values": values}, scaling=done)
+        else:
+            data = replace(data, rows=_mapped(data.rows, step.apply), scaling=done)
+    return data
+
+
+def _fitted(data: Dataset, kind: str) -> Scaling:
+    """Fit a scaling to the features of one table."""
+    if kind != "standard":
+        return Scaling(cast(ScalingKind, kind))
     if data.rows is None:
-        if normalize == "standard":
-            raise DataError(
-                f"{data.name}: normalize 'standard' would make its sparse features dense: use 'length', "
-                "'row' or 'none'"
-            )
-        values = _sparse_rows(data.arrays, squared=normalize == "length")
-        return replace(data, arrays=data.arrays | {"feat_values": values})
-    if normalize == "standard":
-        return replace(data, rows=_standard(data.rows))
-    return replace(data, rows=_dense_rows(data.rows, squared=normalize == "length"))
+        raise DataError(
+            f"{data.name}: normalize 'standard' would make its sparse features dense: use 'length', "
+            "'row' or 'none'"
+        )
+    return _standard(data.rows)
+
+
+def _mapped(rows: FeatureRows, change: Callable[[Array], Array]) -> FeatureRows:
+    return FeatureRows.streamed(rows.shape, rows.dtype, lambda: (change(block) for block in rows.blocks()))
 
 
 def are_bags_of_words(values: Array) -> bool:
@@ -85,27 +105,11 @@ def _sparse_rows(arrays: dict[str, Array], *, squared: bool) -> Array:
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         weights = values[part].astype(np.float64)
         sums = np.bincount(rows, weights=weights**2 if squared else weights, minlength=len(starts) - 1)
-        result[part] = values[part] / _divisors(sums, squared=squared)[rows]
+        result[part] = values[part] / divisors(sums, squared=squared)[rows]
     return result
 
 
-def _divisors(sums: Array, *, squared: bool) -> Array:
-    """What rows are divided by: sums of their values, or roots of sums of their squares; 1 in place of 0."""
-    divisors = np.sqrt(sums) if squared else sums
-    return np.where(divisors == 0, 1.0, divisors)
-
-
-def _dense_rows(rows: FeatureRows, *, squared: bool) -> FeatureRows:
-    def scale(block: Array) -> Array:
-        values = np.square(block, dtype=np.float64) if squared else block
-        sums = values.sum(axis=1, dtype=np.float64, keepdims=True)
-        scaled_rows: Array = (block / _divisors(sums, squared=squared)).astype(rows.dtype)
-        return scaled_rows
-
-    return FeatureRows.streamed(rows.shape, rows.dtype, lambda: (scale(block) for block in rows.blocks()))
-
-
-def _standard(rows: FeatureRows) -> FeatureRows:
+def _standard(rows: FeatureRows) -> Scaling:
     total = np.zeros(rows.shape[1])
     for block in rows.blocks():
         total += block.sum(axis=0, dtype=np.float64)
@@ -116,8 +120,4 @@ def _standard(rows: FeatureRows) -> FeatureRows:
     deviation = np.sqrt(squares / rows.shape[0])
     # Rounding leaves a constant column with a deviation of some ulps of its mean.
     deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
-    return FeatureRows.streamed(
-        rows.shape,
-        rows.dtype,
-        lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks()),
-    )
+    return Scaling("standard", mean, deviation)

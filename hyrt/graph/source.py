@@ -11,7 +11,15 @@ from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
-from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset, from_graph, is_large, to_graph
+from hyrt.graph.formats.schema import (
+    Dataset,
+    FeatureRows,
+    check_dataset,
+    from_graph,
+    is_large,
+    to_graph,
+    with_labels,
+)
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
 from hyrt.graph.partition.manifest import is_partition
@@ -156,9 +164,9 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
             from hyrt.graph.formats.objects.dgl_graph import read_dgl
 
             return read_dgl(saved_graph(path, shown), shown), False
-        return read_npz(path, shown, scratch), False
+        return with_labels(read_npz(path, shown, scratch)).with_files_of(path), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
-        return read_folder(path, shown, check=check), False
+        return with_labels(read_folder(path, shown, check=check)).with_files_of(path), False
     base = name.removesuffix(":typed")
     if path_of(base).is_dir() or base == "mag240m" or name.startswith("ogbn-"):
         from hyrt.graph.formats.ogb_layout import read_ogb

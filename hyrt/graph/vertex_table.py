@@ -32,6 +32,8 @@ class VertexTable:
     vertex_ids: NDArray[Any] | None = None
     """[V] integers, the number that each vertex had before the dataset was put in another order; None where
     it never was."""
+    outputs: int | None = None
+    """How many scores a model gives a vertex, if a run has fixed it; None if the labels say it."""
 
     __repr__ = one_line
 
@@ -43,7 +45,7 @@ class VertexTable:
     @cached_property
     def num_outputs(self) -> int:
         """How many scores a model gives a vertex."""
-        return num_outputs(self.labels)
+        return num_outputs(self.labels) if self.outputs is None else self.outputs
 
     @property
     def labels_in_words(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
-from hyrt.graph.names.name_files import CLASSES, IDS, read_names
+from hyrt.graph.names.name_files import IDS
 from hyrt.machine.atomic_write import atomic_file
 
 _ROWS = 1 << 12
 
 
 def write_named_rows(
-    path: Path, rows: NDArray[Any], vertices: NDArray[np.int64], graph: Graph, source: Path, what: str
+    path: Path,
+    rows: NDArray[Any],
+    vertices: NDArray[np.int64],
+    graph: Graph,
+    classes: Sequence[str] | None,
+    what: str,
 ) -> None:
     """Write a table; the file appears whole or not at all.
 
@@ -33,9 +38,9 @@ def write_named_rows(
     vertices
         [n] the vertices.
     graph
-        The graph that they are of.
-    source
-        Its dataset, which may have files of names.
+        The graph that they are of, whose dataset may have ids.
+    classes
+        The names of the run's classes, or of its labels; None if they have none.
     what
         `scores`, `classes` or `embeddings`.
 
@@ -46,21 +51,20 @@ def write_named_rows(
     OSError
         If it cannot be written; none is left then.
     """
-    with read_names(source, CLASSES) as known:
-        classes = None if known is None else list(known)
     if what == "classes" and rows.ndim == 1:
         columns = ["class"]
     elif what != "embeddings" and classes is not None and len(classes) == rows.shape[1]:
-        columns = classes
+        columns = list(classes)
     else:
         columns = [str(number) for number in range(1 if rows.ndim == 1 else rows.shape[1])]
     numbers = graph.vertices.vertex_ids
     numbers = vertices if numbers is None else numbers[vertices]
-    with atomic_file(path) as file, read_names(source, IDS) as ids:
+    with atomic_file(path) as file, graph.names.read_ids() as known:
+        ids = None if known is None else (" ".join(row) for row in known)
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["id", *columns])
-        named = _named(numbers, ids, source)
+        named = _named(numbers, ids, graph.name)
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
             # As many digits as float32 has, not those of the float64 that Python would make of it.
@@ -72,7 +76,7 @@ def write_named_rows(
         text.detach()
 
 
-def _named(numbers: NDArray[Any], ids: Iterator[str] | None, source: Path) -> Iterator[object]:
+def _named(numbers: NDArray[Any], ids: Iterator[str] | None, source: str) -> Iterator[object]:
     """The id of each vertex, or its number."""
     if ids is None:
         yield from numbers.tolist()
@@ -94,7 +98,7 @@ def _named(numbers: NDArray[Any], ids: Iterator[str] | None, source: Path) -> It
         yield _known(name, source)
 
 
-def _known(name: str | None, source: Path) -> str:
+def _known(name: str | None, source: str) -> str:
     if name is None:
         raise DataError(f"{source}: {IDS} has fewer lines than there are vertices: make the dataset again")
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,10 @@ from hyrt.nn.model import GNN
 _ROWS = 1 << 16
 
 
-def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
-    """The vertices of `all`, `train`, `val`, `test`, or of a .npy file of vertex numbers.
+def chosen_vertices(
+    graph: Graph, choice: str | Sequence[int] | NDArray[Any], split: int
+) -> NDArray[np.int64]:
+    """The vertices of `all`, `train`, `val`, `test`, of a .npy file of vertex numbers, or these numbers.
 
     Of a dataset in another order, files have the original numbers, and vertices come in the order of these:
     rows are those of the dataset before it was put in order.
@@ -31,6 +34,8 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
         If the file holds no numbers of vertices, naming the first bad position.
     """
     positions = graph.vertices.positions
+    if not isinstance(choice, str):
+        return _positions(graph, np.asarray(choice, None if len(choice) else np.int64), "vertices")
     if choice == "all":
         return np.arange(graph.num_vertices) if positions is None else positions.astype(np.int64)
     if choice in ("train", "val", "test"):
@@ -46,13 +51,19 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
     # The last two where the header tells of more numbers than memory, or an int64, can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{wanted}: {error}") from None
+    return _positions(graph, ids, choice)
+
+
+def _positions(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int64]:
+    """Where the vertices of numbers are in the graph."""
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(f"{choice}: give a .npy file with a one-dimensional array of whole numbers")
+        raise DataError(f"{where}: give a one-dimensional array of whole numbers")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
     if len(bad):
         wrong = ids[bad[0]]
         limit = "below 0" if wrong < 0 else f"not below the {graph.num_vertices:,} vertices"
-        raise DataError(f"{choice}: {wrong} at position {bad[0]} is {limit}")
+        raise DataError(f"{where}: {wrong} at position {bad[0]} is {limit}")
+    positions = graph.vertices.positions
     return (ids if positions is None else positions[ids]).astype(np.int64)
 
 

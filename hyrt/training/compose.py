@@ -20,6 +20,7 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.graph.links.link_split import check_held_out
+from hyrt.graph.reuse.run_schema import RunSchema, schema_of
 from hyrt.inference.evaluate import Evaluator, computes_by_layers
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
@@ -50,6 +51,8 @@ class RunParts:
     config: Config
     graph: Graph
     """`config` and `graph`: all settings, and the graph, opened and normalised."""
+    schema: RunSchema
+    """What the run fits to the graph besides the weights, for its checkpoints."""
     learner: Learner
     """The model with its optimizer."""
     is_own_model: bool
@@ -221,6 +224,7 @@ def compose_run(
     return RunParts(
         config=config,
         graph=graph,
+        schema=schema_of(graph),
         learner=learner,
         is_own_model=prepared.is_own_model,
         objective=objective,

@@ -156,6 +156,7 @@ class EpochEnd:
             **parts.learner.kept(),
             "config": to_yaml(parts.config),
             "graph": parts.graph.checksum,
+            "schema": parts.schema.to_dict(),
             # Of several processes each has a part of the rows.
             "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),
         }

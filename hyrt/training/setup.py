@@ -13,6 +13,7 @@ from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
+from hyrt.graph.labels.check_labels import check_all_classes
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -229,9 +230,16 @@ class PreparedRun:
         The settings, of which devices and policy do not count, and the graph to train on.
     module
         A torch module of the caller's; the configured model by default.
+
+    Raises
+    ------
+    DataError
+        If a class has no vertex, though a higher one has.
     """
 
     def __init__(self, config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
+        if graph.links is None:
+            check_all_classes(graph.name, graph.labels)
         self.graph = graph
         self.is_own_model = module is not None
         self._config = config

@@ -152,7 +152,6 @@ def infer(
     if as_table and links is not None:
         raise ConfigError("--links: scores of pairs are written as .npy: give a name that ends in .npy")
     prepare_process()
-    from hyrt.graph.bundled import path_of
     from hyrt.graph.formats.recorded_npy import map_npy
     from hyrt.inference.named_rows import write_named_rows
     from hyrt.inference.write_link_scores import read_pairs, write_link_scores
@@ -165,7 +164,8 @@ def infer(
     from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
 
-    trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
+    # Of a split only its vertices are wanted, and of labels nothing.
+    trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False)
     graph, model = trained.graph, cast(GNN, trained.model)
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
     _check_wanted(what, vertices, links, predicts_links=graph.links is not None)
@@ -190,8 +190,8 @@ def infer(
                     target, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes
                 )
                 if as_table:
-                    source = path_of(trained.config.data.source)
-                    write_named_rows(file, map_npy(target), wanted, graph, source, kind.value)
+                    classes = trained.schema.classes
+                    write_named_rows(file, map_npy(target), wanted, graph, classes, kind.value)
             finally:
                 if as_table:
                     target.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def export(
     from hyrt.report.records.trained_run import open_trained
     from hyrt.report.terminal.printed_lines import shell_word
 
-    trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
+    trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False)
     notes = write_export(trained, destination)
     typer.echo(f"wrote {shell_word(output)}: model.py, arguments.json, weights of {trained.weights}")
     for note in notes:

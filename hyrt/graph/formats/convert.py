@@ -26,7 +26,8 @@ from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, FeatureRows, feature_tables
 from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
-from hyrt.graph.names.name_files import NAME_FILES, carry_names
+from hyrt.graph.names.data_names import save_names
+from hyrt.graph.names.name_files import NAME_FILES
 from hyrt.graph.narrow.rounding import Rounding, column_scales
 from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.normalize import NORMALIZERS, scaled
@@ -117,8 +118,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
             raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
         data = data.with_features(lambda table: _in_format(table, formats[table.name], seed))
         write_dataset(data, destination, result)
-        if isinstance(job.source, str | Path):
-            carry_names(path_of(str(job.source)), result, scratch)
+        save_names(data.names, data.scalings, result, scratch)
 
 
 def _folder(scratch: Path, name: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +19,11 @@ from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.check_labels import check_labels
+from hyrt.graph.names.data_names import NO_NAMES, DataNames, Scalings, read_data_names, read_scalings
 from hyrt.graph.narrow.narrow_features import NarrowFeatures
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.rounding import Rounding
+from hyrt.graph.reuse.scaling import Scaling
 from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
 from hyrt.graph.typed.check_types import (
     check_ids_in_types,
@@ -178,12 +181,35 @@ class Dataset:
     """Dense features; None when `arrays` has the four sparse keys, and where there are `tables`."""
     symmetric: bool | None = None
     """`hyrt.graph.topology.Topology.is_symmetric` of its edges, where it is known."""
-    normalized: str = "none"
-    """The normalization that its features are known to have got."""
+    scaling: tuple[Scaling, ...] = ()
+    """The scalings that its features are known to have got, first to last."""
+    names: DataNames = NO_NAMES
+    """The names that it has for its numbers."""
     tables: dict[str, Dataset] | None = None
     """In a typed graph, for each type that has features, a dataset of nothing but these."""
 
     __repr__ = one_line
+
+    @property
+    def normalized(self) -> str:
+        """The name of the newest scaling that its features have got; `none` without one."""
+        return self.scaling[-1].kind if self.scaling else "none"
+
+    @property
+    def scalings(self) -> Scalings:
+        """The scalings of all features, by vertex type."""
+        if self.tables is None:
+            return {"": self.scaling}
+        return {name: table.scaling for name, table in self.tables.items()}
+
+    def with_files_of(self, source: Path) -> Dataset:
+        """Return the same data with the names and the scalings in the files of a dataset."""
+        steps = read_scalings(source)
+        named = replace(self, names=read_data_names(source))
+        if named.tables is None:
+            return replace(named, scaling=steps.get("", ()))
+        tables = {name: replace(table, scaling=steps.get(name, ())) for name, table in named.tables.items()}
+        return replace(named, tables=tables)
 
     def with_features(self, change: Callable[[Dataset], Dataset]) -> Dataset:
         """The same data with other features: those of each type changed by itself, where there are types."""
@@ -267,7 +293,10 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     """
     present = list(keys)
     typed = [key for key in TYPE_KEYS if key in present]
-    required = [*TYPE_KEYS, *BASE_KEYS[:3], EDGE_TYPE] if typed else [*BASE_KEYS[:3]]
+    required = [*TYPE_KEYS, *BASE_KEYS[:2], EDGE_TYPE] if typed else [*BASE_KEYS[:2]]
+    unread = set(present) - {*BASE_KEYS, *OF_EDGES, *TYPE_KEYS, VERTEX_IDS, "features"}
+    if "labels" in present or check.nearest("labels", unread):
+        required.append("labels")
     scales: list[str] = []
     suffixes = sorted({f":{type_of(key)}" for key in present if type_of(key)}) if typed else [""]
     for key in ("features", *SPARSE_KEYS):
@@ -283,7 +312,9 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
         if f"features{suffix}" in features:
             scales += [f"{key}{suffix}" for key in SCALE_KEYS]
     for suffix in mask_suffixes(present):
-        required += [f"{split}_mask{suffix}" for split in SPLITS]
+        masks = [f"{split}_mask{suffix}" for split in SPLITS]
+        if any(key in present or check.nearest(key, unread, cutoff=0.75) for key in masks):
+            required += masks
     for key in required:
         if key not in present:
             hint = check.nearest(key, set(present) - set(required))
@@ -302,6 +333,21 @@ def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
             "features"
         )
     return [f"{key}{suffix}" for key in (SPARSE_KEYS if sparse else ("features",))]
+
+
+def with_labels(data: Dataset) -> Dataset:
+    """Return a dataset with the labels and masks that it lacks: no vertex has a label, or is in a split.
+
+    Without labels no vertex is in a split, whatever masks there are: a split is of vertices with labels.
+    """
+    count = max(0, len(data.arrays["indptr"]) - 1)
+    arrays = dict(data.arrays)
+    if "labels" not in arrays:
+        arrays = {key: array for key, array in arrays.items() if "_mask" not in key}
+        arrays["labels"] = np.full(count, -1, np.int8)
+    for split in SPLITS:
+        arrays.setdefault(f"{split}_mask", np.zeros(count, np.bool_))
+    return replace(data, arrays=arrays)
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -324,7 +370,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
     edges = shapes["indices"]
     for key in sorted(shapes.keys() - set(read)):
         shape = shapes[key]
-        if names_edges(key) or (shape and edges and shape[0] == edges[0] and shape != shapes["labels"]):
+        if names_edges(key) or (shape and edges and shape[0] == edges[0] and shape != shapes.get("labels")):
             raise check.reject(
                 source,
                 key,
@@ -480,11 +526,15 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
 def to_graph(data: Dataset) -> Graph:
     """Make a Graph of a checked dataset; dense features are one matrix unless they stay in several files."""
     types = types_of_arrays(data.arrays)
+    features: RowSource
     if types is None:
-        return graph_of(data.name, data.arrays, _row_source(data), data.symmetric)
-    tables = data.tables or {}
-    rows = tuple(_row_source(tables[name]) if name in tables else None for name in types.vertex_types)
-    return graph_of(data.name, data.arrays, TypedRows(types, rows), data.symmetric)
+        features = _row_source(data)
+    else:
+        tables = data.tables or {}
+        rows = tuple(_row_source(tables[name]) if name in tables else None for name in types.vertex_types)
+        features = TypedRows(types, rows)
+    graph = graph_of(data.name, data.arrays, features, data.symmetric)
+    return replace(graph, names=data.names, scalings=data.scalings)
 
 
 def _row_source(data: Dataset) -> RowSource:
@@ -544,17 +594,22 @@ def from_graph(graph: Graph) -> Dataset:
     if graph.topology.edge_features is not None:
         arrays[EDGE_FEATURES] = graph.topology.edge_features
     symmetric = graph.topology.__dict__.get("is_symmetric")
+    steps, names = graph.scalings, graph.names
     if graph.types is None:
         of_features = _features_of(graph.name, graph.features, graph.num_vertices)
-        return replace(of_features, arrays=arrays | of_features.arrays, symmetric=symmetric)
+        arrays |= of_features.arrays
+        scaling = steps.get("", ())
+        return replace(of_features, arrays=arrays, symmetric=symmetric, scaling=scaling, names=names)
     types, rows = graph.types, graph.features
     assert isinstance(rows, TypedRows)
     tables = {
-        name: _features_of(table_name(graph.name, name), table, types.count(name))
+        name: replace(
+            _features_of(table_name(graph.name, name), table, types.count(name)), scaling=steps.get(name, ())
+        )
         for name, table in zip(types.vertex_types, rows.tables, strict=True)
         if table is not None
     }
-    return Dataset(graph.name, arrays_of_types(types) | arrays, None, symmetric, tables=tables)
+    return Dataset(graph.name, arrays_of_types(types) | arrays, None, symmetric, names=names, tables=tables)
 
 
 def _features_of(name: str, features: RowSource, count: int) -> Dataset:

@@ -11,11 +11,13 @@ from hyrt.graph.check import CHUNK, any_column, first_bad, reject
 from hyrt.graph.labels.label_kind import label_kind
 
 Array = NDArray[Any]
+
+MAX_CLASSES = 1 << 20
 BoolArray = NDArray[np.bool_]
 
 
 def check_labels(source: str, labels: Array) -> None:
-    """Labels are classes 0..C-1, every one of which occurs, or -1; flags 0, 1 or -1; or numbers or nan."""
+    """Labels are classes from 0 on, or -1; flags 0, 1 or -1; or numbers or nan."""
     kind = label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
         raise reject(source, "labels", f"shape {list(labels.shape)} has no label")
@@ -57,7 +59,25 @@ def _check_classes(source: str, labels: Array) -> None:
             f"value {labels[at]} at position {at} is below -1: number classes from 0, "
             "and give -1 for no label",
         )
-    if not len(labels):
+    at = first_bad(lambda a, b: labels[a:b] >= MAX_CLASSES, len(labels))
+    if at is not None:
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is no number of a class: number the classes from 0; "
+            f"there can be {MAX_CLASSES:,}",
+        )
+
+
+def check_all_classes(source: str, labels: Array) -> None:
+    """Check that every class up to the highest has a vertex, as a training needs it; of other labels nothing.
+
+    Raises
+    ------
+    DataError
+        Naming the first class without a vertex.
+    """
+    if label_kind(labels) != "classes" or not len(labels):
         return
     highest = int(labels.max())
     # With fewer labels than classes some class is missing; never allocate by a value read from a file.

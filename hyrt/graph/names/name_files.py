@@ -17,8 +17,16 @@ IDS = "ids.csv"
 """The id of each vertex, by the number that it had before the dataset was put in another order; of a typed
 graph, its type and its id."""
 CLASSES = "classes.csv"
-"""The name of each class."""
-NAME_FILES = (IDS, CLASSES)
+"""The name of each class, or of each column of labels."""
+COLUMNS = "columns.csv"
+"""The type of vertices ('' if there is one type) and the name of each feature column."""
+EDGE_TYPES = "edge_types.csv"
+"""The name of each type of edges."""
+EDGE_COLUMNS = "edge_columns.csv"
+"""The name of each feature of edges."""
+SCALING = "scaling.json"
+"""The scalings that features have got, with their numbers."""
+NAME_FILES = (IDS, CLASSES, COLUMNS, EDGE_TYPES, EDGE_COLUMNS, SCALING)
 
 
 def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -44,41 +52,48 @@ def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
                     shutil.copyfileobj(source, target)
 
 
-def carry_names(source: Path, dataset: Path, scratch: Path) -> None:
-    """Give a dataset the names of the one that it was made of, where that has some."""
-    found = {}
-    for name in NAME_FILES:
-        with _opened(source, name) as file:
-            if file is not None:
-                found[name] = scratch / name
-                with found[name].open("wb") as target:
-                    shutil.copyfileobj(file, target)
-    add_names(dataset, found)
+def copy_member(source: Path, name: str, target: Path) -> bool:
+    """Copy a file of names out of a dataset; False if it has no such file."""
+    with read_member(source, name) as file:
+        if file is None:
+            return False
+        with target.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+    return True
 
 
 @contextmanager
-def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
-    """The names in one of a dataset's files, in order; None where it has no such file.
+def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
+    """The rows of one of a dataset's files of names, in order; None where it has no such file.
 
     Raises
     ------
     DataError
         If the file is damaged.
     """
-    with _opened(source, name) as file:
+    with read_member(source, name) as file:
         if file is None:
             yield None
             return
         try:
             rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
             next(rows, None)
-            yield (" ".join(row) for row in rows)
+            # A name that is empty is a row without fields.
+            yield (row or [""] for row in rows)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{source}: {name} is damaged ({error}): make the dataset again") from error
 
 
 @contextmanager
-def _opened(source: Path, name: str) -> Iterator[IO[bytes] | None]:
+def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
+    """The names in one of a dataset's files, in order, as `read_rows`; fields are joined by spaces."""
+    with read_rows(source, name) as rows:
+        yield None if rows is None else (" ".join(row) for row in rows)
+
+
+@contextmanager
+def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
+    """Open one of a dataset's files of names; None if it has no such file."""
     if source.is_dir() and (source / name).is_file():
         with (source / name).open("rb") as file:
             yield file

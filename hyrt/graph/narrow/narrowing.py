@@ -15,14 +15,16 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrow_features import NarrowFeatures, RoundedOnTheWay
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.rounding import Rounding, column_scales
-from hyrt.graph.narrow.row_format import FLOAT16, ROW_FORMATS
+from hyrt.graph.narrow.row_format import FLOAT16, MOST_CODE, ROW_FORMATS
 from hyrt.graph.row_source import DenseFeatures, NarrowSource, RowSource, SparseSource
 from hyrt.machine.workers import Workers, current_workers
 
 STORED = "stored"
 
 
-def narrowed(graph: Graph, rows: str, seed: int | None = None) -> Graph:
+def narrowed(
+    graph: Graph, rows: str, seed: int | None = None, scales: NDArray[np.float32] | None = None
+) -> Graph:
     """The graph with feature rows in a format.
 
     Rows in memory are rounded here, once. Rows that lie in files, which may not fit into memory, are rounded
@@ -36,6 +38,10 @@ def narrowed(graph: Graph, rows: str, seed: int | None = None) -> Graph:
         The name of a format, or `stored` for the graph as it is.
     seed
         The seed of stochastic rounding to int8; None rounds to the nearest.
+    scales
+        [F] the scales of the columns of the graph that a model was trained on, for a format that has some;
+        None to find those of this one. Values that their codes do not reach are not cut: all rows are then
+        the same multiples of the scales, as float32.
 
     Raises
     ------
@@ -53,12 +59,17 @@ def narrowed(graph: Graph, rows: str, seed: int | None = None) -> Graph:
     if isinstance(features, NarrowSource) and features.row_format == row_format:
         return graph
     workers, count = current_workers(), graph.num_vertices
-    scales = None
-    if row_format.scales == "column":
+    if row_format.scales != "column":
+        scales = None
+    elif scales is None:
         parts = (out for _, out in _blocks(features, count, workers))
         scales = column_scales(parts, features.width, graph.name)
+    else:
+        reach = (MOST_CODE + 0.5) * scales
+        if any((np.abs(out) > reach).any() for _, out in _blocks(features, count, workers)):
+            return graph.with_features(_beyond_codes(features, count, scales, workers))
     rounding = Rounding(row_format, seed, scales)
-    if not _is_in_memory(features):
+    if not is_in_memory(features):
         return graph.with_features(RoundedOnTheWay(features, rounding, graph.name))
     kept = NarrowRows.room(row_format, (count, features.width), scales)
     for ids, block in _blocks(features, count, workers):
@@ -71,7 +82,18 @@ def narrowed(graph: Graph, rows: str, seed: int | None = None) -> Graph:
     return graph.with_features(NarrowFeatures(kept))
 
 
-def _is_in_memory(features: RowSource) -> bool:
+def _beyond_codes(
+    features: RowSource, count: int, scales: NDArray[np.float32], workers: Workers
+) -> DenseFeatures:
+    """Rows in steps of scales whose codes do not reach all of them, as numbers."""
+    values = np.empty((count, features.width), np.float32)
+    for ids, block in _blocks(features, count, workers):
+        values[int(ids[0]) : int(ids[-1]) + 1] = np.rint(block / scales) * scales
+    return DenseFeatures(values)
+
+
+def is_in_memory(features: RowSource) -> bool:
+    """Whether all rows are in memory, and not in files."""
     if not isinstance(features, DenseFeatures | NarrowFeatures):
         return False
     held: Any = features.values if isinstance(features, DenseFeatures) else features.kept.codes

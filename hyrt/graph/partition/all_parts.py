@@ -61,12 +61,13 @@ def read_parts(folder: Path, name: str, *, check: bool = False) -> Dataset:
         indptr, joined = joined_rows(pointers, [columns, values], homes)
         shape = np.array([manifest.vertices, form.width], np.int64)
         arrays |= dict(zip(SPARSE_KEYS, (indptr, *joined, shape), strict=True))
-        return Dataset(name, arrays, None, manifest.symmetric, manifest.normalize)
+        return Dataset(name, arrays, None, manifest.symmetric, files.scaling(), files.names())
     num_bytes = manifest.vertices * form.width * np.dtype(form.dtype).itemsize
     matrices = [
         files.part_array(number, "features", verify=check or num_bytes <= LARGE_BYTES) for number in numbers
     ]
-    return Dataset(name, arrays, _rows(matrices, homes), manifest.symmetric, manifest.normalize)
+    rows = _rows(matrices, homes)
+    return Dataset(name, arrays, rows, manifest.symmetric, files.scaling(), files.names())
 
 
 def _rows(matrices: list[Array], homes: Array) -> FeatureRows:

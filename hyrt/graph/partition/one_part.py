@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.formats.schema import Dataset, graph_of
 from hyrt.graph.graph import Graph
-from hyrt.graph.normalize import Normalize, scaled
+from hyrt.graph.normalize import Normalize, apply_scaling
 from hyrt.graph.partition.dealt_rows import joined_rows, places_of
 from hyrt.graph.partition.manifest import PartitionManifest
 from hyrt.graph.partition.part_files import HOME, VERTICES, PartFiles
 from hyrt.graph.partition.parted_rows import PartedRows
+from hyrt.graph.reuse.scaling import Scaling
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.quantities import counted, one_line
 
@@ -98,9 +99,11 @@ def open_part(
         lengths = np.zeros(len(homes), np.int64)
         lengths[vertices] = np.diff(arrays["indptr"])
         arrays["indptr"] = np.concatenate([[0], np.cumsum(lengths)])
-    of_parts = [_scaled(files.part_rows(part), normalize, name, manifest) for part in numbers]
+    steps = _steps(normalize, name, files)
+    of_parts = [_scaled(files.part_rows(part), steps) for part in numbers]
     rows = of_parts[0] if each == 1 else _joined(of_parts, within)
     graph = graph_of(name, arrays, PartedRows({number: rows}, homes, places), manifest.symmetric)
+    graph = replace(graph, names=files.names(), scalings={"": (*files.scaling(), *steps)})
     return OpenPart(manifest, number, graph, homes, places, vertices, rows)
 
 
@@ -126,18 +129,23 @@ def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> De
     return SparseFeatures(indptr, columns, values, sparse[0].width)
 
 
-def _scaled(
-    rows: DenseFeatures | SparseFeatures, normalize: Normalize, name: str, manifest: PartitionManifest
-) -> DenseFeatures | SparseFeatures:
-    """The rows of a part, scaled as all rows would be."""
+def _steps(normalize: Normalize, name: str, files: PartFiles) -> tuple[Scaling, ...]:
+    """The scalings that the rows of a part get here, as all rows would get them."""
+    form = files.manifest.features
     if normalize == "auto":
-        normalize = "length" if manifest.features.bags_of_words else "none"
-    if normalize in ("none", manifest.normalize):
-        return rows
-    if normalize == "standard" or isinstance(rows, DenseFeatures):
+        normalize = "length" if form.bags_of_words else "none"
+    if normalize == "none" or normalize == files.manifest.normalize:
+        return ()
+    if normalize == "standard" or form.kind == "dense":
         raise DataError(
             f"{name}: a rank cannot scale features by normalize {normalize!r}: scale them when the parts are "
             f"written, with hyrt partition ... --normalize {normalize}"
         )
+    return (Scaling(normalize),)
+
+
+def _scaled(rows: DenseFeatures | SparseFeatures, steps: Sequence[Scaling]) -> DenseFeatures | SparseFeatures:
+    if isinstance(rows, DenseFeatures):
+        return rows
     arrays = {"feat_indptr": rows.indptr, "feat_values": rows.values}
-    return replace(rows, values=scaled(Dataset(name, arrays, None), normalize).arrays["feat_values"])
+    return replace(rows, values=apply_scaling(Dataset("", arrays, None), steps).arrays["feat_values"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.recorded_npy import map_with_header
 from hyrt.graph.formats.schema import OF_EDGES, SPARSE_KEYS
+from hyrt.graph.names.data_names import DataNames, read_data_names, read_scalings
 from hyrt.graph.partition.manifest import GRAPH, MANIFEST, PartitionManifest, part_folder, read_manifest
+from hyrt.graph.reuse.scaling import Scaling, ScalingKind
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
 Array = NDArray[Any]
@@ -72,6 +74,18 @@ class PartFiles:
             if file.startswith(f"{GRAPH}/")
         ]
         return {key: self.array(f"{GRAPH}/{key}") for key in keys}
+
+    def names(self) -> DataNames:
+        """The names of the dataset that was cut into parts."""
+        return read_data_names(self.folder / GRAPH)
+
+    def scaling(self) -> tuple[Scaling, ...]:
+        """The scalings that the features got; earlier versions did not keep the numbers of `standard`."""
+        steps = read_scalings(self.folder / GRAPH).get("", ())
+        kind = self.manifest.normalize
+        if steps or kind == "none":
+            return steps
+        return (Scaling(cast(ScalingKind, kind)),)
 
     def part_array(self, number: int, key: str, *, verify: bool = True) -> Array:
         """One array of one part; see `array`."""

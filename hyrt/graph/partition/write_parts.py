@@ -18,6 +18,7 @@ from hyrt.graph.formats.convert import checked_as_read, memory_bound
 from hyrt.graph.formats.npy import NpyWriter
 from hyrt.graph.formats.recorded_npy import NpyRecord, let_go, write_blocks, write_npy
 from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
+from hyrt.graph.names.data_names import save_names
 from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, scaled
 from hyrt.graph.partition.dealt_rows import (
     ENTRIES,
@@ -162,6 +163,7 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         normalized = scaled(checked_as_read(data), job.normalize)
         result.mkdir()
         manifest = _written(job, checked_as_read(normalized), topology, training, homes, result)
+        save_names(normalized.names, normalized.scalings, result / GRAPH, scratch)
         write_manifest(manifest, result)
     return manifest
 
@@ -210,7 +212,7 @@ def _written(
     cut = sum(part.cut for part in sizes)
     return PartitionManifest(
         source=data.name,
-        normalize=data.normalized if job.normalize == "none" else job.normalize,
+        normalize=data.normalized,
         method=job.method,
         seed=job.seed,
         topology=job.topology,

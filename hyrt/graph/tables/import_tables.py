@@ -17,7 +17,8 @@ from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.labels.label_kind import is_labelled
-from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
+from hyrt.graph.names.data_names import DataNames, save_names
+from hyrt.graph.names.name_files import IDS, add_names, write_names
 from hyrt.graph.normalize import largest_column
 from hyrt.graph.tables.ids.vertex_ids import SPARSE, Named, Positions, VertexIds
 from hyrt.graph.tables.ids.vertex_names import NAME_BYTES, VertexNames
@@ -50,6 +51,8 @@ VERTEX_BYTES = 80
 """Of ids, order, labels, split, counts, row pointers and cursors."""
 NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
 """The same where ids are names, beside three times their letters."""
+DEGREE_COLUMN = "log(1 + in-degree)"
+"""The name of the feature that vertices have where their table has none."""
 _LARGE = 10.0
 """Values of features from which on a first layer with usual weights starts far from a useful loss."""
 LARGE_INPUT = 16 << 30
@@ -112,7 +115,9 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
             )
         ids = _ids_of_edges(schema, vertices)
         dtype = np.dtype(np.int64 if _may_be_large(schema, vertices, edge_files) else np.int32)
-        edges, types = read_edges(schema.edges, edge_files, ids, ids, bad, notes, scratch, dtype)
+        edges, types, edge_columns = read_edges(
+            schema.edges, edge_files, ids, ids, bad, notes, scratch, dtype
+        )
         bad.check()
         if not edges.num or not ids.num_vertices:
             raise DataError(f"{edge_files.names[0]}: the table of edges has no rows")
@@ -123,7 +128,8 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         data = _dataset(str(destination), schema, vertices, count, built)
         check_dataset(data, features="none")
         write_dataset(data, destination, result)
-        add_names(result, _name_files(ids, None if vertices is None else vertices.classes, scratch))
+        add_names(result, _id_file(ids, scratch))
+        save_names(_names(vertices, types, edge_columns), {}, result, scratch)
         unscaled = [] if vertices is None else unscaled_lines({"": vertices})
         if isinstance(ids, Named):
             notes.add_padded("ids", ids.names)
@@ -342,16 +348,25 @@ def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]
     return masks[0], masks[1], masks[2]
 
 
-def _name_files(ids: VertexIds, classes: list[str] | None, scratch: Path) -> dict[str, Path]:
-    """Files of the vertices' ids, where these are not their numbers, and of the names of classes."""
-    found = {}
-    if names := ids.names_in_order():
-        found[IDS] = scratch / IDS
-        write_names(found[IDS], ["id"], ([name] for name in names))
-    if classes:
-        found[CLASSES] = scratch / CLASSES
-        write_names(found[CLASSES], ["class"], ([name] for name in classes))
-    return found
+def _id_file(ids: VertexIds, scratch: Path) -> dict[str, Path]:
+    """The file of the vertices' ids, where these are not their numbers."""
+    names = ids.names_in_order()
+    if not names:
+        return {}
+    write_names(scratch / IDS, ["id"], ([name] for name in names))
+    return {IDS: scratch / IDS}
+
+
+def _names(vertices: ReadVertices | None, types: list[str], edge_columns: list[str]) -> DataNames:
+    """The names of classes or label columns, of features, and of edge types and their features."""
+    classes = [] if vertices is None else vertices.classes or vertices.label_columns
+    columns = [] if vertices is None else vertices.columns
+    return DataNames(
+        tuple(classes) or None,
+        {"": tuple(columns or [DEGREE_COLUMN])},
+        tuple(types) or None,
+        tuple(edge_columns) or None,
+    )
 
 
 def _told(

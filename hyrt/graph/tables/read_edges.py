@@ -33,7 +33,7 @@ def read_edges(
     notes: ReadingNotes,
     scratch: Path,
     dtype: np.dtype[Any],
-) -> tuple[ListedEdges, list[str]]:
+) -> tuple[ListedEdges, list[str], list[str]]:
     """Read all edges.
 
     Parameters
@@ -55,7 +55,7 @@ def read_edges(
 
     Returns
     -------
-    The list, and the names of the types where these are no numbers.
+    The list, the names of the types where these are no numbers, and the names of the feature columns.
     """
     taken = [each for each in (table.source, table.target, table.weight, table.type) if each is not None]
     features = matching(table.features, files.columns(), files.names[0], taken)
@@ -92,7 +92,7 @@ def read_edges(
     finally:
         if edges is not None:
             edges.close()
-    return edges, _named_types(types, edges)
+    return edges, _named_types(types, edges), rows.names()
 
 
 def _weights(piece: TablePiece, column: str, decimal: str, bad: BadRows) -> Array:

@@ -54,6 +54,10 @@ class ReadVertices:
     ids: VertexIds
     classes: list[str]
     """The names of the classes; empty where these are numbers."""
+    columns: list[str]
+    """The names of the feature columns; empty where there are none."""
+    label_columns: list[str]
+    """The names of several columns of labels; empty where there is one."""
 
     __repr__ = one_line
 
@@ -306,7 +310,10 @@ class _Reader:
             ids = Named(self._names, grows=False)
         else:
             ids = Positions(self._first, self._count, ".", self._count)
-        return ReadVertices(self._count, labels, masks, self._feature_rows(order), ids, classes)
+        columns = self._rows.names() if self._writer is not None else []
+        label_columns = self._label if len(self._label) > 1 else []
+        rows = self._feature_rows(order)
+        return ReadVertices(self._count, labels, masks, rows, ids, classes, columns, label_columns)
 
     def _order(self) -> Array | None:
         """The rows in the order of their ids; None where that is the order of the file."""

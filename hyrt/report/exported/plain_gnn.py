@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hyrt.report.exported.plain_features import PlainFeatures
+
 
 def degrees_of(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
     """[V, 1], the number of edges into each vertex, or the sum of their weights, in the dtype of x."""
@@ -178,6 +180,8 @@ class PlainGNN(nn.Module):
     ) -> None:
         super().__init__()
         widths = [in_features, *[hidden] * (layers - 1), num_classes]
+        self.features = PlainFeatures(in_features)
+        self.classes: list[str] | None = None
         self.layers = nn.ModuleList()
         for i in range(layers):
             into, out, last = widths[i], widths[i + 1], i == layers - 1
@@ -199,7 +203,8 @@ class PlainGNN(nn.Module):
         Parameters
         ----------
         x
-            [V, in_features] rows of features, normalised as for the training ("normalize" in arguments.json).
+            [V, in_features] rows of features that are not scaled: they are scaled here. For rows
+            whose columns are in another order, give `model.features.ordered(x, names)`.
         edge_index
             [2, E] int64, the source and the destination of each edge, without self loops.
         edge_weight
@@ -208,8 +213,9 @@ class PlainGNN(nn.Module):
 
         Returns
         -------
-        [V, num_classes].
+        [V, num_classes], a column for each of `model.classes`, if these have names.
         """
+        x = self.features(x)
         for i, layer in enumerate(self.layers):
             knows_weights = not isinstance(layer, Attention)
             own, x = x, layer(x, edge_index, edge_weight) if knows_weights else layer(x, edge_index)
@@ -229,5 +235,6 @@ def load(folder: str | Path) -> PlainGNN:
 
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
     model = PlainGNN(**arguments["model"])
+    model.features, model.classes = PlainFeatures(**arguments["features"][""]), arguments["classes"]
     model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
     return model.eval()

@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hyrt.report.exported.plain_features import PlainFeatures
+
 Edges = Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
 """Sources, ends, weights (None for 1) and features of the edges of each relation; vertices are numbered by
 type."""
@@ -298,6 +300,8 @@ class PlainTypedGNN(nn.Module):
         super().__init__()
         self.edge_features = edge_features
         self.relations = [(source, name, end) for source, name, end in relations]
+        self.features = nn.ModuleDict()
+        self.classes: list[str] | None = None
         self.input = PlainInputMaps(types, hidden)
         self.layers = nn.ModuleList()
         counts = (len(types), len(self.relations))
@@ -326,6 +330,11 @@ class PlainTypedGNN(nn.Module):
         self.residual = residual
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers - 1 if norm == "layer" else 0))
 
+    def features_of(self, name: str) -> nn.Module:
+        """Return the module that scales the rows of a type; one that changes nothing if there is none."""
+        number = str(self.input.names.index(name)) if name in self.input.names else ""
+        return self.features[number] if number in self.features else nn.Identity()
+
     def forward(
         self,
         x: Mapping[str, Tensor],
@@ -338,8 +347,9 @@ class PlainTypedGNN(nn.Module):
         Parameters
         ----------
         x
-            [n, F] rows of each type that had some in training, normalised as for the training ("normalize" in
-            arguments.json). Types without have the vertices, and the rows, of the training.
+            [n, F] rows of each type that had some in training, not scaled: they are scaled here.
+            Types without have the vertices, and the rows, of the training. For rows whose columns are in
+            another order, give `model.features_of(name).ordered(x, names)`.
         edge_index
             [2, E] int64, the source and the destination of each edge, numbered within their types, by (source
             type, name, destination type). A relation that is left out has no edges.
@@ -354,6 +364,7 @@ class PlainTypedGNN(nn.Module):
         -------
         [n, num_classes] of each type; those of the types that had labels have a meaning.
         """
+        x = {name: self.features_of(name)(rows) for name, rows in x.items()}
         parts = self.input(x)
         sizes = [len(part) for part in parts]
         starts = dict(zip(self.input.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
@@ -390,5 +401,9 @@ def load(folder: str | Path) -> PlainTypedGNN:
 
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
     model = PlainTypedGNN(**arguments["model"])
+    for name, of_type in arguments["features"].items():
+        # Names of types may have letters that names of modules do not have.
+        model.features[str(model.input.names.index(name))] = PlainFeatures(**of_type)
+    model.classes = arguments["classes"]
     model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
     return model.eval()

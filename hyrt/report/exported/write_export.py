@@ -10,11 +10,12 @@ from safetensors.torch import save_file
 
 from hyrt.errors import UnsupportedModel
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.reuse.run_schema import RunSchema
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import EDGE_FEATURES
-from hyrt.report.exported import plain_gnn, plain_typed
+from hyrt.report.exported import plain_features, plain_gnn, plain_typed
 from hyrt.report.records.trained_run import TrainedRun
 
 _KINDS = ("gat", "gcn", "gin", "graphsage")
@@ -91,11 +92,12 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
             "with links.decoder=dot; `hyrt infer --links` writes the scores of any"
         )
     arguments = plain_arguments(model.architecture)
-    vertices = trained.graph.vertices
+    schema = trained.schema
     facts = {
         "model": arguments,
-        "normalize": config.data.normalize,
-        "labels": vertices.label_kind if trained.graph.links is None else "links",
+        "features": _features(schema, config.data.rows),
+        "classes": schema.classes,
+        "labels": "links" if schema.predicts_links else schema.labels,
         "trained_on": trained.graph.name,
         "weights": trained.weights,
         "metrics": {split: dict(values) for split, values in trained.metrics.items()},
@@ -107,21 +109,48 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
         (result / "arguments.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         module = plain_gnn if model.architecture.shape is None else plain_typed
         assert module.__file__ is not None
-        source = Path(module.__file__).read_text(encoding="utf-8")
+        source = _with_features(Path(module.__file__).read_text(encoding="utf-8"))
         (result / "model.py").write_text(source, encoding="utf-8")
     notes = []
     if arguments.get(EDGE_FEATURES):
         notes.append("attention looked at features (or weights) of edges: give the module edge_attr, too")
     elif trained.graph.topology.edge_weights is not None:
         notes.append("edges had weights: give the module edge_weight, too")
-    if config.data.normalize not in ("none", "auto"):
+    for name, table in schema.tables.items():
+        unknown = [step.kind for step in table.scaling if not step.is_known]
+        if unknown:
+            of_type = f" of type {name}" if name else ""
+            notes.append(f"features{of_type} were scaled by {unknown[0]} before: give rows that are, too")
+    if config.data.rounding == "stochastic":
         notes.append(
-            f"features were normalised (data.normalize={config.data.normalize}): give rows that are, too"
-        )
-    if config.data.normalize == "auto":
-        notes.append(
-            "features were normalised if they are bags of words (data.normalize=auto: each row by its length)"
+            "features were rounded at random (data.rounding=stochastic), and are to the nearest here"
         )
     if model.architecture.low_precision:
         notes.append("products were rounded to bfloat16 (train.precision=bf16), and are not here")
     return notes
+
+
+def _features(schema: RunSchema, rows: str) -> dict[str, dict[str, Any]]:
+    """The arguments of `PlainFeatures`, by vertex type."""
+    found = {}
+    for name, table in schema.tables.items():
+        if table.width is None:
+            continue
+        saved = table.to_dict()
+        saved["scaling"] = [step.to_dict() for step in table.scaling if step.is_known]
+        found[name] = {key: saved[key] for key in ("width", "columns", "scaling")}
+        if rows not in ("stored", "auto"):
+            found[name] |= {"rows": rows, "column_scales": saved["column_scales"]}
+    return found
+
+
+def _with_features(source: str) -> str:
+    """The text of a plain module with `PlainFeatures` in place of its import."""
+    assert plain_features.__file__ is not None
+    text = Path(plain_features.__file__).read_text(encoding="utf-8")
+    line = f"from {plain_features.__name__} import PlainFeatures\n"
+    assert line in source, "the plain module takes its features from there"
+    body = text[text.index("class PlainFeatures") :]
+    whole = source.replace(line, f"\n{body}")
+    imports = "from collections.abc import Mapping, Sequence\n"
+    return whole if imports in whole else whole.replace("import json\n", f"import json\n{imports}")

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hyrt.config import Config, build_config
 from hyrt.config.build import changed_config
 from hyrt.config.yaml_text import settings_of
-from hyrt.errors import CheckpointError, ConfigError
+from hyrt.errors import CheckpointError, ConfigError, HyrtError
+from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
+from hyrt.graph.links.link_split import HeldOut, LinkSplit
+from hyrt.graph.reuse.conform import conform, learned_rows
+from hyrt.graph.reuse.run_schema import RunSchema, schema_of
+from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.write_rows import chosen_vertices
+from hyrt.nn.links.link_gnn import LinkGNN
+from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
-from hyrt.training.checkpoint import has_checkpoint, load_checkpoint, load_newest_checkpoint
-from hyrt.training.given.link_graph import LINKS, link_graph
-from hyrt.training.given.opened_graph import opened_graph
-from hyrt.training.setup import build_model
+from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, load_newest_checkpoint
+from hyrt.training.given.link_graph import LINKS, link_graph, unsplit_links
+from hyrt.training.given.opened_graph import opened_graph, rounded_graph
+from hyrt.training.setup import assign_threads, build_model, evaluation_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +47,46 @@ class TrainedRun:
     metrics: Mapping[str, Mapping[str, float]]
     """Of the best evaluation, by split; empty before the first."""
     graph: Graph
-    """The dataset of the run."""
+    """The dataset of the run, or other data in the form that the run was trained on."""
     weights: str
     """Where the weights come from, in words."""
+    schema: RunSchema
+    """What the run fitted to its data besides the weights, as class names, feature columns and scaling."""
     scratch: Path | None
     """Folder for temporary files: the run's, or None where that cannot be written."""
+
+    def scores(self, vertices: Sequence[int] | NDArray[Any] | str = "all") -> NDArray[np.float32]:
+        """Score vertices of the graph from all their neighbours, as `hyrt infer` does.
+
+        Parameters
+        ----------
+        vertices
+            Numbers of vertices as the dataset has them; `all`, `train`, `val` or `test`; or the path of a
+            .npy file of numbers.
+
+        Returns
+        -------
+        [n, outputs] float32: a column for each class, label or number of the run, in the order of
+        `schema.classes` if these have names. Of a run that predicts links, embeddings.
+
+        Raises
+        ------
+        ConfigError
+            If the model is not made of hyrt's layers.
+        DataError
+            If there is no such vertex.
+        """
+        model = self.model
+        if not isinstance(model, GNN):
+            raise ConfigError(
+                f"{type(model).__name__} is a module of your own: apply it yourself, or make it of layers "
+                "with hyrt.nn.stack"
+            )
+        model = model.embedding_model() if isinstance(model, LinkGNN) else model
+        chosen = chosen_vertices(self.graph, vertices, self.config.data.split)
+        with closing(evaluation_workers(assign_threads(self.config))) as workers:
+            memory_bytes = int(self.config.evaluate.memory_gib * 2**30)
+            return infer_layerwise(model, self.graph, chosen, workers, memory_bytes=memory_bytes)
 
 
 def open_trained(
@@ -52,6 +97,7 @@ def open_trained(
     *,
     graph: Any = None,
     module: torch.nn.Module | None = None,
+    labels_count: bool = True,
 ) -> TrainedRun:
     """Open a run's graph and build its model.
 
@@ -64,11 +110,14 @@ def open_trained(
     checkpoint
         `best`: the weights of the best evaluation (the newest where there was none); `newest`; or a file.
     warn
-        Told which damaged checkpoints were passed over, and that the dataset has changed.
+        Told which damaged checkpoints were passed over, that the dataset has changed, and what of other data
+        is not used.
     graph
         In place of the dataset of the settings: a graph, or what `hyrt.load` takes.
     module
         In place of the model of the settings; takes the weights.
+    labels_count
+        Whether labels and splits of other data are going to be used: links of theirs are held out then.
 
     Raises
     ------
@@ -105,21 +154,37 @@ def open_trained(
         weights, words = found.state["model"], f"step {found.step}"
     # Its own dataset, with the settings that it was trained with.
     is_same = graph is None and not any(entry.startswith("data.") for entry in overrides)
-    if not isinstance(graph, Graph):
-        # One that is not open yet is scaled as the settings say.
+    is_own = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
+    schema = _saved_schema(found, settings, run, is_own=is_own)
+    with RunFolder(run).dataset_named(config) if graph is None else nullcontext():
         source = config.data.source if graph is None else graph
-        # The run's own split is one of the run's own dataset.
-        is_own = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
-        named = RunFolder(run).dataset_named(config) if graph is None else nullcontext()
-        with named:
-            graph = opened_graph(config, source, run / LINKS if is_own else None)
-    elif config.train.predicts_links:
-        graph = link_graph(config, graph, run / LINKS)
+        if schema is None:
+            _check_scaling(found, config, run, source, is_own=is_own)
+        graph = open_graph(source, normalize=config.data.normalize if schema is None else "none")
+        is_graph = isinstance(source, Graph)
+        if schema is not None:
+            graph = conform(graph, schema, warn, labels_count=labels_count)
+        if config.train.predicts_links:
+            split = run / LINKS if is_own or _has_split(graph, found, run / LINKS) else None
+            if split is None and (is_graph or not labels_count):
+                graph = unsplit_links(config, graph)
+            else:
+                graph = link_graph(config, graph, split)
+        if schema is not None or not is_graph:
+            graph = rounded_graph(config, graph, schema)
     if is_same and found.state.get("graph", graph.checksum) != graph.checksum:
         warn(
             f"{graph.name} has changed since {run} was trained on it: other labels or splits. What follows "
             "is of the dataset as it is now; give the former one as --data (graph= in Python)"
         )
+    if schema is None:
+        schema = schema_of(graph)
+        # Other data may have other names for its classes.
+        schema = schema if is_own else replace(schema, classes=None)
+    for number, rows in learned_rows(graph, schema).items():
+        key = f"input.learned.{number}.values"
+        if key in weights and not np.array_equal(rows, np.arange(len(weights[key]))):
+            weights = weights | {key: weights[key][torch.from_numpy(rows)]}
     model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)
@@ -142,5 +207,51 @@ def open_trained(
         metrics=best["metrics"],
         graph=graph,
         weights=words,
+        schema=schema,
         scratch=run if os.access(run, os.W_OK | os.X_OK) else None,
     )
+
+
+def _saved_schema(found: Checkpoint, settings: Config, run: Path, *, is_own: bool) -> RunSchema | None:
+    """The schema in a checkpoint; for other data, that of the run's dataset if an older version kept none."""
+    saved = found.state.get("schema")
+    if saved is not None:
+        return RunSchema.from_dict(saved)
+    if is_own or "graph" not in found.state:
+        return None
+    try:
+        own = opened_graph(settings, None, run / LINKS)
+    except HyrtError:
+        return None
+    return schema_of(own) if own.checksum == found.state["graph"] else None
+
+
+def _check_scaling(found: Checkpoint, config: Config, run: Path, source: Any, *, is_own: bool) -> None:
+    """Refuse to fit a scaling to data that the model was not trained on.
+
+    Raises
+    ------
+    CheckpointError
+        If the features would be scaled with other numbers than in training.
+    """
+    if is_own or config.data.normalize != "standard":
+        return
+    if isinstance(source, Graph) and source.checksum == found.state.get("graph"):
+        return
+    raise CheckpointError(
+        f"{found.path}: was written by an earlier version, which did not keep means and deviations "
+        f"(data.normalize=standard), and the dataset of {run} is not as it was: put {config.data.source} "
+        "back, or train again"
+    )
+
+
+def _has_split(graph: Graph, found: Checkpoint, file: Path) -> bool:
+    """Whether a graph is the one whose links were split into a run's file."""
+    if not file.is_file():
+        return False
+    with np.load(file) as arrays:
+        held_out = {
+            name: HeldOut(arrays[name], arrays[f"{name}_neg"]) for name in ("val", "test") if name in arrays
+        }
+        split = LinkSplit(arrays["train"], held_out, arrays.get("train_neg"))
+    return bool(found.state.get("graph") == graph.vertices.checksum ^ split.checksum)

@@ -96,6 +96,18 @@ def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
     return [f"held-out links stay hidden: {count:,} {which} carry no messages either"]
 
 
+def unsplit_links(config: Config, graph: Graph) -> Graph:
+    """Return a graph whose links are to be scored: all edges carry messages, and none is held out."""
+    relation = None
+    if graph.types is not None:
+        relation = relation_links(graph.name, graph.types, graph.topology, config.links.relation)
+    known = graph.topology if relation is None else relation.edges
+    ends = LinkEnds.any_of(graph.num_vertices) if relation is None else relation.ends
+    split = LinkSplit(np.empty((0, 2), np.int64), {})
+    width = config.links.width or config.model.hidden
+    return replace(graph, links=LinkGraph(split, width, known, known, ends, relation))
+
+
 def _split(
     config: Config,
     graph: Graph,

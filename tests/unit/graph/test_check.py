@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from graph_datasets import assert_holds, make_arrays, real_file, save
 
+from hyrt.config import build_config
 from hyrt.errors import DataError
 from hyrt.graph import check, open_graph
+from hyrt.training.setup import PreparedRun
 
 
 def _message(arrays, folder):
@@ -81,10 +83,8 @@ def test_values(tmp_path):
     good = make_arrays(11, vertices=30, splits=2)
     indptr = good["indptr"]
     last = len(good["indices"])
-    labelled = np.flatnonzero(good["labels"] >= 0)
     unlabelled = np.flatnonzero(good["labels"] < 0)
     in_val = np.argwhere(good["val_mask"])[0]
-    classes = good["labels"].max() + 1
     row = int(np.argmax(np.diff(indptr) >= 2))
     at = indptr[row] + 1
     repeated = good["indices"][at - 1]
@@ -113,9 +113,8 @@ def test_values(tmp_path):
         ),
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
-            _changed(good, "labels", labelled[-1], 30000),
-            f"key 'labels': value 30000 at position {labelled[-1]} is out of range: "
-            f"no vertex has class {classes}",
+            good | {"labels": np.where(np.arange(30) == 7, np.int32(2**20), good["labels"])},
+            "key 'labels': value 1048576 at position 7 is no number of a class: number the classes from 0",
         ),
         (good | {"labels": good["labels"][:-1]}, "key 'labels' has 29 rows for 30 vertices"),
         (
@@ -158,7 +157,7 @@ def test_values(tmp_path):
             "key 'val_mask': dtype uint8, expected bool",
         ),
         (good | {"features": good["features"][:, 0]}, "key 'features': shape [30], expected 2 dimension(s)"),
-        ({k: v for k, v in good.items() if k != "labels"}, "key 'labels' is missing"),
+        ({k: v for k, v in good.items() if k != "val_mask"}, "key 'val_mask' is missing"),
         (
             {("lables" if k == "labels" else k): v for k, v in good.items()},
             "key 'labels' is missing: did you mean 'lables'?",
@@ -219,9 +218,10 @@ def test_classes_up_to_the_limit_of_their_dtype(tmp_path, dtype):
     assert graph.num_classes == classes
     arrays["labels"][3] = 4
     arrays["labels"][classes + 3] = 4
-    assert _message(arrays, tmp_path).startswith(
-        "key 'labels': value 4 at position 3 is out of range: no vertex has class 3."
-    )
+    # Data to score need not have every class; a training does.
+    graph = open_graph(save(arrays, tmp_path / "b"))
+    with pytest.raises(DataError, match=r"value 4 at position 3 .*: no vertex has class 3\."):
+        PreparedRun(build_config({}), graph)
 
 
 def test_byte_that_is_no_bool(tmp_path):

@@ -17,6 +17,7 @@ from in_process import refused, run_here
 from hyrt.config import build_config
 from hyrt.errors import UnsupportedModel
 from hyrt.graph.graph import Graph
+from hyrt.graph.reuse.run_schema import schema_of
 from hyrt.inference.infer import infer_layerwise
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -82,10 +83,16 @@ def test_the_plain_module_takes_weights_of_edges(kind: str) -> None:
 
 def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
     model = model_of(kind="gat", heads=2)
-    config = build_config({"data": {"normalize": "row"}})
-    trained = TrainedRun(model=model, config=config, metrics={}, graph=GRAPH, weights="step 3", scratch=None)
-    notes = write_export(trained, tmp_path / "out")
-    assert notes == ["features were normalised (data.normalize=row): give rows that are, too"]
+    trained = TrainedRun(
+        model=model,
+        config=build_config({}),
+        metrics={},
+        graph=GRAPH,
+        weights="step 3",
+        schema=schema_of(GRAPH),
+        scratch=None,
+    )
+    assert not write_export(trained, tmp_path / "out")
     facts = json.loads((tmp_path / "out" / "arguments.json").read_text())
     assert (facts["labels"], facts["weights"], facts["model"]["heads"]) == ("classes", "step 3", 2)
     np.savez(tmp_path / "given.npz", x=X, edges=EDGES)

@@ -13,7 +13,8 @@ from hyrt.errors import DataError
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, check_dataset
-from hyrt.graph.names.name_files import CLASSES, IDS, add_names, write_names
+from hyrt.graph.names.data_names import DataNames, save_names
+from hyrt.graph.names.name_files import IDS, add_names, write_names
 from hyrt.graph.tables.ids.vertex_ids import Named, VertexIds
 from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.import_schema import EdgeTable
@@ -102,7 +103,7 @@ def import_typed_tables(
                 for key in ("files", "source", "target", "weight", "unknown", "text")
             }
             folder = _folder(scratch, f"relation-{number}")
-            edges, _ = read_edges(EdgeTable(**columns), some, *ends, bad, notes, folder, dtype)
+            edges, *_ = read_edges(EdgeTable(**columns), some, *ends, bad, notes, folder, dtype)
             lists.append(edges)
         bad.check()
         gaps = _close_gaps(schema, ids, lists)
@@ -112,8 +113,11 @@ def import_typed_tables(
             data = with_reverse(data, _folder(scratch, "reversed"))
         check_dataset(data, features="none")
         write_dataset(data, destination, result)
-        classes = read[schema.target_type].classes if schema.target_type in read else []
-        add_names(result, _name_files(ids, classes, scratch))
+        add_names(result, _id_file(ids, scratch))
+        target = read.get(schema.target_type)
+        classes = () if target is None else target.classes or target.label_columns
+        columns = {name: tuple(table.columns) for name, table in read.items() if table.columns}
+        save_names(DataNames(tuple(classes) or None, columns), {}, result, scratch)
         unscaled = unscaled_lines(read)
         for name, found in ids.items():
             if isinstance(found, Named):
@@ -199,19 +203,15 @@ def _parts(
     )
 
 
-def _name_files(ids: dict[str, VertexIds], classes: list[str], scratch: Path) -> dict[str, Path]:
-    """Files of the types and ids of vertices, and of the names of classes."""
-    found = {IDS: scratch / IDS}
+def _id_file(ids: dict[str, VertexIds], scratch: Path) -> dict[str, Path]:
+    """The file of the types and ids of vertices."""
     rows = (
         [kind, name]
         for kind, some in ids.items()
         for name in some.names_in_order() or range(some.num_vertices)
     )
-    write_names(found[IDS], ["type", "id"], rows)
-    if classes:
-        found[CLASSES] = scratch / CLASSES
-        write_names(found[CLASSES], ["class"], ([name] for name in classes))
-    return found
+    write_names(scratch / IDS, ["type", "id"], rows)
+    return {IDS: scratch / IDS}
 
 
 def _told(
