@@ -118,6 +118,7 @@ def _tables(draw: st.DrawFn) -> dict[str, Any]:
         "duplicates": draw(st.sampled_from(["merge", "first"])),
         "loops": draw(st.sampled_from(["keep", "drop"])),
         "range_bytes": draw(st.sampled_from([64, 1 << 20])),
+        "read_edges": draw(st.sampled_from([2, 1 << 20])),
     }
 
 
@@ -174,7 +175,11 @@ def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
             text=TextForm(**text),
         ),
     )
-    with mock.patch.object(listed_edges, "RANGE_BYTES", given["range_bytes"]):
+    with (
+        mock.patch.object(listed_edges, "RANGE_BYTES", given["range_bytes"]),
+        mock.patch.object(listed_edges, "_READ_EDGES", given["read_edges"]),
+        mock.patch.object(listed_edges, "_GATHERED", given["read_edges"]),
+    ):
         graph, _ = imported(tmp_path / "edges.csv", path, into=tmp_path / "graph", schema=schema)
     place = {i: at for at, i in enumerate(order)} if given["named"] else {i: i for i in order}
     rows = [(place[u], place[v], w) for u, v, w in given["rows"]]

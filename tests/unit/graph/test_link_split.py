@@ -11,6 +11,7 @@ from graphs import adjacency, random_graph
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
+from hyrt.graph.links import link_split, message_edges
 from hyrt.graph.links.draw_candidates import draw_candidates
 from hyrt.graph.links.draw_split import draw_split
 from hyrt.graph.links.link_ends import LinkEnds
@@ -23,6 +24,13 @@ UNDIRECTED = random_graph(90, 7, seed=3)
 DIRECTED = random_graph(90, 12, seed=4, symmetric=False)
 ENDS = LinkEnds.any_of(90)
 GRAPHS = pytest.mark.parametrize("graph", [UNDIRECTED, DIRECTED], ids=["undirected", "directed"])
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that cut these graphs, too."""
+    monkeypatch.setattr(link_split, "_PIECE", 7)
+    monkeypatch.setattr(message_edges, "_EDGES_AT_ONCE", 60)
 
 
 def dense(graph: Graph, topology: Topology) -> np.ndarray:

@@ -17,8 +17,16 @@ from hyrt.graph import open_graph
 from hyrt.graph.formats import ogb_download
 from hyrt.graph.formats import ogb_layout as layout
 from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.ogb import ogb_files, ogb_types
 
 COUNT = 40
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch):
+    """Pieces that cut these graphs, too."""
+    for module, name in ((layout, "_PIECE"), (ogb_files, "_LINES"), (ogb_types, "_PIECE")):
+        monkeypatch.setattr(module, name, 7)
 
 
 def _parts(seed=0):

@@ -12,7 +12,7 @@ import numpy as np
 from hyrt.errors import DataError
 from hyrt.graph.csr import in_order
 from hyrt.graph.tables.reading.table_piece import BadRow, TablePiece
-from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES, TextBlock, TextFile
+from hyrt.graph.tables.reading.text_blocks import TextBlock, TextFile
 from hyrt.machine.cores import available_cores
 
 _SHOWN_LETTERS = 60
@@ -22,7 +22,7 @@ def csv_pieces(
     file: TextFile,
     kinds: Mapping[str, str],
     *,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
     most_blocks: int | None = None,
 ) -> Iterator[TablePiece]:
     """The rows of a file, piece by piece.
@@ -35,7 +35,7 @@ def csv_pieces(
         For each wanted column `number`, `text` or `any`: what is expected in it. A piece in which something
         else is found has texts. Whole numbers that must be as they are written, such as ids, are texts.
     block_bytes
-        About how much of the file is a piece.
+        About how much of the file is a piece; None for the default.
     most_blocks
         How many pieces are read; None for all.
 

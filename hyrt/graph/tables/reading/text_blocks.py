@@ -126,8 +126,8 @@ class TextFile:
         quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
         return {"delimiter": self.form.delimiter, "quotechar": quote or None, "quoting": quoting}
 
-    def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-        """All records, in blocks of about so many bytes.
+    def blocks(self, block_bytes: int | None = None) -> Iterator[TextBlock]:
+        """All records, in blocks of about so many bytes; None for `BLOCK_BYTES`.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class TextFile:
             line, rest = head.next_line, head.rest
             ended = False
             while not ended:
-                data = stream.read(block_bytes)
+                data = stream.read(block_bytes or BLOCK_BYTES)
                 ended = not data
                 data = rest + data
                 cut = len(data) if ended else _last_end(data, self.form)

@@ -1,0 +1,206 @@
+"""Work on datasets is cut into pieces of millions of rows or edges: small pieces give the same bytes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from in_process import run_here
+
+import hyrt.graph
+
+PIECES: dict[str, dict[str, int]] = {
+    "check": {"CHUNK": 7},
+    "csr": {"RANGE_ENTRIES": 60, "_RANGE": 50},
+    "formats.npz": {"_READ_BYTES": 256},
+    "formats.recorded_npy": {"_LARGE_BYTES": 100},
+    "formats.row_order": {"RANGE_ENTRIES": 30},
+    "formats.vertex_order": {"ENTRIES": 50, "_WITH_VALUES": 50, "_ROWS": 3},
+    "info": {"_EDGES": 30},
+    "links.link_split": {"_PIECE": 5},
+    "links.message_edges": {"_EDGES_AT_ONCE": 30},
+    "labels.check_labels": {"CHUNK": 7},
+    "narrow.narrow_rows": {"_GRAIN": 3},
+    "narrow.narrowing": {"CHUNK": 7},
+    "narrow.rounding": {"_GRAIN": 3},
+    "normalize": {"_ROWS": 5},
+    "partition.dealt_rows": {"ENTRIES": 40},
+    "partition.methods.metis_parts": {"_PIECE": 50, "_RANGE": 50},
+    "partition.methods.metis_process": {"_PIECE": 50},
+    "partition.volumes.refine": {"_TRIAL": 20},
+    "row_source": {"_GRAIN": 3},
+    "synthetic.planted": {"_PIECE_EDGES": 90},
+    "synthetic.population": {"_PIECE_VALUES": 50},
+    "synthetic.typed_planted": {"_PIECE_EDGES": 90},
+    "tables.ids.vertex_names": {"_LEAST": 2},
+    "tables.listed_edges": {"RANGE_BYTES": 64, "_READ_EDGES": 2, "_GATHERED": 3},
+    "tables.reading.parquet_pieces": {"_ROWS": 4, "_CELLS": 9},
+    "tables.reading.text_blocks": {"BLOCK_BYTES": 40},
+    "typed.check_types": {"_ROWS": 3},
+    "typed.typed_csr": {"_FEWEST_ROWS": 2, "_GRAIN": 5},
+    "typed.typed_dataset": {"_PIECE": 40, "BUILD_ENTRIES": 60},
+    "typed.typed_graph": {"_PIECE": 7},
+    "typed.typed_order": {"ENTRIES": 50, "_ROWS": 3},
+    "topology": {"_FEWEST_COLUMNS": 5},
+    "vertex_table": {"_PIECE": 5},
+}
+"""Constants that cut work into pieces, by module, and small values for them."""
+ELSEWHERE = {
+    "formats.npy": {"CHUNK_BYTES"},
+    "formats.ogb_layout": {"_PIECE"},
+    "formats.ogb.ogb_files": {"_LINES"},
+    "formats.ogb.ogb_types": {"_PIECE"},
+    "partition.write_parts": {"_OPEN_FILES"},
+}
+"""Those that `test_formats`, `test_ogb_layout` and `test_parts` make small."""
+NO_PIECES = {
+    "check": {"MOST_TYPES"},
+    "formats.npy": {"_MAX_HEADER"},
+    "formats.npz": {"_MAX_EXPANSION"},
+    "formats.objects.dgl_file": {"_PAGE"},
+    "formats.ogb.ogb_files": {"MAX_EDGES_IN_MEMORY"},
+    "formats.schema": {"LARGE_BYTES"},
+    "partition.manifest": {"MOST_PARTS"},
+    "partition.methods.metis_parts": {"_WEIGHT"},
+    "partition.volumes.refine": {"_WORTH_EDGES", "_SMALL", "_MOST_EDGES"},
+    "synthetic.planted": {"_SAMPLED_EDGES"},
+    "synthetic.typed_planted": {"_SAMPLED_EDGES"},
+    "tables.import_tables": {"LARGE_INPUT"},
+    "tables.read_vertices": {"MOST_CLASSES"},
+    "tables.reading.table_files": {"_MOST_FOLDERS"},
+    "tables.reading.table_sample": {"_BYTES"},
+    "tables.reading.text_blocks": {"MOST_RECORD_BYTES"},
+}
+"""Large numbers that bound what is allowed or looked at, mark a format, or estimate."""
+LARGE = 500
+
+
+def large_constants() -> dict[str, set[str]]:
+    """The constants of each module that are whole numbers from `LARGE` on."""
+    root = Path(hyrt.graph.__file__).parent
+    found: dict[str, set[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+                continue
+            try:
+                value = eval(compile(ast.Expression(node.value), module, "eval"), {})
+            except Exception:  # What needs other names is no number.
+                continue
+            if type(value) is int and LARGE <= value < 1 << 40:
+                found.setdefault(module, set()).add(node.targets[0].id)
+    return found
+
+
+def test_all_constants_that_cut_work_are_known() -> None:
+    found = large_constants()
+    known = {module: set(names) for module, names in PIECES.items()}
+    for more in (ELSEWHERE, NO_PIECES):
+        for module, names in more.items():
+            assert not known.get(module, set()) & names, module
+            known[module] = known.get(module, set()) | names
+    assert {
+        module: names - known.get(module, set())
+        for module, names in found.items()
+        if names - known.get(module, set())
+    } == {}
+    for module, names in known.items():
+        for name in names:
+            assert hasattr(import_module(f"hyrt.graph.{module}"), name), f"{module}.{name}"
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    with ExitStack() as patches:
+        for module, values in PIECES.items():
+            for name, value in values.items():
+                patches.enter_context(mock.patch(f"hyrt.graph.{module}.{name}", value))
+        yield
+
+
+def tables(folder: Path) -> None:
+    """Edges and vertices with all that an import reads."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 30, (70, 2)).tolist()
+    lines = [f"n{u}, n{v},{1 + i / 8},{'abc'[i % 3]},{i},{-i}" for i, (u, v) in enumerate(ends)]
+    (folder / "e.csv").write_text("src,dst,weight,type,f0,f1\n" + "\n".join(lines) + "\n")
+    rows = [f"n{v};{'xyz'[v % 3]};{v / 7};{v * v}" for v in rng.permutation(30)]
+    (folder / "n.csv").write_text("id;label;f0;f1\n" + "\n".join(rows) + "\n")
+    schema = "ids: names\nedges: {files: e.csv, source: src, target: dst, %s}\n"
+    read = "{files: n.csv, id: id, label: label, label_kind: names, features: 'f*', text: {delimiter: ';'}}"
+    vertices = f"vertices: {read}\n"
+    (folder / "weights.yaml").write_text(schema % "weight: weight, undirected: true" + vertices)
+    (folder / "values.yaml").write_text(schema % "type: type, features: 'f*', duplicates: first" + vertices)
+    (folder / "numbers.csv").write_text("src,dst\n" + "".join(f"{5 + 3 * u},{5 + 3 * v}\n" for u, v in ends))
+    (folder / "typed.yaml").write_text(
+        "target_type: v\n"
+        f"types: {{v: {{ids: names, table: {read}}}, w: {{ids: names}}}}\n"
+        "relations:\n"
+        "  - {relation: [v, to, w], files: e.csv, source: src, target: dst, weight: weight}\n"
+        "reverse: true\n"
+    )
+
+
+COMMANDS = [
+    "data import e.csv n.csv --schema weights.yaml -o weights",
+    "data import e.csv n.csv --schema values.yaml -o values",
+    "data import e.csv n.csv --schema typed.yaml -o typed",
+    "data import numbers.csv -o numbers",
+    "data generate community,vertices=200,edges=1500,features=5 planted",
+    "data generate typed,vertices=200,edges=1500,features=5 planted_types",
+    "data convert planted packed.npz --sort --unique --normalize standard",
+    "data convert packed.npz narrow --rows int8",
+    "data convert packed.npz columns --rows int8-columns --rounding stochastic",
+    "data convert weights ordered --order degree",
+    "data convert values moved --order degree",
+    "data convert planted_types turned --order degree --normalize standard",
+    "data convert planted_types both --reverse",
+    "data convert planted halved --rows float16 --normalize row",
+    "partition --data planted --parts 3 --method random -o random",
+    "partition --data planted --parts 3 --method volume -o volume",
+    "partition --data weights --parts 2 -o metis",
+    "data info planted --check",
+    "data info planted_types --check",
+]
+
+
+def made(folder: Path) -> dict[str, bytes]:
+    """The contents of all that the commands write, but for records of times and of sizes of pieces."""
+    folder.mkdir()
+    tables(folder)
+    for command in COMMANDS:
+        run_here(*command.split(), cwd=folder)
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".npy", ".npz", ".csv")]
+    return {str(path.relative_to(folder)): content(path) for path in files}
+
+
+def content(path: Path) -> bytes:
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return b"".join(
+                key.encode() + arrays[key].tobytes() for key in sorted(arrays) if key != "meta.json"
+            )
+    return path.read_bytes()
+
+
+@pytest.mark.limit(400)
+def test_small_pieces_give_the_same_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = made(tmp_path / "whole")
+    printed = capsys.readouterr().out
+    with small_pieces():
+        pieces = made(tmp_path / "pieces")
+    assert pieces.keys() == whole.keys()
+    assert [name for name in whole if pieces[name] != whole[name]] == []
+    without_memory = [
+        [line for line in text.splitlines() if not re.match("memory:|order: at most|features .*not scaled", line)]
+        for text in (printed, capsys.readouterr().out)
+    ]
+    assert without_memory[0] == without_memory[1]
