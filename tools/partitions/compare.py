@@ -14,8 +14,8 @@ its own. CPU seconds are those of all its threads, and the memory is what the pr
 what it took before, with the graph read and functions compiled; METIS's own process counts whole, with its
 interpreter.
 
-In the table, rows are what parts send in one product over the whole graph, and imbalances are the largest
-over the mean, less 1.
+In the table, rows are what parts send in one product over the whole graph, the largest number is what any
+part sends or receives, and imbalances are the largest over the mean, less 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hyrt.graph.partition.figures import imbalance
 from hyrt.graph.partition.methods.metis_parts import without_empty
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.partition.methods.registry import METHODS, partition_method
-from hyrt.graph.partition.volumes.send_volumes import send_volumes
+from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 
@@ -166,12 +166,13 @@ def write_columns(topology: Topology, path: Path) -> None:
 
 
 def figures(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str, Any]:
-    sends = send_volumes(topology.indptr, topology.indices, homes, num_parts)
+    needed = block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
+    traffic = np.concatenate([needed.sum(axis=0), needed.sum(axis=1)])
     loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=num_parts)
     return {
-        "total": int(sends.sum()),
-        "largest": int(sends.max()),
-        "imbalance": imbalance(sends.tolist()),
+        "total": int(needed.sum()),
+        "largest": int(traffic.max()),
+        "imbalance": imbalance(traffic.tolist()),
         "nonzeros": imbalance(loads.tolist()),
         "empty": int((np.bincount(homes, minlength=num_parts) == 0).sum()),
     }

@@ -29,7 +29,7 @@ def partition(
             metavar="random|block|metis|volume",
             help="Which vertices go together: arbitrary ones, consecutive ones, those with many edges "
             "between them, or "
-            "those with which the busiest part sends the fewest rows (metis and volume need "
+            "those with which the busiest part sends and receives the fewest rows (metis and volume need "
             "hyrt[partition]).",
         ),
     ] = "metis",

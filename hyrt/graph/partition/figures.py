@@ -22,8 +22,17 @@ def partition_figures(manifest: PartitionManifest) -> dict[str, Any]:
     }
     figures["imbalance"] = {key: imbalance(column) for key, column in columns.items()}
     sends = [part.sends for part in manifest.parts if part.sends is not None]
+    receives = [part.receives for part in manifest.parts if part.receives is not None]
     if sends:
         figures["volume"] = {"total": sum(sends), "largest": max(sends), "imbalance": imbalance(sends)}
+    if receives:
+        busiest, mean = max(*sends, *receives), sum(sends) / len(sends)
+        over = busiest / mean - 1 if mean else 0.0
+        figures["volume"] |= {
+            "largest_received": max(receives),
+            "busiest": busiest,
+            "busiest_over_mean": over,
+        }
     return figures
 
 
@@ -52,7 +61,12 @@ def partition_lines(figures: dict[str, Any]) -> list[str]:
         lines.insert(
             -2,
             f"volume     {counted(volume['total'], 'row')} sent in a product over the whole graph · at most "
-            f"{volume['largest']:,} by a part, {volume['imbalance']:.1%} over the mean",
+            + (
+                f"{volume['busiest']:,} sent or received by a part, {volume['busiest_over_mean']:.1%} over "
+                "the mean"
+                if "busiest" in volume
+                else f"{volume['largest']:,} by a part, {volume['imbalance']:.1%} over the mean"
+            ),
         )
     lines += [
         f"{number:>6}{part['vertices']:>14,}{part['edges']:>16,}{part['training']:>12,}{part['cut']:>16,}"

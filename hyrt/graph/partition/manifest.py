@@ -38,8 +38,9 @@ class PartSizes(BaseModel):
     cut: int
     """The edges into its vertices that come from vertices of other parts."""
     sends: int | None = None
-    """The rows that it sends, once to each part that has an edge from their vertices
-    (`hyrt.graph.partition.volumes.send_volumes`); None where nobody counted."""
+    """The rows that it sends, once to each part that has an edge from their vertices; None if not counted."""
+    receives: int | None = None
+    """The rows of other parts that it has edges from; None if not counted."""
 
 
 class RowForm(BaseModel):
@@ -180,7 +181,7 @@ def part_sizes(
         How many edges are looked at at once; a longer row still is.
     """
     from hyrt.graph.csr import row_ranges
-    from hyrt.graph.partition.volumes.send_volumes import send_volumes
+    from hyrt.graph.partition.volumes.block_volumes import block_volumes
 
     cut = np.zeros(num_parts, np.int64)
     edges = np.zeros(num_parts, np.int64)
@@ -190,7 +191,7 @@ def part_sizes(
         edges += np.bincount(into, minlength=num_parts)
         cut += np.bincount(into[homes[sources] != into], minlength=num_parts)
     counts = np.bincount(homes, minlength=num_parts), edges, np.bincount(homes[training], minlength=num_parts)
-    return [
-        PartSizes(vertices=int(v), edges=int(e), training=int(t), cut=int(c), sends=int(s))
-        for v, e, t, c, s in zip(*counts, cut, send_volumes(indptr, indices, homes, num_parts), strict=True)
-    ]
+    needed = block_volumes(indptr, indices, homes, num_parts).needed
+    columns = zip(*counts, cut, needed.sum(axis=0), needed.sum(axis=1), strict=True)
+    names = ("vertices", "edges", "training", "cut", "sends", "receives")
+    return [PartSizes(**dict(zip(names, map(int, row), strict=True))) for row in columns]

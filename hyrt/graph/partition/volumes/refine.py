@@ -1,8 +1,12 @@
-"""Moves of single vertices that lower what parts send, the largest sender's volume first.
+"""Moves of single vertices that lower the traffic of parts, the busiest direction of any part first.
 
 Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
 large-scale parallel systems", Parallel Computing 59 (2016), have the aim: total and largest send volume
-together, under a bound on the balance of non-zeros. The search is our own.
+together, under a bound on the balance of non-zeros. The search is our own. Received rows count like sent ones
+here: an exchange waits for the direction that carries more, and gradients are sent the opposite way.
+
+Each part has two directions. In [2P] arrays (`traffic`, `prices`), the rows that parts send come first, then
+the rows that parts receive.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -14,6 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.volumes.neighbor_parts import (
+    NeighborParts,
+    add_neighbor,
+    count_traffic,
+    remove_neighbor,
+)
 from hyrt.machine.kernels.kept_kernels import nb
 
 _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
@@ -26,138 +36,63 @@ _TRIAL = 1 << 22
 _WORTH_EDGES = 1 << 19
 
 
-class NeighborParts:
-    """For each vertex, the parts that its out-neighbours are in, and how many are in each.
-
-    A vertex has room for as many parts as it has out-neighbours, or as there are: 6 bytes an edge at most.
-
-    Parameters
-    ----------
-    indptr, indices
-        Edges by destination.
-    homes
-        [V] int32, the part of each vertex.
-    num_parts
-        The number of parts.
-    """
-
-    def __init__(
-        self, indptr: NDArray[np.int64], indices: NDArray[Any], homes: NDArray[np.int32], num_parts: int
-    ) -> None:
-        out_degrees = np.bincount(indices, minlength=len(homes))
-        self.starts = np.zeros(len(homes) + 1, np.int64)
-        np.cumsum(np.minimum(out_degrees, num_parts), out=self.starts[1:])
-        self.parts = np.empty(self.starts[-1], np.int16)
-        self.counts = np.empty(self.starts[-1], np.int32)
-        self.used = np.zeros(len(homes), np.int32)
-        """[V] how many places of each vertex are taken."""
-        _fill(indptr, indices, homes, self.starts, self.parts, self.counts, self.used)
-
-
 @_jit
-def _add(starts, parts, counts, used, u, part):
-    """Count one more out-neighbour of u in a part; whether it is the first."""
-    first = starts[u]
-    for i in range(first, first + used[u]):
-        if parts[i] == part:
-            counts[i] += 1
-            return False
-    parts[first + used[u]] = part
-    counts[first + used[u]] = 1
-    used[u] += 1
-    return True
-
-
-@_jit
-def _remove(starts, parts, counts, used, u, part):
-    """Count one out-neighbour of u less in a part; whether it was the last."""
-    first = starts[u]
-    for i in range(first, first + used[u]):
-        if parts[i] == part:
-            counts[i] -= 1
-            if counts[i]:
-                return False
-            last = first + used[u] - 1
-            parts[i] = parts[last]
-            counts[i] = counts[last]
-            used[u] -= 1
-            return True
-    return False
-
-
-@_jit
-def _fill(indptr, indices, homes, starts, parts, counts, used):
-    for v in range(len(indptr) - 1):
-        for e in range(indptr[v], indptr[v + 1]):
-            _add(starts, parts, counts, used, indices[e], homes[v])
-
-
-@_jit
-def send_of(starts, parts, used, homes, num_parts):
-    """[num_parts] what each part sends."""
-    sends = np.zeros(num_parts, np.int64)
-    for u in range(len(homes)):
-        for i in range(starts[u], starts[u] + used[u]):
-            if parts[i] != homes[u]:
-                sends[homes[u]] += 1
-    return sends
-
-
-@_jit
-def _price(sent, scale, power):
-    """What one more row costs at a sender: 1, and the more the more it sends."""
+def _price(rows, scale, power):
+    """Return the cost of one more row in a direction: 1 plus a price that grows with its rows."""
     if power == 0:
         return 1.0
-    return 1.0 + power * (sent / scale) ** (power - 1)
+    return 1.0 + power * (rows / scale) ** (power - 1)
 
 
 @_jit
-def _cost(sent, scale, power):
-    """What all rows of a sender cost: the sum of their prices."""
+def _cost(rows, scale, power):
+    """Return the cost of all rows of a direction: the sum of their prices."""
     if power == 0:
-        return float(sent)
-    return sent + scale * (sent / scale) ** power
+        return float(rows)
+    return rows + scale * (rows / scale) ** power
 
 
 @_jit
-def _prices(sends, power):
-    """What prices are relative to, and what one more row costs at each sender.
+def _prices(traffic, power):
+    """Return the scale of prices, and for each direction the cost of one more row.
 
-    Half way from the mean to the most that is sent: relative to the mean, a row of most senders costs many
-    times a row of the others, so that all send more; relative to the most, few of them let go of any.
+    The scale is half way from the mean to the largest traffic: relative to the mean, a row of the busiest
+    directions would cost many times a row of the others, and all traffic would grow; relative to the largest,
+    few directions would lose any rows.
     """
-    scale = max((sends.mean() + sends.max()) / 2, 1.0)
-    prices = np.empty(len(sends))
-    for q in range(len(sends)):
-        prices[q] = _price(sends[q], scale, power)
+    scale = max((traffic.mean() + traffic.max()) / 2, 1.0)
+    prices = np.empty(len(traffic))
+    for q in range(len(traffic)):
+        prices[q] = _price(traffic[q], scale, power)
     return scale, prices
 
 
 @_jit
 def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
-    """The other part where a vertex costs least (-1 where none has room), and what moving it there adds.
+    """Return the other part in which a vertex costs least (-1 if no part has room), and the change in cost.
 
-    `held` is what parts weigh and how many vertices they have, and `bounds` the least and the most that they
-    may weigh, and their most vertices.
+    `held` is the weight and the number of vertices of each part. `bounds` is the minimum and the maximum
+    weight of a part, and its maximum number of vertices.
     """
     indptr, indices = graph
     starts, parts, counts, used = near
-    saved, is_met, met = scratch
+    saved, num_saved, is_met, met = scratch
     loads, sizes = held
-    a = homes[v]
+    a, num_parts = homes[v], len(loads)
     least, most, most_vertices = bounds
     if loads[a] - weights[v] < least or sizes[a] < 2:
-        # No part is left empty, or dissolved among the others where they may weigh so much more.
+        # No part is left empty, or dissolved among the others if these may weigh so much more.
         return -1, np.inf
     num_met = 0
     if loads[a] > most or sizes[a] > most_vertices:
-        # One without neighbours here may be the only one that has room.
+        # A part without neighbours of v may be the only one that has room.
         lightest = _lightest_with_room(loads, sizes, most_vertices)
         if lightest >= 0:
             is_met[lightest] = True
             met[num_met] = lightest
             num_met += 1
     everywhere = leaving = 0.0
+    receives_here = prices[num_parts + a]
     for e in range(indptr[v], indptr[v + 1]):
         u = indices[e]
         home = homes[u]
@@ -170,37 +105,47 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
                 saw_home = True
             if p == a:
                 if counts[i] == 1 and home != a:
-                    leaving += price
+                    leaving += price + receives_here
                 continue
             if not is_met[p]:
                 is_met[p] = True
                 met[num_met] = p
                 num_met += 1
             saved[p] += price
+            num_saved[p] += 1
         if not saw_home:
             if not is_met[home]:
                 is_met[home] = True
                 met[num_met] = home
                 num_met += 1
             saved[home] += price
-    own = 0
+            num_saved[home] += 1
+    sent_here, also_here = 0, 0.0
     for i in range(starts[v], starts[v] + used[v]):
         p = parts[i]
         if p != a:
-            own += 1
+            sent_here += 1
             if not is_met[p]:
                 is_met[p] = True
                 met[num_met] = p
                 num_met += 1
+        else:
+            # If v leaves, the neighbours that stay in its part receive its row.
+            also_here = receives_here
+    degree = indptr[v + 1] - indptr[v]
     best, least = -1, np.inf
     for j in range(num_met):
         p = met[j]
         if loads[p] + weights[v] <= most and sizes[p] < most_vertices:
-            cost = everywhere - saved[p] - leaving - own * prices[a]
-            cost += _sent_from(starts, parts, used, v, p) * prices[p]
+            cost = everywhere - saved[p] + (degree - num_saved[p]) * prices[num_parts + p] - leaving
+            sent = _sent_from(starts, parts, used, v, p)
+            cost += sent * prices[p] - sent_here * prices[a] + also_here
+            if sent < used[v]:
+                cost -= prices[num_parts + p]
             if cost < least or (cost == least and loads[p] < loads[best]):
                 best, least = p, cost
         saved[p] = 0.0
+        num_saved[p] = 0
         is_met[p] = False
     return best, least
 
@@ -225,27 +170,33 @@ def _sent_from(starts, parts, used, v, part):
 
 
 @_jit
-def _send_more(part, rows, sends, changed):
-    """Change what a part sends, and remember what it sent before."""
-    sent, is_changed, parts, num = changed
-    if not is_changed[part]:
-        is_changed[part] = True
-        sent[part] = sends[part]
-        parts[num[0]] = part
+def _add_rows(direction, rows, traffic, changed):
+    """Change the rows of a direction, and keep the previous number."""
+    before, is_changed, directions, num = changed
+    if not is_changed[direction]:
+        is_changed[direction] = True
+        before[direction] = traffic[direction]
+        directions[num[0]] = direction
         num[0] += 1
-    sends[part] += rows
+    traffic[direction] += rows
 
 
 @_jit
-def _move(v, to, graph, homes, near, held, weights, sends, pricing, changed):
-    """Give a vertex another home, count what changes, and set the prices; gives what is added to the cost."""
+def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
+    """Move a vertex to another part, update traffic and prices, and return the change in cost."""
     indptr, indices = graph
     starts, parts, counts, used = near
-    a = homes[v]
-    _send_more(a, -_sent_from(starts, parts, used, v, a), sends, changed)
-    _send_more(to, _sent_from(starts, parts, used, v, to), sends, changed)
-    homes[v] = to
     loads, sizes = held
+    a, num_parts = homes[v], len(loads)
+    sent_here = _sent_from(starts, parts, used, v, a)
+    sent_there = _sent_from(starts, parts, used, v, to)
+    _add_rows(a, -sent_here, traffic, changed)
+    _add_rows(to, sent_there, traffic, changed)
+    if sent_here < used[v]:
+        _add_rows(num_parts + a, 1, traffic, changed)
+    if sent_there < used[v]:
+        _add_rows(num_parts + to, -1, traffic, changed)
+    homes[v] = to
     loads[a] -= weights[v]
     loads[to] += weights[v]
     sizes[a] -= 1
@@ -253,17 +204,19 @@ def _move(v, to, graph, homes, near, held, weights, sends, pricing, changed):
     for e in range(indptr[v], indptr[v + 1]):
         u = indices[e]
         home = homes[u]
-        if _remove(starts, parts, counts, used, u, a) and home != a:
-            _send_more(home, -1, sends, changed)
-        if _add(starts, parts, counts, used, u, to) and home != to:
-            _send_more(home, 1, sends, changed)
+        if remove_neighbor(starts, parts, counts, used, u, a) and home != a:
+            _add_rows(home, -1, traffic, changed)
+            _add_rows(num_parts + a, -1, traffic, changed)
+        if add_neighbor(starts, parts, counts, used, u, to) and home != to:
+            _add_rows(home, 1, traffic, changed)
+            _add_rows(num_parts + to, 1, traffic, changed)
     scale, power, prices = pricing
-    sent, is_changed, those, num = changed
+    before, is_changed, directions, num = changed
     added = 0.0
     for i in range(num[0]):
-        q = those[i]
-        added += _cost(sends[q], scale, power) - _cost(sent[q], scale, power)
-        prices[q] = _price(sends[q], scale, power)
+        q = directions[i]
+        added += _cost(traffic[q], scale, power) - _cost(before[q], scale, power)
+        prices[q] = _price(traffic[q], scale, power)
         is_changed[q] = False
     num[0] = 0
     return added
@@ -271,20 +224,21 @@ def _move(v, to, graph, homes, near, held, weights, sends, pricing, changed):
 
 @_jit
 def _scratch(num_parts):
-    """Room for the parts that a vertex meets, and for those that a move changes."""
-    met = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
-    none = np.zeros(1, np.int64)
-    sent = np.empty(num_parts, np.int64)
-    return met, (sent, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64), none)
+    """Return buffers for the parts that a vertex has neighbours in, and for the directions that change."""
+    saved = (np.zeros(num_parts), np.zeros(num_parts, np.int64))
+    met = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    before = np.empty(2 * num_parts, np.int64)
+    directions = np.empty(2 * num_parts, np.int64)
+    return met, (before, np.zeros(2 * num_parts, np.bool_), directions, np.zeros(1, np.int64))
 
 
 @_jit
-def _greedy_pass(graph, homes, near, held, weights, bounds, sends, power, order, is_due):
+def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, order, is_due):
     """One look at the vertices that are due; each goes where it costs least. Gives the moves made."""
     indptr, indices = graph
-    scale, prices = _prices(sends, power)
+    scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(sends))
+    scratch, changed = _scratch(len(held[0]))
     loads, _ = held
     moves = 0
     for v in order:
@@ -298,10 +252,10 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, sends, power, order,
         # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
         if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
             continue
-        added = _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
+        added = _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
         if added > max(cost, 0.0) + _GAIN:
             # Prices rose under way so much that it does not pay.
-            _move(v, a, graph, homes, near, held, weights, sends, pricing, changed)
+            _move(v, a, graph, homes, near, held, weights, traffic, pricing, changed)
             continue
         for e in range(indptr[v], indptr[v + 1]):
             is_due[indices[e]] = True
@@ -311,14 +265,14 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, sends, power, order,
 
 
 @_jit
-def _balancing_pass(graph, homes, near, held, weights, bounds, sends, power, counts_vertices):
+def _balancing_pass(graph, homes, near, held, weights, bounds, traffic, power, counts_vertices):
     """Parts that weigh too much give away, at any price, what costs least for its weight.
 
     With `counts_vertices`, those that have too many vertices give away what costs least.
     """
-    scale, prices = _prices(sends, power)
+    scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(sends))
+    scratch, changed = _scratch(len(held[0]))
     queue = [(0.0, np.int64(-1))]
     queue.clear()
     for u in range(len(homes)):
@@ -338,7 +292,7 @@ def _balancing_pass(graph, homes, near, held, weights, bounds, sends, power, cou
         if cost > before + _GAIN:
             heapq.heappush(queue, (cost, v))
             continue
-        _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
+        _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
 
 
 @_jit
@@ -348,7 +302,7 @@ def _has_too_much(part, held, bounds, counts_vertices):
 
 
 @_jit
-def _search_pass(graph, homes, near, held, weights, bounds, sends, power, order, patience, most_edges):
+def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, most_edges):
     """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
 
     A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
@@ -357,9 +311,9 @@ def _search_pass(graph, homes, near, held, weights, bounds, sends, power, order,
     where those before have found too little for it.
     """
     indptr, indices = graph
-    scale, prices = _prices(sends, power)
+    scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
-    scratch, changed = _scratch(len(sends))
+    scratch, changed = _scratch(len(held[0]))
     moved_in = np.full(len(homes), -1, np.int32)
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
     found = seen = 0
@@ -386,7 +340,7 @@ def _search_pass(graph, homes, near, held, weights, bounds, sends, power, order,
                 continue
             vertices[num], froms[num] = v, homes[v]
             moved_in[v] = search
-            total += _move(v, best, graph, homes, near, held, weights, sends, pricing, changed)
+            total += _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
             num += 1
             if total < lowest - _GAIN:
                 lowest, at = total, num
@@ -401,14 +355,15 @@ def _search_pass(graph, homes, near, held, weights, bounds, sends, power, order,
                     if best >= 0:
                         heapq.heappush(queue, (cost, np.int64(u)))
         for i in range(num - 1, at - 1, -1):
-            _move(vertices[i], froms[i], graph, homes, near, held, weights, sends, pricing, changed)
+            _move(vertices[i], froms[i], graph, homes, near, held, weights, traffic, pricing, changed)
         if at:
             found += 1
     return found
 
 
-# How much more the rows of the largest senders cost, in turn, and how much more of the mean a part may weigh
-# meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away after.
+# How much more the rows of the busiest directions cost, in turn, and how much more of the mean a part may
+# weigh meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away
+# after.
 _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
@@ -439,7 +394,9 @@ def refined(
     seed: int,
     most_vertices: int | None = None,
 ) -> NDArray[np.int32]:
-    """Homes with a lower largest and total send volume, or those that are given where none are found.
+    """Return homes with less traffic in the busiest direction and in total, or the given ones.
+
+    The busiest direction has never more rows than with the given homes, if these hold the bounds.
 
     Parameters
     ----------
@@ -458,12 +415,13 @@ def refined(
         The seed of the order in which vertices are looked at.
     most_vertices
         The most vertices that a part may have, at least V over the number of parts; None for any number. It
-        holds whatever parts then weigh or send.
+        holds whatever parts then weigh, send or receive.
     """
     homes = homes.astype(np.int32)
     counted = NeighborParts(indptr, indices, homes, num_parts)
     near = (counted.starts, counted.parts, counted.counts, counted.used)
-    sends = send_of(counted.starts, counted.parts, counted.used, homes, num_parts)
+    traffic = count_traffic(counted.starts, counted.parts, counted.used, homes, num_parts)
+    busiest_at_first = traffic.max()
     loads = np.bincount(homes, weights, minlength=num_parts)
     sizes = np.bincount(homes, minlength=num_parts)
     mean, most_vertices = loads.mean(), most_vertices or len(homes)
@@ -472,24 +430,26 @@ def refined(
     graph, held = (indptr, indices), (loads, sizes)
 
     def figures() -> tuple[float, ...]:
-        """What is lower of better homes, what breaks a bound first."""
+        """Return figures that are lower for better homes, bounds first."""
         # The mean is rounded, and so may be a bound that the given homes just hold.
         allowed = most_over_mean * mean * (1 + _ROUNDING)
-        return max(sizes.max(), most_vertices), max(loads.max(), allowed), 2 * sends.max() + sends.mean()
+        busiest = traffic.max()
+        bounded = max(sizes.max(), most_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
+        return *bounded, 2 * busiest + traffic.mean()
 
     # Moves may go over a tight bound that the given homes hold, and not come back under it.
     best, least = homes.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean, int((1 + looser) * most_vertices))
-        state = (graph, homes, near, held, weights, bounds, sends)
+        state = (graph, homes, near, held, weights, bounds, traffic)
         order = generator.permutation(len(homes))
         is_due[:] = True
         if loads.max() > bounds[1]:
             # Where parts are full of vertices, a heavy one goes for light ones, which go back after it.
-            _balancing_pass(*state[:5], (*bounds[:2], len(homes)), sends, power, False)
+            _balancing_pass(*state[:5], (*bounds[:2], len(homes)), traffic, power, False)
         for heaviest in (bounds[1], np.inf):
             if sizes.max() > bounds[2]:
-                _balancing_pass(*state[:5], (0.0, heaviest, bounds[2]), sends, power, True)
+                _balancing_pass(*state[:5], (0.0, heaviest, bounds[2]), traffic, power, True)
         for _ in range(_PASSES):
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(homes):
                 break
