@@ -15,13 +15,14 @@ from torch.distributed import DistError
 
 from hyrt.errors import RankLost, describe, one_line
 
-_BEAT_S = 0.5
+BEAT_S = 0.5
+"""Seconds between two heartbeats of a rank."""
 # After a connection has broken: how long a rank that failed may take to say so.
 _LAST_WORDS_S = 2.5
 # How long a rank that lives takes to hear of a failure, at most, on a busy machine.
 _KNOWN_S = 1.5
 # For how long nothing is heard of a rank that lives, at most: between two beats, and until they are read.
-_BETWEEN_S = 3 * _BEAT_S
+_BETWEEN_S = 3 * BEAT_S
 SILENT_S = 6.0
 """For how long nothing may be heard of a rank, or of the store."""
 
@@ -109,7 +110,7 @@ class FellowRanks:
                 unsaid = {other for other in unsaid if not self._store.check([_known(other)])}
                 if not unsaid - {self._lost}:
                     return
-                time.sleep(_BEAT_S / 20)
+                time.sleep(BEAT_S / 20)
 
     def tell_end(self) -> None:
         """Tell the others that this rank leaves because all is done."""
@@ -169,7 +170,7 @@ class FellowRanks:
             elif waited_s > self._silent_s + _BETWEEN_S:
                 self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
             else:
-                self._is_lost.wait(_BEAT_S / 5)
+                self._is_lost.wait(BEAT_S / 5)
         return self._loss
 
     def _gone(self) -> list[int]:
@@ -206,7 +207,7 @@ class FellowRanks:
 
         telling = threading.Thread(target=tell, name="hyrt.ranks.loss", daemon=True)
         telling.start()
-        telling.join(_BEAT_S)
+        telling.join(BEAT_S)
 
     def _beat(self) -> None:
         number = 0
@@ -224,7 +225,7 @@ class FellowRanks:
                     self._lose(RankLost(f"{self._keeper} was lost: it keeps the store of the ranks ({text})"))
                 return
             self._answered = time.monotonic()
-            self._stop.wait(_BEAT_S)
+            self._stop.wait(BEAT_S)
 
     def _say_known(self) -> None:
         self._store.set(_known(self._rank), "")
@@ -253,9 +254,9 @@ class FellowRanks:
 
     def _listen(self) -> None:
         # A call to a store whose machine is gone may not return for minutes.
-        while not self._stop.wait(_BEAT_S):
+        while not self._stop.wait(BEAT_S):
             silent_s = time.monotonic() - self._answered
-            if silent_s > self._silent_s + _BEAT_S:
+            if silent_s > self._silent_s + BEAT_S:
                 self._is_store_lost = True
                 self._lose(
                     RankLost(

@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
 from hyrt.distributed.joining.found_store import found_store, keeper_of_store
+from hyrt.distributed.joining.local_ranks import local_ranks_known
 from hyrt.distributed.joining.meeting import meet
 from hyrt.distributed.last_words import LastWords
 from hyrt.distributed.launch import launched
@@ -313,7 +314,8 @@ def joined_by_launcher(
     )
     ranks.restarts = met.restarts
     try:
-        yield ranks
+        with local_ranks_known(ranks.control):
+            yield ranks
         ranks.leave()
     except BaseException as error:
         ranks.tell_failure(error)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+LOCAL_RANKS = "LOCAL_WORLD_SIZE"
+"""The variable in which torchrun says how many ranks it has started on a machine."""
 
 
 def available_cores() -> int:
@@ -29,14 +31,19 @@ def ranks_that_share_cores() -> int:
     torchrun lets each of them use all CPUs that it may use itself; a launcher that binds them, such as
     numactl, gives each its own.
     """
-    count = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if "RANK" not in os.environ or not count.isdecimal():
+    if "RANK" not in os.environ:
         return 1
     if hasattr(os, "sched_getaffinity"):
         with suppress(OSError):
             if os.sched_getaffinity(os.getppid()) != os.sched_getaffinity(0):
                 return 1
-    return max(1, int(count))
+    return local_ranks()
+
+
+def local_ranks() -> int:
+    """Return how many ranks of a run the environment says are on this machine, at least 1."""
+    count = os.environ.get(LOCAL_RANKS, "")
+    return max(1, int(count)) if count.isdecimal() else 1
 
 
 def processor_name() -> str | None:

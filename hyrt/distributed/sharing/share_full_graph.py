@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -31,6 +30,7 @@ from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.errors import ConfigError, UnsupportedModel, listed
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.graph.graph import Graph
+from hyrt.machine.cores import local_ranks
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.on_devices import needs_loops
@@ -174,8 +174,7 @@ def _spread_edges(
 def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks, *, loops: bool) -> WholeGraph:
     """What a rank's trainer takes for the whole graph."""
     edges = spread.edges
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    memory = psutil.virtual_memory().total // KEPT_PART // here
+    memory = psutil.virtual_memory().total // KEPT_PART // local_ranks()
     kept = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
     # Columns share the edges of a block, so that each edge is at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
-from hyrt.machine.cores import shared_cores
+from hyrt.machine.cores import local_ranks, shared_cores
 from hyrt.predict.calibrate.store import usable
 from hyrt.predict.ranks.counted_traffic import configured_steps, placing_of
 from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
@@ -106,7 +105,7 @@ class RankRun:
                 *(config.distributed.strategy, platform, training, traffic, network),
                 terms=terms_of(config),
                 assign=partial(self._start, platform),
-                ranks_of_machine=_ranks_here(),
+                ranks_of_machine=local_ranks(),
             )
             for traffic in self._traffics(training)
         ]
@@ -129,7 +128,7 @@ class RankRun:
     def _whole_graph(self, platform: Platform, network: Network) -> ExpectedRun:
         config, graph = self.config, self.graph
         training = sampled_workload(config, graph)
-        sharing = max(_ranks_here(), network.ranks_of_machine(self.num_ranks))
+        sharing = max(local_ranks(), network.ranks_of_machine(self.num_ranks))
         threads = self._start(platform, training).threads.train
         given, topology = config.distributed, graph.topology
         volumes = block_volumes(
@@ -157,7 +156,7 @@ class RankRun:
         """What a rank starts with, which does not follow from the prediction; several share the cores."""
         balance = self.config.balance.model_copy(update={"predict": False})
         found = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
-        cores = max(1, (platform.host.cores or shared_cores()) // _ranks_here())
+        cores = max(1, (platform.host.cores or shared_cores()) // local_ranks())
         threads = {name: min(count, cores) for name, count in found.threads.by_name().items()}
         return replace(found, threads=Threads(**threads))
 
@@ -192,11 +191,6 @@ def _what_lacks(network: Network | None, reason: str, *, calibrated: bool) -> st
         return f"the network of the ranks is not known: {given}"
     machine = reason or "this machine is not calibrated: run `hyrt calibrate`"
     return machine if network is not None else f"{machine}; and {given}"
-
-
-def _ranks_here() -> int:
-    """How many ranks share the cores of this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _hosts(platform: Platform) -> int:

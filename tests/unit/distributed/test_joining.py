@@ -192,6 +192,69 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     assert len({each.name for each in again if isinstance(each, Met)} - names) == 1
 
 
+def test_a_rank_that_is_lost_while_others_have_not_come_is_named_by_all() -> None:
+    """Rank 1 ends right after it has met rank 0, rank 2 has come, and rank 3 never comes."""
+    store, found = dist.HashStore(), dict[int, Met | RankLost]()
+
+    def come(rank: int) -> None:
+        try:
+            found[rank] = meet(store, rank, 4, 0, 60.0, silent_s=0.7)
+        except RankLost as error:
+            found[rank] = error
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join()
+    met = found[2]
+    assert isinstance(met, Met)
+    lives = FellowRanks(PrefixStore(met.name, store), 2, 4, lambda loss: None, "rank 0", silent_s=60.0)
+    lives.start()
+    threads[0].join(30)
+    says = "rank 1 was lost: nothing was heard of it for 0.7 s"
+    assert str(lives.loss_within(30.0)) == str(found[0]) == says
+    # With the six seconds of a run in place of 0.7, all end within ten.
+    assert time.monotonic() - began < 0.7 + 4.0 + 10
+    lives.close()
+
+
+def test_a_rank_that_fails_while_others_have_not_come_ends_rank_0_soon() -> None:
+    store, found = dist.HashStore(), dict[int, Met | RankLost]()
+
+    def come() -> None:
+        try:
+            found[0] = meet(store, 0, 3, 0, 60.0)
+        except RankLost as error:
+            found[0] = error
+
+    first = threading.Thread(target=come)
+    first.start()
+    met = meet(store, 1, 3, 0, 60.0)
+    failing = FellowRanks(PrefixStore(met.name, store), 1, 3, lambda loss: None, "rank 0")
+    failing.tell_failure(ConfigError("there is no such thing"))
+    first.join(30)
+    assert str(found[0]) == "rank 1 failed: there is no such thing"
+
+
+def test_rank_0_that_ends_while_it_waits_is_missed() -> None:
+    """Its heartbeats are read by ranks that have come; the launcher keeps the store."""
+    store, met = dist.HashStore(), list[Met]()
+    # It ends with a time-out, without a heartbeat after it.
+    waiting = threading.Thread(target=lambda: met.append(meet(store, 1, 3, 0, 60.0)))
+    waiting.start()
+    with pytest.raises(RankLost):
+        meet(store, 0, 3, 0, 1.0)
+    waiting.join(30)
+    store.delete_key(f"{met[0].name}/lost")
+    losses: list[RankLost] = []
+    fellows = FellowRanks(PrefixStore(met[0].name, store), 1, 3, losses.append, "torchrun", silent_s=0.5)
+    fellows.start()
+    assert str(fellows.loss_within(30.0)) == "rank 0 was lost: nothing was heard of it for 0.5 s"
+    fellows.close()
+
+
 def test_ranks_that_were_told_other_numbers_of_ranks_say_so_at_once() -> None:
     store, found = dist.HashStore(), dict[int, str]()
 

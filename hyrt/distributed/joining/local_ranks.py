@@ -1,0 +1,53 @@
+"""How many ranks of a run are on this machine, which share its cores and its memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hyrt.distributed.rank_group import RankGroup
+from hyrt.distributed.watch.rank_figures import told_by_all
+from hyrt.machine.cores import LOCAL_RANKS, local_ranks
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+
+
+@contextmanager
+def local_ranks_known(group: RankGroup) -> Iterator[None]:
+    """Set LOCAL_WORLD_SIZE, which torchrun sets, to the number of ranks on this machine, in the block.
+
+    Without a launcher it is not set, and with two launchers on one machine each counts its own ranks alone.
+
+    Parameters
+    ----------
+    group
+        All ranks, which call this at once.
+    """
+    machines = told_by_all(group, machine_identity())
+    count = max(machines.count(machines[group.rank]), local_ranks())
+    before = os.environ.get(LOCAL_RANKS)
+    os.environ[LOCAL_RANKS] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[LOCAL_RANKS]
+        else:
+            os.environ[LOCAL_RANKS] = before
+
+
+def machine_identity() -> list[Any]:
+    """Return values that are equal for two processes on one machine.
+
+    Containers and emulated nodes have network namespaces of their own, and count as machines.
+    """
+    try:
+        namespace = os.stat(_NETWORK)
+        return [_BOOT.read_text().strip(), namespace.st_dev, namespace.st_ino]
+    except OSError:
+        return [platform.node()]
