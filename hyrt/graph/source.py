@@ -143,18 +143,13 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
             return read_dgl(source), False
         return read_pyg(source), False
     name = str(source)
-    if not name:
-        raise DataError(f"the name of the dataset is empty: give {KINDS}")
-    if "://" in name:
-        raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
+    check_name(name)
     if name.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import generate, generate_typed, parse_spec
 
         spec = parse_spec(name)
         return (generate_typed if spec.typed else generate)(spec, scratch), True
     path, shown = path_of(name), readable(name)
-    if is_too_long(path):
-        raise DataError(f"{shown[:40]}...: this is too long for a path; a dataset is {KINDS}")
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 
@@ -167,10 +162,37 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         return with_labels(read_npz(path, shown, scratch)).with_files_of(path), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
         return with_labels(read_folder(path, shown, check=check)).with_files_of(path), False
-    base = name.removesuffix(":typed")
-    if path_of(base).is_dir() or base == "mag240m" or name.startswith("ogbn-"):
-        from hyrt.graph.formats.ogb_layout import read_ogb
+    from hyrt.graph.formats.ogb_layout import read_ogb
 
-        return replace(read_ogb(name, scratch), name=shown), False
+    return replace(read_ogb(name, scratch), name=shown), False
+
+
+def check_name(name: str) -> None:
+    """Raise the error of `open_graph` for a name of no dataset, without opening one.
+
+    Parameters
+    ----------
+    name
+        A source of `open_graph` that is a name or a path.
+
+    Raises
+    ------
+    DataError
+        If it is empty, an address, or neither a file, a folder nor a known name.
+    """
+    if not name:
+        raise DataError(f"the name of the dataset is empty: give {KINDS}")
+    if "://" in name:
+        raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
+    if name.startswith(SYNTHETIC):
+        return
+    path, shown = path_of(name), readable(name)
+    if is_too_long(path):
+        raise DataError(f"{shown[:40]}...: this is too long for a path; a dataset is {KINDS}")
+    base = name.removesuffix(":typed")
+    if path.is_file() or path.is_dir() or path_of(base).is_dir():
+        return
+    if base == "mag240m" or name.startswith("ogbn-"):
+        return
     what = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
     raise DataError(f"{shown}: {what}; a dataset is {KINDS}")

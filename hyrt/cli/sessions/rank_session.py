@@ -38,6 +38,7 @@ from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
 from hyrt.graph.partition.one_part import OpenPart, open_part
+from hyrt.graph.source import check_name
 from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.nn.models.model_kind import find_model, takes_edge_types
 from hyrt.nn.typed.learned.learned_rows import tables_of
@@ -261,6 +262,7 @@ class RankSession:
         size //= copies
         # A folder of parts that lacks partition.json is damaged.
         if not is_partition(Path(source)) and not (Path(source) / GRAPH).is_dir():
+            check_name(source)
             raise DataError(
                 f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt "
                 f"partition --data {source} --parts {size} -o PARTS, and give --data PARTS"
