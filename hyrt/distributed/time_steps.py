@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from hyrt.distributed.rank_group import RankGroup
-from hyrt.distributed.strategies.merging import num_time_steps
+from hyrt.distributed.strategies.merging import decision_lag, num_time_steps
 from hyrt.observe.events import EpochEnded, Event
 from hyrt.observe.hook import Hook
+
+# Steps of another number change an epoch's time by less than epochs differ anyway.
+_MIXED = 1 / 20
 
 
 class TimeSteps(Hook):
@@ -34,6 +37,7 @@ class TimeSteps(Hook):
         self._group = group
         self._steps_per_epoch = steps_per_epoch
         self._ahead = ahead
+        self._lag = decision_lag(steps_per_epoch, ahead, _MIXED)
         self._given = given
         # Replaced as a whole, never changed: the thread that samples reads it meanwhile.
         self._epochs_s: tuple[float, ...] = ()
@@ -42,8 +46,9 @@ class TimeSteps(Hook):
         """The number of time steps of a step."""
         if self._given is not None:
             return min(self._given, self._group.size)
-        known = max(0, step - self._ahead) // self._steps_per_epoch
-        return num_time_steps(self._epochs_s[:known], self._group.size)
+        ended = max(0, step - self._ahead) // self._steps_per_epoch
+        known = min(ended, step // self._steps_per_epoch + 1 - self._lag)
+        return num_time_steps(self._epochs_s[: max(0, known)], self._group.size, self._lag)
 
     def restore(self, epochs_s: Sequence[float]) -> None:
         """Go on after epochs that took so many seconds at rank 0."""

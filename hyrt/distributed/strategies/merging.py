@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,11 +39,28 @@ def merged(placement: Placement) -> Placement:
     )
 
 
-def num_time_steps(epochs_s: Sequence[float], num_ranks: int) -> int:
-    """Into how many time steps the next epoch's iterations are divided.
+def decision_lag(steps_per_epoch: int, steps_ahead: int, mixed: float) -> int:
+    """Return after how many epochs a decision at the end of an epoch applies to an epoch: 1 for the next.
 
-    The first epoch has one for each rank. From the second on, one more is merged as long as that made the
-    last epoch faster than the one before it; where it did not, it is taken back and the number stays.
+    Parameters
+    ----------
+    steps_per_epoch
+        The length of an epoch.
+    steps_ahead
+        How many steps of the next epoch may have been prepared before, by the decision before.
+    mixed
+        The largest share of an epoch that may be of the decision before; with a larger share, the decision
+        applies to whole epochs alone, as soon as none of their steps can have been prepared.
+    """
+    return 1 if steps_ahead <= mixed * steps_per_epoch else 1 + math.ceil(steps_ahead / steps_per_epoch)
+
+
+def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> int:
+    """Return the number of time steps of each step in the epoch that is `lag` after the last of these.
+
+    The first epochs have one for each rank. Then one more is merged as long as that makes epochs faster; if
+    it does not, it is taken back and the number stays. An epoch counts for the number that it had: with a lag
+    of several epochs, those that had an earlier number say nothing.
 
     Parameters
     ----------
@@ -50,12 +68,16 @@ def num_time_steps(epochs_s: Sequence[float], num_ranks: int) -> int:
         How long the epochs took so far, in seconds.
     num_ranks
         The number of ranks.
+    lag
+        From `decision_lag`.
     """
-    times = num_ranks
-    for before, after in zip([float("inf"), *epochs_s], epochs_s, strict=False):
-        if after >= before:
-            return min(times + 1, num_ranks)
-        if times == 1:
-            return 1
-        times -= 1
+    numbers, times, before = [num_ranks] * lag, num_ranks, math.inf
+    for epoch, seconds in enumerate(epochs_s):
+        if numbers[epoch] == times:
+            if seconds >= before:
+                return min(times + 1, num_ranks)
+            if times == 1:
+                return 1
+            times, before = times - 1, seconds
+        numbers.append(times)
     return times

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.strategies.evening.shares_by_speed import MeasuredEpoch, shares_by_speed
+from hyrt.distributed.strategies.merging import decision_lag
 from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.observe.events import EpochEnded, Event, Notice
 from hyrt.observe.hook import Hook, Site
@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 # One thread does these for all trainers of a rank; the others have a thread for each.
 _OF_ALL = ("sample", "load")
+# An epoch may have so large a share of steps with the parts before.
+_MIXED = 1 / 4
 _MEASURED = (*_OF_ALL, "transfer", "propagate")
 
 
@@ -42,8 +44,7 @@ class RankSpeeds(Hook):
         self._steps_per_epoch = steps_per_epoch
         self._ahead = ahead
         self._overlapped = overlapped
-        # An epoch of few steps would have cut most of them before a change.
-        self._lag = 1 if 4 * ahead <= steps_per_epoch else 1 + math.ceil(ahead / steps_per_epoch)
+        self._lag = decision_lag(steps_per_epoch, ahead, _MIXED)
         self._first_epoch = 0
         # Replaced as a whole, never changed: the thread that samples reads it meanwhile.
         self._epochs: tuple[MeasuredEpoch, ...] = ()

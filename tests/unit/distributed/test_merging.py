@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.merging import merged, num_time_steps
+from hyrt.distributed.strategies.merging import decision_lag, merged, num_time_steps
 from hyrt.distributed.strategies.placement import Placement
 from hyrt.distributed.strategies.strategy import Roots
+from hyrt.distributed.time_steps import TimeSteps
 
 
 def placement_of(counts: list[list[int]]) -> Placement:
@@ -94,3 +100,40 @@ def test_an_examination_that_never_gets_slower_ends_at_one_time_step() -> None:
 def test_a_first_merge_that_costs_time_is_taken_back() -> None:
     assert num_time_steps([12.0, 12.0], 4) == 4
     assert num_time_steps([12.0, 12.0, 1.0], 4) == 4
+
+
+# Seconds of an epoch by its number of time steps: the best one is 3, 1, 4, and 2.
+@pytest.mark.parametrize("seconds", [[9, 8, 7, 7.5], [1, 2, 3, 4], [9, 9, 9, 8], [8, 7, 9, 10]])
+@pytest.mark.parametrize(
+    ("steps", "ahead"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (10, 3), (100, 4), (1, 1)]
+)
+def test_epochs_count_for_the_number_of_time_steps_that_they_ran(
+    seconds: list[float], steps: int, ahead: int
+) -> None:
+    """A run is simulated step by step: each step is prepared `ahead` steps before it is trained."""
+    ranks = len(seconds)
+    chooser = TimeSteps(cast(RankGroup, SimpleNamespace(size=ranks)), steps, ahead=ahead)
+    prepared: list[int] = []
+    epochs_s: list[float] = []
+    for epoch in range(40):
+        last = (epoch + 1) * steps
+        prepared += [chooser.of(step) for step in range(len(prepared), last)]
+        numbers = prepared[epoch * steps : last]
+        # While the last steps are trained, these are prepared.
+        prepared += [chooser.of(step) for step in range(last, last + ahead) if step >= len(prepared)]
+        epochs_s.append(sum(seconds[number - 1] for number in numbers) / steps)
+        chooser.restore(epochs_s)
+    # Merging goes on as long as it makes epochs faster.
+    best = ranks
+    while best > 1 and seconds[best - 2] < seconds[best - 1]:
+        best -= 1
+    assert prepared[-1] == best
+
+
+def test_a_decision_waits_until_no_step_was_prepared_before() -> None:
+    assert decision_lag(100, 4, 0.05) == 1
+    assert decision_lag(79, 4, 0.05) == 2
+    assert [decision_lag(steps, 4, 0.05) for steps in (1, 2, 3, 4, 5)] == [5, 3, 3, 2, 2]
+    # Epochs 0 and 1 have 4; then 3, of which the first of two says something; epoch 5 has 2 again.
+    epochs_s = [9.0, 9.1, 7.0, 8.0, 8.5]
+    assert [num_time_steps(epochs_s[:n], 4, lag=2) for n in range(6)] == [4, 3, 3, 2, 2, 3]
