@@ -181,9 +181,15 @@ class RankGroup:
         Equal tensors on as many ranks give equal bits in every run.
         """
         begun = self._begin(lambda: self._group.reduce(tensor, root), purpose)
+        # Gloo passes pieces around a ring until each rank has the sum of one, and then gathers these.
         is_root = self.rank == root
-        others = tensor.nbytes * (self.size - 1)
-        self._counts.add(purpose, 0 if is_root else tensor.nbytes, others if is_root else 0)
+        ring = (self.size - 1) * tensor.nbytes // self.size
+        gathered = tensor.nbytes - ring
+        self._counts.add(
+            purpose,
+            ring if is_root else ring + gathered,
+            ring + (self.size - 1) * gathered if is_root else ring,
+        )
         return begun
 
     def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.communication.network import Network
-from hyrt_perfmodel.communication.step_traffic import EDGES, ROWS, StepTraffic
+from hyrt_perfmodel.communication.step_traffic import EDGES, OF_WEIGHTS, ROWS, StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.mapping import initial_assignment
@@ -85,7 +85,8 @@ def predict_ranks(
 
     The rows of other ranks are waited for in the load stage, and their edges while sampling, beside the
     stages of other steps; everything else that travels is waited for while propagating. No step is shorter
-    than its bytes take on the busiest link.
+    than its bytes take on the busiest link. The last step of an epoch may have fewer targets, but gradients
+    and models are sent in full.
 
     Parameters
     ----------
@@ -125,17 +126,34 @@ def predict_ranks(
         alone = replace(alone, core_s=ranks_of_machine * alone.core_s)
     travel_s = traffic.seconds_by_purpose(network)
     edges_s = travel_s.get(EDGES, 0.0)
-    inside_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s
-    together = replace(
-        alone,
-        sample_s=alone.sample_s + edges_s,
-        load_s=alone.load_s + travel_s[ROWS],
-        propagate_s=alone.propagate_s + inside_s,
-        synchronize_s=alone.synchronize_s + inside_s,
-    )
-    link_s = traffic.link_s(network)
-    seconds = max(iteration_s(together, platform.host, terms), link_s)
+    weights_s = sum(travel_s[name] for name in OF_WEIGHTS)
+    vectors_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s - weights_s
+    full_link_s = traffic.link_s(network)
+
+    def link_of(part: float) -> float:
+        """Seconds of the busiest link in a step with a part of the targets."""
+        of_weights = min(weights_s, full_link_s)
+        return of_weights + part * (full_link_s - of_weights)
+
+    def stages_of(part: float) -> StageTimes:
+        """The stages of a step with a part of the targets, with what travels in them."""
+        times = _of_part(alone, part)
+        inside_s = part * vectors_s + weights_s
+        return replace(
+            times,
+            sample_s=times.sample_s + part * edges_s,
+            load_s=times.load_s + part * travel_s[ROWS],
+            propagate_s=times.propagate_s + inside_s,
+            synchronize_s=times.synchronize_s + inside_s,
+        )
+
+    def step_s(part: float) -> float:
+        return max(iteration_s(stages_of(part), platform.host, terms), link_of(part))
+
+    together, link_s, seconds = stages_of(1.0), link_of(1.0), step_s(1.0)
     steps = training.targets_per_epoch / training.batch_size
+    whole, last = divmod(steps, 1.0)
+    sent = traffic.bytes_by_purpose()
     return RanksPrediction(
         strategy=strategy,
         ranks=traffic.ranks,
@@ -145,9 +163,34 @@ def predict_ranks(
         travel_s=travel_s,
         iteration_s=seconds,
         iterations=math.ceil(steps),
-        epoch_s=seconds * steps,
-        epoch_bytes={name: steps * sent for name, sent in traffic.bytes_by_purpose().items()},
+        epoch_s=whole * seconds + (step_s(last) if last else 0.0),
+        epoch_bytes={
+            name: (math.ceil(steps) if name in OF_WEIGHTS else steps) * num for name, num in sent.items()
+        },
         bottleneck=_bottleneck(together, travel_s, seconds, link_s),
+    )
+
+
+def _of_part(times: StageTimes, part: float) -> StageTimes:
+    """Return the stages of a step with a part of its targets; its synchronization takes as long."""
+
+    def shorter(seconds: float) -> float:
+        return times.synchronize_s + part * (seconds - times.synchronize_s)
+
+    def each(seconds: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(part * one for one in seconds)
+
+    return replace(
+        times,
+        sample_s=part * times.sample_s,
+        load_s=part * times.load_s,
+        transfer_s=part * times.transfer_s,
+        propagate_s=shorter(times.propagate_s),
+        trainer_load_s=each(times.trainer_load_s),
+        trainer_transfer_s=each(times.trainer_transfer_s),
+        trainer_propagate_s=each(times.trainer_propagate_s),
+        busy_s=shorter(times.busy_s) if times.busy_s else 0.0,
+        core_s=None if times.core_s is None else shorter(times.core_s),
     )
 
 

@@ -257,8 +257,15 @@ def _product(
     for column in range(copies):
         mine = columns == column
         sent = (needed * mine[None, :]).T * float(row_bytes)
-        everything += float(sent.sum())
         of_ranks = np.maximum(sent.sum(axis=0), sent.sum(axis=1))
+        column_bytes = float(sent.sum())
+        if is_broadcast and is_back:
+            # A sum at one rank goes around a ring in pieces, which are then gathered.
+            column_bytes *= 1 + 1 / num
+            own_blocks = np.where(mine, volumes.rows, 0) * float(row_bytes)
+            ring = own_blocks.sum() * (num - 1) / num
+            of_ranks = ring + np.maximum(own_blocks * (num - 1) / num, (own_blocks.sum() - own_blocks) / num)
+        everything += column_bytes
         own = np.where(mine, volumes.edges.diagonal(), 0)
         others = volumes.edges[:, mine].sum(axis=1) - own
         blocks = volumes.rows[mine] * float(row_bytes)
@@ -268,7 +275,7 @@ def _product(
             if is_broadcast:
                 exchange_s.append(broadcasts_s)
                 # Whoever has a block sends it about once, and passes on those of others.
-                rows_bytes = float(sent.sum()) / num
+                rows_bytes = column_bytes / num
                 core_s = network.core_s(rows_bytes, broadcast_messages)
             else:
                 exchange_s.append(network.uneven_s(rows_bytes, messages) if num > 1 else 0.0)

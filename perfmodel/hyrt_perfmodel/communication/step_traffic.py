@@ -15,9 +15,12 @@ ROWS = "rows"
 EDGES = "edges"
 """Vertices whose neighbours are asked for, and the neighbours, where edges are split among ranks."""
 GRADIENTS = "gradients"
-PURPOSES = (ROWS, "hidden", "partials", "models", GRADIENTS)
+MODELS = "models"
+PURPOSES = (ROWS, "hidden", "partials", MODELS, GRADIENTS)
 """What bytes are for, in the order of tables: input rows, results of the first layer and their gradients,
 partial aggregates, models that migrate, and the sums of gradients."""
+OF_WEIGHTS = (MODELS, GRADIENTS)
+"""The purposes of which a step sends as much however few targets it has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,6 +141,25 @@ def test_a_slow_network_bounds_the_step_with_its_rows() -> None:
     assert found.epoch_bytes["rows"] == pytest.approx(25 * 4 * 0.75 * 30_000 * ROW)
 
 
+def test_a_short_last_step_sends_whole_gradients_and_models() -> None:
+    spread = replace(SPREAD, time_steps=3)
+    short = replace(TRAINING, targets_per_epoch=9 * TRAINING.batch_size // 4)
+    traffic = expected_traffic("hopgnn", short, spread)
+    found = predict_ranks("hopgnn", MACHINE, short, traffic, SLOW, terms=PAPER)
+    of_step = traffic.bytes_by_purpose()
+    assert found.iterations == 3
+    steps = {"rows": 2.25, "gradients": 3, "models": 3}
+    assert {name: num for name, num in found.epoch_bytes.items() if num} == pytest.approx(
+        {name: count * of_step[name] for name, count in steps.items()}
+    )
+    weights_s = found.travel_s["gradients"] + found.travel_s["models"]
+    assert found.epoch_s >= 2 * found.iteration_s + weights_s
+    assert found.epoch_s < 3 * found.iteration_s
+    whole = replace(short, targets_per_epoch=2 * TRAINING.batch_size)
+    even = predict_ranks("hopgnn", MACHINE, whole, traffic, SLOW, terms=PAPER)
+    assert even.epoch_s == pytest.approx(2 * even.iteration_s)
+
+
 def test_rows_travel_beside_other_steps_and_gradients_do_not() -> None:
     found, alone = predicted("home", SLOW), predicted("home", FAST)
     all_reduce_s = 6 * (0.01 + WEIGHTS / 4 / 1e6)
@@ -272,7 +291,8 @@ def test_broadcasts_send_every_row_along_trees() -> None:
     # Two levels; sums that go back take a message from each of the four to the next, and one to the end.
     each = [rounds * 0.001 + 2 * 100 * width * 4 / 1e6 for width, rounds in ((16, 2), (8, 2), (16, 4))]
     assert found.products_s == pytest.approx(sum(4 * seconds for seconds in each) / 1.5)
-    assert found.epoch_bytes == 4 * 3 * 100 * 160 + 4 * 1.5 * 4_000
+    # The sums of 16 columns go around a ring, and a quarter more is gathered.
+    assert found.epoch_bytes == 4 * 3 * 100 * (160 + 64 / 4) + 4 * 1.5 * 4_000
     # Where own blocks do not take longer than all that travels:
     quick = replace(GRAPH, edges_s=0.01)
     found, best = (algorithm_epoch(each, FOUR, 4, quick, QUIET) for each in ("1d-oblivious", "1d"))
@@ -346,7 +366,7 @@ def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
     found = algorithm_epoch("1d-oblivious", TWO, 2, back, replace(BUSY, message_core_s=0.008))
     travel = 2 * 0.012 / 1.5
     assert found.products_s == pytest.approx(travel)
-    assert found.compute_s == pytest.approx(0.0006 + (6 * 0.008 + 0.004) / 2 - travel + alone)
+    assert found.compute_s == pytest.approx(0.0006 + (6 * 0.008 + 0.006) / 2 - travel + alone)
 
 
 def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
