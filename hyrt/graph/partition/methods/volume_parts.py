@@ -58,13 +58,13 @@ class VolumeParts:
         weights: NDArray[np.float64] = topology.in_degrees + np.float64(1)
         edges = _without_loops(topology)
 
-        def refine(imbalance: float) -> _Parts:
+        def refine(imbalance: float) -> _CountedParts:
             homes = refined(*edges, first, weights, num_parts, 1 + imbalance, seed, bounds.vertices)
-            return _Parts.of(topology, homes, weights, num_parts)
+            return _CountedParts.of(topology, homes, weights, num_parts)
 
         allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
-        by_metis, found = _Parts.of(topology, first, weights, num_parts), refine(allowed)
+        by_metis, found = _CountedParts.of(topology, first, weights, num_parts), refine(allowed)
         fits = bounds.vertices is None or np.bincount(first).max() <= bounds.vertices
         if bounds.imbalance is None and fits and found.busiest > by_metis.busiest:
             allowed = max(allowed, by_metis.imbalance)
@@ -82,7 +82,7 @@ class VolumeParts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _CountedParts:
     """Homes, with the traffic and the weight of their parts."""
 
     homes: NDArray[Any]
@@ -99,7 +99,7 @@ class _Parts:
     @classmethod
     def of(
         cls, topology: Topology, homes: NDArray[Any], weights: NDArray[np.float64], num_parts: int
-    ) -> _Parts:
+    ) -> _CountedParts:
         """Count the traffic and the weight of parts."""
         needed = block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
         loads = np.bincount(homes, weights, minlength=num_parts)
