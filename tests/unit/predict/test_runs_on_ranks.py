@@ -125,7 +125,9 @@ def test_rows_wait_in_the_load_stage_and_gradients_in_synchronize(
     assert slow.bottleneck == "link"
     assert slow.iteration_s == pytest.approx(slow.stages_s["load"] + slow.stages_s["synchronize"], rel=0.02)
     steps = len(open_graph("synthetic:tiny").split("train")) / 64
-    assert slow.epoch_s == pytest.approx(steps * slow.iteration_s)
+    # The gradients of the short last step are sent in full.
+    assert slow.epoch_s == pytest.approx(steps * slow.iteration_s, rel=0.02)
+    assert slow.epoch_s > steps * slow.iteration_s
     assert dict(slow.split) == {"cpu:0": 64}
 
 
