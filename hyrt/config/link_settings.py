@@ -20,11 +20,12 @@ class LinksConfig(Section):
     """For typed graphs, the relation whose edges are predicted: its name, or `author/writes/paper` if several
     have that name. Not needed if there is only one relation."""
     split: str = "random"
-    """Which edges are held out for evaluations: `random`; `time`, the latest ones by `times`; or a `.npz`
-    file of pairs of vertices: `val` and `test`, and optionally `train`, `train_neg`, `val_neg` and
-    `test_neg`."""
+    """Which edges are held out for evaluations: `random`; `time`, the latest ones by the times of the
+    dataset's edges; or a `.npz` file of pairs of vertices: `val` and `test`, and optionally `train`,
+    `train_neg`, `val_neg` and `test_neg`."""
     times: str | None = None
-    """With `split=time`, a `.npy` file with a number for each edge, in the order of the dataset's edges."""
+    """With `split=time`, for a dataset whose edges have no times: a `.npz` file with `edges`, [n, 2] sources
+    and destinations in any order, and `times`, a number for each of them."""
     val: Fraction = 0.05
     """The fraction of the links that are validation links."""
     test: Fraction = 0.1
@@ -64,9 +65,9 @@ class LinksConfig(Section):
     @model_validator(mode="after")
     def _goes_together(self) -> LinksConfig:
         fields = type(self).model_fields
-        if (self.split == "time") != (self.times is not None):
+        if self.times is not None and self.split != "time":
             raise ValueError(
-                "links.split=time and links.times=FILE.npy belong together: give both, or none of them"
+                f"links.times has no effect with links.split={self.split}: set links.split=time, or omit it"
             )
         if self.is_given:
             for name in ("val", "test", "supervision"):

@@ -150,6 +150,12 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
     check_finite(source, key, row_blocks(rows))
 
 
+def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
+    """Check that there is one time for each edge. One that is nan is not known."""
+    if len(times) != num_edges:
+        raise reject(source, key, f"has {len(times):,} entries for {num_edges:,} edges: give one for each")
+
+
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
     """Numbers of vertices are 0..count-1, each of them once."""
     if len(numbers) != count:

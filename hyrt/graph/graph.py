@@ -74,9 +74,10 @@ class Graph:
         edge_types: NDArray[Any] | None = None,
         edge_weights: NDArray[np.float32] | None = None,
         edge_features: NDArray[np.float32] | None = None,
+        edge_times: NDArray[Any] | None = None,
     ) -> Self:
         """A graph of the arrays that `Topology` and `VertexTable` describe; nothing is checked or copied."""
-        topology = Topology(indptr, indices, edge_types, edge_weights, edge_features)
+        topology = Topology(indptr, indices, edge_types, edge_weights, edge_features, edge_times)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
     def with_features(self, features: RowSource) -> Graph:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import listed
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
 from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
@@ -47,6 +48,7 @@ def describe(graph: Graph) -> dict[str, Any]:
         "edges": graph.num_edges,
         "edge_weights": graph.topology.edge_weights is not None,
         "edge_features": _width(graph.topology.edge_features),
+        "edge_times": graph.topology.edge_times is not None,
         "degree": {
             "mean": float(degrees.mean()),
             "median": float(np.median(degrees)),
@@ -103,7 +105,8 @@ def _width(rows: NDArray[Any] | None) -> int:
 def _edge_values(facts: dict[str, Any]) -> str:
     width = facts["edge_features"]
     values = ["weights"] * facts["edge_weights"] + [counted(width, "feature")] * (width > 0)
-    return f", with {' and '.join(values)}" if values else ""
+    values += ["times"] * facts["edge_times"]
+    return f", with {listed(values, 'and')}" if values else ""
 
 
 def summary_lines(facts: dict[str, Any]) -> list[str]:

@@ -34,6 +34,8 @@ class Topology:
     sampling may draw neighbours by them."""
     edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
     """[E, d] float32, the row of features of each edge, where edges have features."""
+    edge_times: NDArray[Any] | None = field(default=None, repr=False)
+    """[E] numbers, the time of each edge, if edges have times: splits of links by time go by them."""
 
     __repr__ = one_line
 
@@ -50,7 +52,8 @@ class Topology:
         types = 0 if self.edge_types is None else self.edge_types.nbytes
         weights = 0 if self.edge_weights is None else self.edge_weights.nbytes
         features = 0 if self.edge_features is None else self.edge_features.nbytes
-        return self.indptr.nbytes + self.indices.nbytes + types + weights + features
+        times = 0 if self.edge_times is None else self.edge_times.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + types + weights + features + times
 
     @property
     def has_edge_values(self) -> bool:

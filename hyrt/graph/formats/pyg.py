@@ -12,8 +12,18 @@ from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.hetero_data import read_hetero_data
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset, FeatureRows, names_edges
+from hyrt.graph.formats.schema import (
+    EDGE_FEATURES,
+    EDGE_TIME,
+    EDGE_TYPE,
+    EDGE_WEIGHT,
+    Dataset,
+    FeatureRows,
+    names_edges,
+)
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
+from hyrt.graph.links.edge_times import NAMES, TimedEdges, as_times, times_in_rows
+from hyrt.graph.topology import Topology
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -32,7 +42,8 @@ def read_pyg(data: Any) -> Dataset:
     `as_targets` reads them; NaN means no label. Features that are not float16
     become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a weight, and
     `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`; with any of
-    them, no two edges may be equal.
+    them, no two edges may be equal. `edge_time`, or `time` or `timestamp` if it has a number for each edge
+    and not for each vertex, is the time of each edge; of equal edges, the earliest counts.
 
     Raises
     ------
@@ -50,7 +61,7 @@ def read_pyg(data: Any) -> Dataset:
         )
     held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
     for key, value in held.items():
-        if value is not None and key not in ("edge_index", *_OF_EDGES) and names_edges(key):
+        if value is not None and key not in ("edge_index", *_OF_EDGES, EDGE_TIME) and names_edges(key):
             raise DataError(
                 f"{name}: attribute '{key}': hyrt reads {listed(_OF_EDGES, 'and')} of edges, and would leave "
                 f"this out: rename it, or to train without it, `del data.{key}`"
@@ -59,8 +70,9 @@ def read_pyg(data: Any) -> Dataset:
         key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
     }
     of_edges = {key: _array(data, key, name) for key in _OF_EDGES if held.get(key) is not None}
+    time = _time_of_edges(held, arrays)
     for key, value in held.items():
-        if key not in (*arrays, *_OF_EDGES) and getattr(value, "ndim", None):
+        if key not in (*arrays, *_OF_EDGES, time) and getattr(value, "ndim", None):
             _warn(f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}")
     edges, x, y = arrays["edge_index"], arrays["x"], arrays["y"]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
@@ -86,10 +98,24 @@ def read_pyg(data: Any) -> Dataset:
     }
     if of_edges:
         dataset |= _in_rows(edges, of_edges, int(indptr[-1]), name)
+    if time is not None:
+        of_time = as_times(_array(data, time, name), edges.shape[1], f"{name}: {time}", f"`del data.{time}`")
+        listed_edges = [TimedEdges(edges.T, of_time)]
+        dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, of_time.dtype)
     dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
+
+
+def _time_of_edges(held: dict[str, Any], arrays: dict[str, Array]) -> str | None:
+    """Return the name of the attribute that has the times of edges, if there is one."""
+    num_edges, num_vertices = arrays["edge_index"].shape[-1], len(arrays["x"])
+    for key in NAMES:
+        length = getattr(held.get(key), "shape", (None,))[:1]
+        if held.get(key) is not None and (key == EDGE_TIME or length == (num_edges,) != (num_vertices,)):
+            return key
+    return None
 
 
 def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, row_ranges
-from hyrt.graph.formats.schema import EDGE_TYPE, EDGE_WEIGHT, OF_EDGES, Dataset
+from hyrt.graph.formats.schema import EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT, OF_EDGES, Dataset
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
         Sort each row. Entries of equal columns stay in their order.
     unique
         Keep one of the equal neighbours in a row; weights of edges and values of sparse features are added
-        up, in order.
+        up, in order, and the earliest time counts.
 
     Raises
     ------
@@ -111,6 +111,11 @@ def _of_kept(name: str, key: str, values: Array, kept: NDArray[np.bool_], alike:
         return values
     if key in alike:
         return values[kept]
+    if key == EDGE_TIME:
+        # What is not known may be nan.
+        with np.errstate(invalid="ignore"):
+            earliest: Array = np.minimum.reduceat(values, np.flatnonzero(kept))
+        return earliest
     if key not in _ADDED_UP:
         raise DataError(
             f"{name}: key '{key}': several edges go from one vertex to another, and --unique cannot make one "

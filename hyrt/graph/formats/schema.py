@@ -59,7 +59,8 @@ VERTEX_IDS = "vertex_ids"
 EDGE_TYPE = "edge_type"
 EDGE_WEIGHT = "edge_weight"
 EDGE_FEATURES = "edge_features"
-OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES)
+EDGE_TIME = "edge_time"
+OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
 """Keys with an entry for each edge besides `indices`."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
@@ -80,6 +81,7 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
     EDGE_WEIGHT: (("float32",), (1,)),
     EDGE_FEATURES: (("float32",), (2,)),
+    EDGE_TIME: (("int64", "float64", "int32", "float32"), (1,)),
     "features": (("float32", "float16", "int8", "uint16"), (2,)),
     "row_scales": (("float32",), (1,)),
     "column_scales": (("float32",), (1,)),
@@ -374,8 +376,9 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
             raise check.reject(
                 source,
                 key,
-                "looks like weights or features of edges: name weights [E] edge_weight and features [E, d] "
-                "edge_features, or to train without them, write the dataset again without this key",
+                "looks like weights, features or times of edges: name weights [E] edge_weight, features "
+                "[E, d] edge_features and times [E] edge_time, or to train without them, write the dataset "
+                "again without this key",
             )
         known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES, *TYPE_KEYS)
         hint = check.nearest(key, known, cutoff=0.75)
@@ -463,6 +466,8 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
         check.check_edge_weights(name, EDGE_WEIGHT, arrays[EDGE_WEIGHT], len(indices))
     if EDGE_FEATURES in arrays:
         check.check_edge_features(name, EDGE_FEATURES, arrays[EDGE_FEATURES], len(indices))
+    if EDGE_TIME in arrays:
+        check.check_edge_times(name, EDGE_TIME, arrays[EDGE_TIME], len(indices))
     if len(labels) != count:
         raise check.reject(
             name,
@@ -566,6 +571,7 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         arrays.get(EDGE_TYPE),
         arrays.get(EDGE_WEIGHT),
         arrays.get(EDGE_FEATURES),
+        arrays.get(EDGE_TIME),
     )
     types = types_of_arrays(arrays)
     if types is not None:
@@ -593,6 +599,8 @@ def from_graph(graph: Graph) -> Dataset:
         arrays[EDGE_WEIGHT] = graph.topology.edge_weights
     if graph.topology.edge_features is not None:
         arrays[EDGE_FEATURES] = graph.topology.edge_features
+    if graph.topology.edge_times is not None:
+        arrays[EDGE_TIME] = graph.topology.edge_times
     symmetric = graph.topology.__dict__.get("is_symmetric")
     steps, names = graph.scalings, graph.names
     if graph.types is None:

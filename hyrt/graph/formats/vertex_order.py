@@ -18,6 +18,7 @@ from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import (
     EDGE_FEATURES,
+    EDGE_TIME,
     EDGE_TYPE,
     EDGE_WEIGHT,
     OF_EDGES,
@@ -164,7 +165,7 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
             taken = _features_taken(data, order, scratch, workers)
             return replace(data, arrays=arrays | taken.arrays, rows=taken.rows)
         arrays["indptr"] = starts = _starts(data.arrays["indptr"], order)
-        if any(key in data.arrays for key in (EDGE_WEIGHT, EDGE_FEATURES)):
+        if any(key in data.arrays for key in (EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)):
             arrays |= _values_of_edges(data.arrays, order, places, scratch, typed=True)
         else:
             arrays |= renumbered_runs(data.arrays, order, starts, scratch, workers)

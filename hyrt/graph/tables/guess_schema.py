@@ -18,7 +18,7 @@ from hyrt.graph.tables.read_vertices import SPLIT_WORDS
 from hyrt.graph.tables.reading.table_files import TableFiles, files_of
 from hyrt.graph.tables.reading.table_sample import TableSample, sample_of
 from hyrt.graph.tables.reading.text_form import TextForm
-from hyrt.graph.tables.reading.values import are_codes, real_numbers, whole_numbers
+from hyrt.graph.tables.reading.values import are_codes, are_times, real_numbers, whole_numbers
 from hyrt.graph.tables.suspicious_columns import (
     COUNTS,
     SuspiciousColumns,
@@ -52,6 +52,19 @@ _IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr"
 _LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
 _WEIGHTS = ("weight", "w", "weights", "edgeweight", "gewicht")
 _TYPES = ("type", "edgetype", "etype", "relation", "rel", "typ")
+_TIMES = (
+    "time",
+    "timestamp",
+    "ts",
+    "t",
+    "date",
+    "datetime",
+    "edgetime",
+    "unixtime",
+    "zeit",
+    "zeitstempel",
+    "datum",
+)
 _SPLITS = ("split", "part", "subset", "set")
 _MASKS = (
     ("train", "trainmask", "istrain"),
@@ -182,7 +195,10 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     kind = _known([column for column in rest if column != weight], _TYPES)
     if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
-    given = {"weight": weight, "type": kind, **_text_settings(sample)}
+    decimal = "." if sample.form is None else sample.form.decimal
+    others = [column for column in rest if column not in (weight, kind)]
+    time = _known([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
+    given = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
     table = EdgeTable(
         files=[each.given for each in samples], source=source, target=target, **_only_given(given)
     )
@@ -191,7 +207,9 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
         line += f"; weights {weight!r}"
     if kind is not None:
         line += f"; types {kind!r}"
-    unread = [column for column in rest if column not in (weight, kind)]
+    if time is not None:
+        line += f"; times {time!r}"
+    unread = [column for column in others if column != time]
     return table, [line + _unread(unread)]
 
 

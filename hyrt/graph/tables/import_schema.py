@@ -42,6 +42,9 @@ class EdgeTable(Section):
     """The column of its weight, a number above 0; `null` for none."""
     type: Column | None = None
     """The column of its type: whole numbers from 0 on, or texts, which are numbered."""
+    time: Column | None = None
+    """The column of its time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. Of several edges
+    from one vertex to another, the earliest time counts."""
     features: Columns = Field(default=[])
     """The columns of its features: names, or patterns such as `f*` of columns that are nothing else."""
     undirected: bool = False

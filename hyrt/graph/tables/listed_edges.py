@@ -17,8 +17,10 @@ from hyrt.graph import kernels as plain_kernels
 from hyrt.graph.csr import Store, ranges
 from hyrt.graph.formats.npy import NpyWriter
 from hyrt.graph.formats.recorded_npy import map_with_header
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT
+from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
 from hyrt.graph.tables import edge_kernels as kernels
+from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
 from hyrt.quantities import one_line
 
@@ -41,17 +43,29 @@ class ListedEdges:
         int32 or int64, of the vertices.
     extras
         Keys of the schema that each edge has besides, with the width of features.
+    times
+        The dtype of times; None without times.
     """
 
-    def __init__(self, scratch: Path, dtype: np.dtype[Any], extras: dict[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        dtype: np.dtype[Any],
+        extras: dict[str, tuple[int, ...]],
+        times: np.dtype[Any] | None = None,
+    ) -> None:
         self.dtype = dtype
         self.num = 0
         """How many rows there are, also those of edges that were left out."""
-        self._files = {key: scratch / f"listed-{key}.npy" for key in ("sources", "targets", *extras)}
+        of_times = {} if times is None else {EDGE_TIME: times}
+        self._files = {
+            key: scratch / f"listed-{key}.npy" for key in ("sources", "targets", *extras, *of_times)
+        }
         dtypes = {EDGE_TYPE: np.dtype(np.int32), EDGE_WEIGHT: np.dtype(np.float32)}
         dtypes[EDGE_FEATURES] = dtypes[EDGE_WEIGHT]
-        self.dtypes = {key: dtypes[key] for key in extras}
+        self.dtypes = {key: dtypes[key] for key in extras} | of_times
         self.extras = extras
+        self.has_times = times is not None
         self._new_numbers: tuple[NewNumbers | None, NewNumbers | None] = (None, None)
         self._writers = {
             key: NpyWriter(file, self.dtypes.get(key, dtype), extras.get(key, ()))
@@ -84,6 +98,24 @@ class ListedEdges:
     def renumber_ends(self, sources: NewNumbers | None, targets: NewNumbers | None) -> None:
         """Give vertices other numbers from now on; None for an end whose numbers stay."""
         self._new_numbers = (sources, targets)
+
+    def timed(self, starts: tuple[int, int] = (0, 0), relation: int | None = None) -> Iterator[TimedEdges]:
+        """Yield the edges with their times, some at a time.
+
+        Parameters
+        ----------
+        starts
+            The numbers of the first vertices of the types of sources and of targets.
+        relation
+            The number of their relation; None if vertices have no types.
+        """
+        times, at = self.mapped(EDGE_TIME), 0
+        for sources, targets in self.pieces():
+            known = (sources >= 0) & (targets >= 0)
+            ends = [each[known].astype(np.int64) for each in (sources, targets)]
+            pairs = np.stack([end + start for end, start in zip(ends, starts, strict=True)], axis=1)
+            yield TimedEdges(pairs, times[at : at + len(sources)][known], relation)
+            at += len(sources)
 
     def mapped(self, key: str) -> Array:
         """What each edge has besides, as a file that is mapped."""
@@ -210,6 +242,8 @@ def build_rows(edges: ListedEdges, num_vertices: int, rules: RowRules, scratch: 
         indptr = np.zeros(num_vertices + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         arrays = {"indptr": indptr, **{key: store.finish() for key, store in stores.items()}}
+        if edges.has_times:
+            arrays[EDGE_TIME] = _times(edges, arrays, undirected=undirected, file=scratch / "rows-times.npy")
     finally:
         for store in stores.values():
             store.close()
@@ -252,3 +286,16 @@ def _gathered(values: Array, numbers: Array) -> Array:
         chosen = numbers[start : start + _GATHERED]
         out[start : start + len(chosen)] = values[chosen]
     return out
+
+
+def _times(edges: ListedEdges, arrays: dict[str, Array], *, undirected: bool, file: Path) -> Array:
+    """Return the times of edges in rows, with those of reverse edges."""
+
+    def both_ways() -> Iterator[TimedEdges]:
+        for piece in edges.timed():
+            yield piece
+            if undirected:
+                yield piece._replace(pairs=piece.pairs[:, ::-1])
+
+    topology = Topology(arrays["indptr"], arrays["indices"])
+    return times_in_rows(topology, both_ways(), edges.dtypes[EDGE_TIME], file)

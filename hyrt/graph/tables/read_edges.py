@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.check import MOST_TYPES
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT
 from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
 from hyrt.graph.tables.ids.vertex_ids import VertexIds
 from hyrt.graph.tables.ids.vertex_names import VertexNames
@@ -18,7 +18,7 @@ from hyrt.graph.tables.listed_edges import ListedEdges
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles
 from hyrt.graph.tables.reading.table_piece import TablePiece
-from hyrt.graph.tables.reading.values import real_numbers, texts
+from hyrt.graph.tables.reading.values import TimeColumn, real_numbers, texts
 from hyrt.graph.tables.reading_notes import ReadingNotes
 
 Array = NDArray[Any]
@@ -57,7 +57,8 @@ def read_edges(
     -------
     The list, the names of the types where these are no numbers, and the names of the feature columns.
     """
-    taken = [each for each in (table.source, table.target, table.weight, table.type) if each is not None]
+    columns = (table.source, table.target, table.weight, table.type, table.time)
+    taken = [each for each in columns if each is not None]
     features = matching(table.features, files.columns(), files.names[0], taken)
     kinds = dict.fromkeys((table.source, table.target), "text")
     kinds |= dict.fromkeys(features, "number")
@@ -65,8 +66,10 @@ def read_edges(
         kinds[table.weight] = "number"
     if table.type is not None:
         kinds[table.type] = "text"
+    if table.time is not None:
+        kinds[table.time] = "any"
     rows = FeatureColumns(features, table.text.decimal, None, "")
-    types = VertexNames()
+    types, times = VertexNames(), TimeColumn(table.text.decimal)
     edges: ListedEdges | None = None
     try:
         for piece in files.pieces(kinds):
@@ -84,9 +87,13 @@ def read_edges(
                 extras[EDGE_TYPE] = _types(piece, table.type, types, bad)
             if features:
                 extras[EDGE_FEATURES] = rows.rows(piece, bad)
+            of_times: dict[str, Array] = {}
+            if table.time is not None:
+                of_times[EDGE_TIME] = _times(piece, table.time, times, bad)
             if edges is None:
-                edges = ListedEdges(scratch, dtype, {key: part.shape[1:] for key, part in extras.items()})
-            edges.append(sources, targets, extras)
+                shapes = {key: part.shape[1:] for key, part in extras.items()}
+                edges = ListedEdges(scratch, dtype, shapes, of_times[EDGE_TIME].dtype if of_times else None)
+            edges.append(sources, targets, extras | of_times)
         if edges is None:
             edges = ListedEdges(scratch, dtype, {})
     finally:
@@ -102,6 +109,13 @@ def _weights(piece: TablePiece, column: str, decimal: str, bad: BadRows) -> Arra
         wrong = missing | wrong | ~(weights > 0) | (values > LARGEST)
     bad.add(piece, column, wrong, "is not a weight", "Give each edge a weight, a finite number above 0")
     return weights
+
+
+def _times(piece: TablePiece, column: str, times: TimeColumn, bad: BadRows) -> Array:
+    values, wrong = times.values(piece.columns[column])
+    remedy = "Give each edge a time, written in the same way: a number, or a date such as 2024-05-31 12:00:00"
+    bad.add(piece, column, wrong, "is not a time as the first one is", remedy)
+    return values
 
 
 def _types(piece: TablePiece, column: str, types: VertexNames, bad: BadRows) -> Array:

@@ -47,16 +47,7 @@ def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> T
     types, wider
         Their relations, and those `with_reversed`.
     """
-    places = {relation: number for number, relation in enumerate(wider.relations)}
-    added = set(wider.relations[len(types.relations) :])
-    back = [
-        number
-        if relation.source == relation.destination
-        else places[reverse_of(relation)]
-        if reverse_of(relation) in added
-        else None
-        for number, relation in enumerate(types.relations)
-    ]
+    back = reversed_numbers(types, wider)
 
     def stream() -> Iterator[TypedPiece]:
         for piece in edges():
@@ -68,6 +59,26 @@ def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> T
             yield _without_loops(turned) if other == piece.relation else turned
 
     return stream
+
+
+def reversed_numbers(types: GraphTypes, wider: GraphTypes) -> list[int | None]:
+    """Return the number of the relation that takes each relation's reversed edges, or None if none does.
+
+    Parameters
+    ----------
+    types, wider
+        The relations, and those `with_reversed`.
+    """
+    places = {relation: number for number, relation in enumerate(wider.relations)}
+    added = set(wider.relations[len(types.relations) :])
+    return [
+        number
+        if relation.source == relation.destination
+        else places[reverse_of(relation)]
+        if reverse_of(relation) in added
+        else None
+        for number, relation in enumerate(types.relations)
+    ]
 
 
 def _without_loops(piece: TypedPiece) -> TypedPiece:

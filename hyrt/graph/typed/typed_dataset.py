@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.check import reject
 from hyrt.graph.csr import Store, row_ranges
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TYPE, EDGE_WEIGHT, Dataset
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT, Dataset
 from hyrt.graph.labels.label_kind import label_kind
+from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
+from hyrt.graph.topology import Topology
 from hyrt.graph.typed.graph_types import GraphTypes
-from hyrt.graph.typed.reversed_relations import reversed_edges, with_reversed
+from hyrt.graph.typed.reversed_relations import reversed_edges, reversed_numbers, with_reversed
 from hyrt.graph.typed.typed_csr import TypedEdges, TypedPiece, build_typed_csr, entry_bytes, relation_dtype
 from hyrt.graph.typed.typed_keys import RELATIONS, arrays_of_types, types_of_arrays
 from hyrt.quantities import one_line
@@ -190,4 +192,33 @@ def with_reverse(data: Dataset, scratch: Path) -> Dataset:
     wider = with_reversed(types)
     edges = reversed_edges(typed_edges(data.arrays, types), types, wider)
     topology, _ = _topology(data.name, wider, edges, scratch, weighted=EDGE_WEIGHT in data.arrays)
+    if EDGE_TIME in data.arrays:
+        topology[EDGE_TIME] = _times_with_reverse(data.arrays, types, wider, topology, scratch)
     return replace(data, arrays=data.arrays | arrays_of_types(wider) | topology, symmetric=None)
+
+
+def _times_with_reverse(
+    arrays: Mapping[str, Array],
+    types: GraphTypes,
+    wider: GraphTypes,
+    reversed_arrays: Mapping[str, Array],
+    scratch: Path,
+) -> Array:
+    """Return the times of edges that go both ways: a reversed edge has that of its edge."""
+    times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
+    back = reversed_numbers(types, wider)
+
+    def edges() -> Iterator[TimedEdges]:
+        for starts, entries, first in row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
+            part = slice(starts[0], starts[-1])
+            rows = np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))
+            pairs = np.stack([entries, rows], axis=1)
+            for relation in np.unique(numbers[part]).tolist():
+                chosen = numbers[part] == relation
+                yield TimedEdges(pairs[chosen], times[part][chosen], relation)
+                if (other := back[relation]) is not None:
+                    yield TimedEdges(pairs[chosen][:, ::-1], times[part][chosen], other)
+
+    topology = Topology(reversed_arrays["indptr"], reversed_arrays["indices"], reversed_arrays[EDGE_TYPE])
+    dtype = np.dtype(np.float64 if times.dtype.kind == "f" else np.int64)
+    return times_in_rows(topology, edges(), dtype, scratch / "edge_time.npy")

@@ -13,13 +13,15 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError, DataError, listed
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.edge_times import TimedEdges, as_times, is_known, times_in_rows
 from hyrt.graph.links.known_edges import edges_joining
 from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.link_file import read_links
+from hyrt.graph.links.link_file import checked_pairs, read_links
 from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
 from hyrt.graph.links.message_edges import with_links, without_links
 from hyrt.graph.links.relation_links import RelationLinks, relation_links
 from hyrt.graph.topology import Topology
+from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 
 LINKS = "links.npz"
 """The file of the split in the folder of a run."""
@@ -122,7 +124,7 @@ def _split(
         return read_links(kept, known, config.seed, ends)
     if asked.is_given:
         return read_links(Path(asked.split), known, config.seed, ends, graph.vertices.positions)
-    times = None if asked.times is None else _times(Path(asked.times), graph)
+    times = _times(asked.times, graph, known, ends, relation) if asked.split == "time" else None
     return draw_split(
         graph.name,
         known,
@@ -131,30 +133,62 @@ def _split(
         test=asked.test,
         ends=ends,
         supervision=asked.supervision,
-        times=times if times is None or relation is None else times[relation.positions],
+        times=times,
     )
 
 
-def _times(path: Path, graph: Graph) -> NDArray[Any]:
-    """[E] the time of each edge."""
-    try:
-        with path.open("rb") as file:
-            times = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, MemoryError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(f"links.times={path}: give a .npy file of a number for each edge: {why}") from None
-    if times.shape != (graph.num_edges,) or times.dtype.kind not in "iuf":
-        raise DataError(
-            f"links.times={path}: is {times.dtype.name} {list(times.shape)}: give a number for each of the "
-            f"{graph.num_edges:,} edges of {graph.name}, [{graph.num_edges}]"
+def _times(
+    given: str | None, graph: Graph, known: Topology, ends: LinkEnds, relation: RelationLinks | None
+) -> NDArray[Any]:
+    """Return [e] the times of the edges that are links, from the dataset or from a file of the settings."""
+    times = graph.topology.edge_times
+    if given is not None:
+        if times is not None:
+            raise ConfigError(f"links.times={given}: the edges of {graph.name} have times already: omit it")
+        times, where = (
+            _times_of_file(Path(given), known, ends, graph.vertices.positions),
+            f"links.times={given}",
         )
-    if times.dtype.kind == "f" and len(bad := np.flatnonzero(np.isnan(times))):
+    elif times is None:
         raise DataError(
-            f"links.times={path}: the time at position {bad[0]} is nan: give a time for each edge"
+            f"{graph.name}: links.split=time needs the times of the edges, and they have none: name their "
+            "column in the schema of the import (edges.time), add the key edge_time to the dataset, set "
+            "edge_time of a PyG or DGL graph, or give links.times=FILE.npz with edges [n, 2] and times [n]"
         )
-    if graph.vertices.vertex_ids is not None:
+    else:
+        times, where = times if relation is None else times[relation.positions], graph.name
+    missing = np.flatnonzero(~is_known(times))
+    if len(missing):
+        at = int(missing[0])
+        pair = [int(known.indices[at]), int(np.searchsorted(known.indptr, at, side="right")) - 1]
+        ids = graph.vertices.vertex_ids
+        source, destination = pair if ids is None else ids[pair].tolist()
         raise DataError(
-            f"links.times={path}: the edges of {graph.name} were put in another order, so the times cannot "
-            "be matched with the edges: give the dataset in its original order"
+            f"{where}: {len(missing):,} of {known.num_edges:,} edges have no time, first that from vertex "
+            f"{source} to {destination}: give each of them a time, or omit links.split=time"
         )
     return times
+
+
+def _times_of_file(
+    path: Path, known: Topology, ends: LinkEnds, positions: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Return [e] the times of edges that a file has for pairs of vertices."""
+    wanted = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
+    try:
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise DataError(
+                    f"{wanted}: it is one array, and hyrt cannot know which edges its times belong to, "
+                    "because datasets have their edges in an order of their own"
+                )
+            pairs, times = arrays["edges"], arrays["times"]
+    except KeyError as error:
+        raise DataError(f"{wanted}: {str(error).strip(chr(39))}") from None
+    except (*ARCHIVE_DAMAGE, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{wanted}: {getattr(error, 'strerror', None) or error}") from None
+    pairs = checked_pairs(f"{path}: key 'edges'", pairs, known.num_vertices, ends, positions)
+    times = as_times(times, len(pairs), f"{path}: key 'times'", "omit links.split=time")
+    both = [pairs, pairs[:, ::-1]] if known.is_symmetric else [pairs]
+    return times_in_rows(known, [TimedEdges(each, times) for each in both], times.dtype)

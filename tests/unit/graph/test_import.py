@@ -194,11 +194,11 @@ def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
 
 def test_without_a_schema(tmp_path: Path) -> None:
     """The obvious columns, several files, a packed one, text ids, a split and a column that is not read."""
-    edges = write(tmp_path / "e1.csv", "src,dst,weight,time\nann,bob,0.5,1\nbob,cid,2,2\n")
-    (tmp_path / "e2.csv.gz").write_bytes(gzip.compress(b"src,dst,weight,time\ncid,ann,1.5,3\n"))
+    edges = write(tmp_path / "e1.csv", "src,dst,weight,place\nann,bob,0.5,1\nbob,cid,2,2\n")
+    (tmp_path / "e2.csv.gz").write_bytes(gzip.compress(b"src,dst,weight,place\ncid,ann,1.5,3\n"))
     nodes = write(tmp_path / "nodes.csv", "id,y,split,f0,f1\ncid,7,train,1,2\nann,9,val,3,4\nbob,,,5,6\n")
     files = (edges, tmp_path / "e2.csv.gz", nodes)
-    assert "; weights 'weight'; not read: 'time'" in guess_schema(files).lines[0]
+    assert "; weights 'weight'; not read: 'place'" in guess_schema(files).lines[0]
     graph, said = imported(*files, into=tmp_path / "mine.npz")
     assert edges_of(graph) == {(1, 2): 0.5, (2, 0): 2.0, (0, 1): 1.5}
     assert graph.labels.tolist() == [0, 1, -1]

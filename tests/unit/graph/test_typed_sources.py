@@ -166,8 +166,8 @@ class TestHeteroData:
                 r"edge_weight: value -2.0 at position 11 is not a valid weight: give a finite number above 0",
             ),
             (
-                lambda d: d[TRIPLES[0]].update({"edge_time": torch.ones(12)}),
-                "edge_time: hyrt would leave this out, .* edge_weight and edge_attr",
+                lambda d: d[TRIPLES[0]].update({"edge_color": torch.ones(12)}),
+                "edge_color: hyrt would leave this out, .* edge_weight and edge_attr",
             ),
             (
                 lambda d: d[TRIPLES[1]].pop("edge_index"),

@@ -15,8 +15,10 @@ from hyrt.graph.formats.objects.dgl_heterograph import WEIGHTS, read_heterograph
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.edge_weights import as_weights
 from hyrt.graph.formats.objects.hetero_parts import as_mask
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_WEIGHT, Dataset, FeatureRows
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_WEIGHT, Dataset, FeatureRows
 from hyrt.graph.labels.foreign_labels import as_targets
+from hyrt.graph.links.edge_times import NAMES, TimedEdges, as_times, times_in_rows
+from hyrt.graph.topology import Topology
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -37,7 +39,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
 
     Of edges, `weight` (or `w`, or `edge_weight`) in `edata` is their weight, and `feat` [E, d] their
-    features; with one of these, no two edges may be equal.
+    features; with one of these, no two edges may be equal. `edge_time` (or `time`, or `timestamp`) is their
+    time; of equal edges, the earliest counts.
 
     What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
     graph is called in messages. Of others:
@@ -56,12 +59,12 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
     if len(vertex_types) != 1 or len(edge_types) != 1:
         return read_heterograph(graph, name)
-    weights = [key for key in WEIGHTS if key in graph.edata][:1]
+    weights, time = ([key for key in names if key in graph.edata][:1] for names in (WEIGHTS, NAMES))
     for key in graph.edata:
-        if key not in (*weights, _FEATURES, *_OWN):
+        if key not in (*weights, *time, _FEATURES, *_OWN):
             raise DataError(
                 f"{name}: edata[{key!r}]: hyrt would leave this out, because it reads only one weight of "
-                "edges (weight, w or edge_weight) and their features (feat): to train without it, "
+                "edges (weight, w or edge_weight), their features (feat) and one time: to train without it, "
                 f"`g.edata.pop({key!r})`"
             )
     arrays = {key: _array(graph.ndata, key, name) for key in _READ}
@@ -77,7 +80,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         raise DataError(f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
     sources, destinations = (_numpy(ends) for ends in graph.edges())
     indptr, indices = rows_of_pairs(sources, destinations, len(x), name)
-    held = {key: graph.edata[key] for key in graph.edata if key not in _OWN}
+    held = {key: graph.edata[key] for key in graph.edata if key not in (*_OWN, *time)}
     of_edges = _of_edges(held, (sources, destinations), len(indices), name)
     left_out = len(sources) - len(indices)
     if left_out:
@@ -88,6 +91,11 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         "labels": as_targets(y, name, "label"),
     }
     dataset |= of_edges
+    for key in time:
+        where, remedy = f"{name}: edata[{key!r}]", f"`g.edata.pop({key!r})`"
+        times = as_times(_numpy(graph.edata[key]), len(sources), where, remedy)
+        listed_edges = [TimedEdges(np.stack([sources, destinations], axis=1), times)]
+        dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, times.dtype)
     dataset |= {key: as_mask(arrays[key]) for key in arrays if key.endswith("_mask")}
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)

@@ -13,6 +13,7 @@ from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, as_mask, hetero_dataset
 from hyrt.graph.formats.schema import Dataset
+from hyrt.graph.links.edge_times import NAMES, as_times
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -30,8 +31,8 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
 
     Of each type of vertices, `feat` is read where there is one (a model learns rows for the others), and of
     one type `label` and the three masks; of each relation `weight` (or `w`, or `edge_weight`), which is the
-    weight of its edges, and `feat`, their features. Edges stay directed; equal ones are one, with the sum of
-    their weights.
+    weight of its edges, `feat`, their features, and `edge_time` (or `time`, or `timestamp`). Edges stay
+    directed; equal ones are one, with the sum of their weights and the earliest time.
 
     Parameters
     ----------
@@ -67,17 +68,21 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
     weights: dict[tuple[str, str, str], Array] = {}
     of_relations: dict[tuple[str, str, str], Array] = {}
+    times: dict[tuple[str, str, str], Array] = {}
     for triple in graph.canonical_etypes:
         held = graph.edges[triple].data
         where = f"g.edges[{', '.join(map(repr, triple))}].data"
-        of_edges = sorted((key for key in held if key not in _OWN), key=lambda key: key not in WEIGHTS)
+        time = [key for key in NAMES if key in held][:1]
+        of_edges = sorted(
+            (key for key in held if key not in (*_OWN, *time)), key=lambda key: key not in WEIGHTS
+        )
         # The first is read where it is a weight; another weight after it would be dropped.
         read = [key for at, key in enumerate(of_edges) if key == _FEATURES or (not at and key in WEIGHTS)]
         dropped = [key for key in of_edges if key not in read]
         if dropped:
             raise DataError(
                 f"{name}: {where}[{dropped[0]!r}]: hyrt would leave this out, because it reads only one "
-                "weight of edges (weight, w or edge_weight) and feat: to train without it, "
+                "weight of edges (weight, w or edge_weight), feat and one time: to train without it, "
                 f"`{where}.pop({dropped[0]!r})`"
             )
         sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
@@ -86,6 +91,10 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             into, made = (of_relations, as_edge_features) if key == _FEATURES else (weights, as_weights)
             remedy = f"`{where}.pop({key!r})`"
             into[tuple(triple)] = made(_numpy(held[key]), len(sources), f"{name}: {where}[{key!r}]", remedy)
+        for key in time:
+            remedy = f"`{where}.pop({key!r})`"
+            found = as_times(_numpy(held[key]), len(sources), f"{name}: {where}[{key!r}]", remedy)
+            times[tuple(triple)] = found
     return hetero_dataset(
         HeteroParts(
             name,
@@ -98,6 +107,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             of_relations,
             "g.nodes['{}'].data['label']",
             "g.nodes['{}'].data['{}_mask']",
+            times,
         )
     )
 

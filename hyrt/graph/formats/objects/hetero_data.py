@@ -13,6 +13,7 @@ from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, names_edges
+from hyrt.graph.links.edge_times import NAMES, as_times
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -28,8 +29,9 @@ def read_hetero_data(data: Any) -> Dataset:
 
     Of each type of vertices, `x` is read where there is one (a model learns rows for the others), and of one
     type `y` and the three masks; of each type of edges, `edge_index`, `edge_weight` and `edge_attr`, their
-    features, or their weights where it has one column and there is no `edge_weight`. Edges stay directed;
-    equal ones are one, with the sum of their weights.
+    features, or their weights where it has one column and there is no `edge_weight`, and `edge_time` (or
+    `time`, or `timestamp`). Edges stay directed; equal ones are one, with the sum of their weights and the
+    earliest time.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def read_hetero_data(data: Any) -> Dataset:
         if "y" in arrays:
             labels[vertex_type] = arrays["y"]
         masks[vertex_type] = {split: arrays[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in arrays}
-    edges, weights, of_edges = _edges(data)
+    edges, weights, of_edges, times = _edges(data)
     return hetero_dataset(
         HeteroParts(
             NAME,
@@ -71,6 +73,7 @@ def read_hetero_data(data: Any) -> Dataset:
             of_edges,
             "data['{}'].y",
             "data['{}'].{}_mask",
+            times,
         )
     )
 
@@ -83,16 +86,19 @@ def _count(held: dict[str, Any], arrays: dict[str, Array], where: str) -> int:
     raise DataError(f"{NAME}: {where} does not say how many vertices there are: set {where}.num_nodes")
 
 
-def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array], dict[Triple, Array]]:
-    """The ends of the edges of each relation, and the weights and the features of those that have some."""
+def _edges(
+    data: Any,
+) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array], dict[Triple, Array], dict[Triple, Array]]:
+    """Return the ends of the edges of each relation, and weights, features and times of those with some."""
     found: dict[Triple, tuple[Array, Array]] = {}
     weights: dict[Triple, Array] = {}
     features: dict[Triple, Array] = {}
+    times: dict[Triple, Array] = {}
     for triple in data.edge_types:
         held = data[triple].to_dict()
         where = f"data[{', '.join(map(repr, triple))}]"
         for key, value in held.items():
-            if value is not None and key not in ("edge_index", *_OF_EDGES) and names_edges(key):
+            if value is not None and key not in ("edge_index", *_OF_EDGES, *NAMES) and names_edges(key):
                 raise DataError(
                     f"{NAME}: {where}.{key}: hyrt would leave this out, because it reads only edge_weight "
                     "and edge_attr of the edges of HeteroData: rename it, or to train "
@@ -122,7 +128,12 @@ def _edges(data: Any) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, A
                 weights[tuple(triple)] = as_weights(values, *asked)
             else:
                 features[tuple(triple)] = as_edge_features(values, *asked)
-    return found, weights, features
+        for key in [key for key in NAMES if held.get(key) is not None][:1]:
+            values = _array(held[key], f"{where}.{key}")
+            times[tuple(triple)] = as_times(
+                values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
+            )
+    return found, weights, features, times
 
 
 def _array(value: Any, where: str) -> Array:

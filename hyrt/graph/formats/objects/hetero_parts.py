@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning, listed
-from hyrt.graph.formats.schema import EDGE_FEATURES, Dataset, FeatureRows, table_name
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, Dataset, FeatureRows, table_name
 from hyrt.graph.labels.foreign_labels import as_targets
+from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
+from hyrt.graph.topology import Topology
 from hyrt.graph.typed.check_types import why_no_name
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
 from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset
@@ -50,6 +52,8 @@ class HeteroParts:
     """Where a user sets labels, with the type as `{}`, for messages."""
     where_mask: str
     """Where a user sets a mask, with the type and the split as `{}`, for messages."""
+    times: Mapping[Triple, Array]
+    """[e] int64 or float64 the times of the edges of each relation that has some."""
 
     __repr__ = one_line
 
@@ -106,11 +110,25 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     )
     if parts.edge_features:
         data.arrays[EDGE_FEATURES] = _features_of_edges(parts, types, left_out)
+    if parts.times:
+        data.arrays[EDGE_TIME] = _times_of_edges(parts, types, data.arrays)
     if left_out:
         # The line of the caller of hyrt.load.
         words = left_out_in_words(name, left_out, weighted=bool(parts.weights))
         warnings.warn(words, DataWarning, stacklevel=7)
     return data
+
+
+def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, Array]) -> Array:
+    """Return the times of all edges in the order of the dataset; those of relations without are not known."""
+    listed_edges = []
+    for number, (triple, ends) in enumerate(parts.edges.items()):
+        if triple in parts.times:
+            starts = [types.interval(triple[at])[0] for at in (0, 2)]
+            pairs = np.stack([np.asarray(ends[i], np.int64) + starts[i] for i in (0, 1)], axis=1)
+            listed_edges.append(TimedEdges(pairs, parts.times[triple], number))
+    topology = Topology(arrays["indptr"], arrays["indices"], arrays[EDGE_TYPE])
+    return times_in_rows(topology, listed_edges, np.result_type(*parts.times.values()))
 
 
 def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:

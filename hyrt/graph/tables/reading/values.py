@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ Flags = NDArray[np.bool_]
 
 _EXACT = 2.0**53
 """From here on floating-point numbers leave whole numbers out."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
 """Texts that a program may read as whole numbers."""
 _OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_size_binary")
@@ -223,3 +225,98 @@ def _number(text: str) -> float:
         return float(text) if "_" not in text else math.nan
     except ValueError:
         return math.nan
+
+
+class TimeColumn:
+    """Reads a column piece by piece; the first piece decides how times are written.
+
+    Numbers become float64, which holds whole ones below 2^53 exactly; larger whole numbers, such as
+    nanoseconds since 1970, and dates become int64.
+
+    Parameters
+    ----------
+    decimal
+        The decimal point of texts.
+    """
+
+    def __init__(self, decimal: str) -> None:
+        self._decimal = decimal
+        self._kind: str | None = None
+
+    def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
+        """Return [n] times, and which values are missing or no times as the first ones are."""
+        column = plain(column)
+        if self._kind is None:
+            self._kind = self._kind_of(column)
+        if self._kind == "dates":
+            return _dates(column)
+        if self._kind == "exact":
+            return _whole(column)
+        numbers, missing, bad = real_numbers(column, self._decimal)
+        return numbers, missing | bad
+
+    def _kind_of(self, column: Any) -> str:
+        if _is_temporal(column):
+            return "dates"
+        numbers, missing, bad = real_numbers(column, self._decimal)
+        good = ~(missing | bad)
+        if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
+            return "exact"
+        return "numbers" if good.any() or not (~_dates(column)[1]).any() else "dates"
+
+
+def are_times(column: Any, decimal: str = ".") -> bool:
+    """Return whether all values of a column are times."""
+    return len(column) > 0 and not TimeColumn(decimal).values(column)[1].any()
+
+
+def _whole(column: Any) -> tuple[NDArray[np.int64], Flags]:
+    """Return [n] int64, exactly, and which values are missing or something else."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        column = pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else column
+        numbers = pc.cast(column, pa.int64())
+    except pa.ArrowInvalid:
+        numbers = pa.array([_int64(value) for value in column.to_pylist()], pa.int64())
+    wrong = np.asarray(numbers.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return numbers.fill_null(0).to_numpy(zero_copy_only=False), wrong
+
+
+def _int64(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return number if -(2**63) <= number < 2**63 and str(number) == str(value).strip() else None
+
+
+def _is_temporal(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
+
+
+def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
+    """Return [n] int64 times in Arrow's unit, or of texts in microseconds since 1970, and which are wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _is_temporal(column):
+        whole = pc.cast(column, pa.int32() if pa.types.is_date32(column.type) else pa.int64()).cast(
+            pa.int64()
+        )
+        wrong = np.asarray(whole.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        return whole.fill_null(0).to_numpy(zero_copy_only=False), wrong
+    texts = column.to_pylist()
+    values, wrong = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+    for at, text in enumerate(texts):
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except (ValueError, AttributeError):
+            wrong[at] = True
+            continue
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        values[at] = (found - _EPOCH) // timedelta(microseconds=1)
+    return values, wrong

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
 from hyrt.graph.formats.convert import check_destination, write_dataset
-from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, check_dataset
+from hyrt.graph.formats.schema import EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT, Dataset, check_dataset
+from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
 from hyrt.graph.names.data_names import DataNames, save_names
 from hyrt.graph.names.name_files import IDS, add_names, write_names
 from hyrt.graph.tables.ids.vertex_ids import Named, VertexIds
@@ -39,6 +40,7 @@ from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_files import TableFiles
 from hyrt.graph.tables.reading_notes import ReadingNotes
 from hyrt.graph.tables.typed.typed_schema import RelationTable, TypedImportSchema
+from hyrt.graph.topology import Topology
 from hyrt.graph.typed.graph_types import GraphTypes, Relation
 from hyrt.graph.typed.typed_csr import TypedPiece
 from hyrt.graph.typed.typed_dataset import (
@@ -100,7 +102,7 @@ def import_typed_tables(
             dtype = np.dtype(np.int64 if total >= LARGE_INPUT else np.int32)
             columns = {
                 key: getattr(relation, key)
-                for key in ("files", "source", "target", "weight", "unknown", "text")
+                for key in ("files", "source", "target", "weight", "time", "unknown", "text")
             }
             folder = _folder(scratch, f"relation-{number}")
             edges, *_ = read_edges(EdgeTable(**columns), some, *ends, bad, notes, folder, dtype)
@@ -109,6 +111,8 @@ def import_typed_tables(
         gaps = _close_gaps(schema, ids, lists)
         parts = _parts(str(destination), schema, ids, lists, read)
         data, merged = typed_dataset(str(destination), parts, _folder(scratch, "typed"))
+        if any(edges.has_times for edges in lists):
+            data.arrays[EDGE_TIME] = _times(parts.types, lists, data.arrays, scratch)
         if schema.reverse:
             data = with_reverse(data, _folder(scratch, "reversed"))
         check_dataset(data, features="none")
@@ -203,6 +207,20 @@ def _parts(
     )
 
 
+def _times(types: GraphTypes, lists: list[ListedEdges], arrays: dict[str, Array], scratch: Path) -> Array:
+    """Return the times of the edges of all relations; those of relations without times are not known."""
+
+    def stream() -> Iterator[TimedEdges]:
+        for number, (edges, relation) in enumerate(zip(lists, types.relations, strict=True)):
+            if edges.has_times:
+                starts = types.interval(relation.source)[0], types.interval(relation.destination)[0]
+                yield from edges.timed(starts, number)
+
+    dtypes = [edges.dtypes[EDGE_TIME] for edges in lists if edges.has_times]
+    topology = Topology(arrays["indptr"], arrays["indices"], arrays[EDGE_TYPE])
+    return times_in_rows(topology, stream(), np.result_type(*dtypes), scratch / "edge_time.npy")
+
+
 def _id_file(ids: dict[str, VertexIds], scratch: Path) -> dict[str, Path]:
     """The file of the types and ids of vertices."""
     rows = (
@@ -224,7 +242,8 @@ def _told(
     """What was made, in lines."""
     for table, edges in zip(schema.relations, lists, strict=True):
         weights = f", weights {table.weight!r}" if table.weight is not None else ""
-        yield f"{_name(table)}: {counted(edges.num, 'row')} of edges{weights}"
+        times = f", times {table.time!r}" if table.time is not None else ""
+        yield f"{_name(table)}: {counted(edges.num, 'row')} of edges{weights}{times}"
     if merged:
         added = ", whose weights are added up" if any(EDGE_WEIGHT in edges.extras for edges in lists) else ""
         yield f"repeated edges that are left out{added}: {merged:,}"

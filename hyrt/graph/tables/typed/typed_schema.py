@@ -55,6 +55,9 @@ class RelationTable(Section):
     weight: Column | None = None
     """The column of an edge's weight, a number above 0; `null` for none. Where other relations have weights,
     those of this one are 1 then."""
+    time: Column | None = None
+    """The column of an edge's time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. Of several
+    edges from one vertex to another, the earliest time counts."""
     unknown: Literal["refuse", "drop"] = "refuse"
     """What is done with edges of vertices that the table of their type does not have."""
     text: TextForm = TextForm()

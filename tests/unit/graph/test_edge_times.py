@@ -1,0 +1,274 @@
+"""Times of edges move with the edges, whatever puts these in order; compared pair by pair."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from in_process import run_here
+
+import hyrt
+from hyrt.config import build_config
+from hyrt.errors import ConfigError, DataError
+from hyrt.graph.formats.schema import to_graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.links.edge_times import is_known
+from hyrt.graph.partition.all_parts import read_parts
+from hyrt.training.given.link_graph import link_graph
+from hyrt.training.given.opened_graph import opened_graph
+
+RNG = np.random.default_rng(5)
+NUM = 40
+# Several edges between two vertices, and loops.
+PAIRS = RNG.integers(0, NUM, (300, 2))
+TIMES = RNG.permutation(300) * 7 + 100
+
+Times = dict[tuple[int, ...], float]
+
+
+def geometric() -> Any:
+    """PyG's graphs; importing it warns of what torch no longer recommends."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
+
+
+def earliest(pairs: Any, times: Any, *, undirected: bool = False, loops: bool = True) -> Times:
+    found: Times = {}
+    for (u, v), time in zip(np.asarray(pairs).tolist(), np.asarray(times).tolist(), strict=True):
+        for pair in [(u, v), (v, u)] if undirected else [(u, v)]:
+            if loops or u != v:
+                found[pair] = min(found.get(pair, np.inf), time)
+    return found
+
+
+def times_of(graph: Graph) -> Times:
+    """By original numbers of the vertices, and with the relation of typed graphs."""
+    topology, ids = graph.topology, graph.vertices.vertex_ids
+    assert topology.edge_times is not None
+    rows = np.repeat(np.arange(graph.num_vertices), np.diff(topology.indptr))
+    ends = [each if ids is None else ids[each] for each in (topology.indices, rows)]
+    kinds = [] if graph.types is None else [topology.edge_types]
+    keys = zip(*(np.asarray(each).tolist() for each in (*kinds, *ends)), strict=True)
+    return dict(zip(keys, topology.edge_times.tolist(), strict=True))
+
+
+def table(folder: Path, column: str, values: list[Any]) -> None:
+    rows = [f"{u},{v},{value}" for (u, v), value in zip(PAIRS.tolist(), values, strict=True)]
+    (folder / "e.csv").write_text("\n".join([f"src,dst,{column}", *rows, ""]))
+
+
+DATES = [f"{2000 + t // 1000}-03-{1 + t % 28:02d} 12:{t % 60:02d}:00.{t % 1000:03d}" for t in TIMES.tolist()]
+MICROSECONDS = [int(np.datetime64(date.replace(" ", "T"), "us").astype(np.int64)) for date in DATES]
+COLUMNS: dict[str, tuple[str, list[Any], list[Any]]] = {
+    "whole": ("time", TIMES.tolist(), TIMES.tolist()),
+    "fractions": ("timestamp", (TIMES / 8).tolist(), (TIMES / 8).tolist()),
+    "nanoseconds": ("ts", [10**18 + 3 * t for t in TIMES.tolist()], [10**18 + 3 * t for t in TIMES.tolist()]),
+    "dates": ("Date", DATES, MICROSECONDS),
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_column_of_a_table_is_found_and_kept(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hyrt.graph.tables.listed_edges._READ_EDGES", 50)
+    name, written, values = COLUMNS[column]
+    table(tmp_path, name, written)
+    run_here("data", "import", "e.csv", "-o", "d", cwd=tmp_path)
+    assert f"times '{name}'" in capsys.readouterr().out
+    graph = hyrt.load(tmp_path / "d")
+    assert times_of(graph) == earliest(PAIRS, values)
+    run_here("data", "convert", "d", "moved.npz", "--order", "degree", cwd=tmp_path)
+    moved = hyrt.load(tmp_path / "moved.npz")
+    assert moved.vertices.vertex_ids is not None
+    assert times_of(moved) == times_of(graph)
+    # The split by time is that of the table, in any order of the vertices.
+    links = {"split": "time", "val": 0.1, "test": 0.2}
+    config = build_config({"train": {"objective": "links"}, "links": links})
+    wanted = sorted((time, pair) for pair, time in earliest(PAIRS, values, loops=False).items())
+    latest = {pair for _, pair in wanted[-round(0.2 * len(wanted)) :]}
+    for each in (graph, moved):
+        split = link_graph(config, each).links
+        assert split is not None
+        test = split.split.held_out["test"].links
+        ids = each.vertices.vertex_ids
+        assert {tuple(pair) for pair in (test if ids is None else ids[test]).tolist()} == latest
+
+
+def test_undirected_rows_have_the_earliest_time_of_both_directions(tmp_path: Path) -> None:
+    table(tmp_path, "when", TIMES.tolist())
+    schema = "edges: {files: e.csv, source: src, target: dst, time: when, undirected: true}\nfirst_id: 0\n"
+    (tmp_path / "s.yaml").write_text(schema)
+    run_here("data", "import", "e.csv", "-o", "d.npz", "--schema", "s.yaml", cwd=tmp_path)
+    graph = hyrt.load(tmp_path / "d.npz")
+    wanted = earliest(PAIRS, TIMES, undirected=True)
+    assert times_of(graph) == wanted
+    links = {"split": "time", "val": 0.1, "test": 0.2}
+    found = link_graph(build_config({"train": {"objective": "links"}, "links": links}), graph).links
+    assert found is not None
+    test = [wanted[u, v] for u, v in found.split.held_out["test"].links.tolist()]
+    assert max(wanted[u, v] for u, v in found.split.train.tolist()) < min(test)
+
+
+def test_relations_have_times_of_their_own_and_reverses_those_of_their_edges(tmp_path: Path) -> None:
+    table(tmp_path, "at", TIMES.tolist())
+    (tmp_path / "c.csv").write_text("a,b\n" + "".join(f"{i},{(i * 3) % NUM}\n" for i in range(NUM)))
+    (tmp_path / "s.yaml").write_text(
+        "target_type: paper\ntypes: {author: {}, paper: {}}\nreverse: true\nrelations:\n"
+        "- {relation: [author, writes, paper], files: e.csv, source: src, target: dst, time: at}\n"
+        "- {relation: [paper, cites, paper], files: c.csv, source: a, target: b}\n"
+    )
+    run_here("data", "import", "e.csv", "c.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
+    graph = hyrt.load(tmp_path / "d")
+    assert graph.types is not None
+    first = graph.types.interval("paper")[0]
+    names = [each.name for each in graph.types.relations]
+    assert names == ["writes", "cites", "rev_writes"]
+    wanted = earliest(PAIRS, TIMES)
+    found = times_of(graph)
+    assert {key[1:]: time for key, time in found.items() if key[0] == 0} == {
+        (u, v + first): time for (u, v), time in wanted.items()
+    }
+    assert {key[1:]: time for key, time in found.items() if key[0] == 2} == {
+        (v + first, u): time for (u, v), time in wanted.items()
+    }
+    times = graph.topology.edge_times
+    assert times is not None
+    assert (is_known(times) == (graph.topology.edge_types != 1)).all()
+    config = {"train": {"objective": "links"}, "model": {"kind": "rsage"}}
+    links = {"split": "time", "relation": "writes"}
+    split = link_graph(build_config(config | {"links": links}), graph).links
+    assert split is not None
+    latest = min(wanted[u, v - first] for u, v in split.split.held_out["test"].links.tolist())
+    assert max(wanted[u, v - first] for u, v in split.split.train.tolist()) < latest
+    with pytest.raises(
+        DataError, match=r"72 of 72 edges have no time, first that from vertex \d+ to \d+: give"
+    ):
+        link_graph(build_config(config | {"links": links | {"relation": "cites"}}), graph)
+
+
+@pytest.mark.parametrize("key", ["edge_time", "time", "timestamp"])
+def test_times_of_pyg_graphs(key: str) -> None:
+    masks = {f"{split}_mask": torch.zeros(NUM, dtype=torch.bool) for split in ("train", "val", "test")}
+    distinct = np.array(list(earliest(PAIRS, TIMES, loops=False)))
+    times = RNG.permutation(len(distinct))
+    edges = torch.from_numpy(distinct.T.copy())
+    y = torch.zeros(NUM, dtype=torch.int64)
+    data = geometric().Data(
+        x=torch.ones(NUM, 2), y=y, edge_index=edges, **masks, **{key: torch.from_numpy(times)}
+    )
+    assert times_of(hyrt.load(data)) == earliest(distinct, times)
+    hetero = geometric().HeteroData()
+    hetero["paper"].x, hetero["author"].num_nodes = torch.ones(NUM, 2), NUM
+    hetero["paper"].y = y
+    for name, mask in masks.items():
+        hetero["paper"][name] = mask
+    hetero["paper", "cites", "paper"].edge_index = edges[:, :20]
+    hetero["author", "writes", "paper"].edge_index = edges
+    hetero["author", "writes", "paper"][key] = torch.from_numpy(times).double()[:, None]
+    found = times_of(hyrt.load(hetero))
+    assert {(u - NUM, v): time for (r, u, v), time in found.items() if r == 1} == earliest(distinct, times)
+    assert all(np.isnan(time) for (r, *_), time in found.items() if r == 0)
+    hetero["author", "writes", "paper"][key] = torch.from_numpy(times[1:])
+    with pytest.raises(
+        DataError, match=rf"\.{key}: int64 of shape \[\d+\]: times are one number for each of"
+    ):
+        hyrt.load(hetero)
+
+
+def test_a_time_for_each_vertex_is_none_of_edges() -> None:
+    masks = {f"{split}_mask": torch.zeros(4, dtype=torch.bool) for split in ("train", "val", "test")}
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data = geometric().Data(
+        x=torch.ones(4, 2), y=torch.zeros(4, dtype=torch.int64), edge_index=edges, **masks
+    )
+    data.time = torch.arange(4)
+    with pytest.warns(hyrt.errors.DataWarning, match="'time' is not read"):
+        assert hyrt.load(data).topology.edge_times is None
+
+
+def test_parts_keep_the_times(tmp_path: Path) -> None:
+    table(tmp_path, "time", TIMES.tolist())
+    run_here("data", "import", "e.csv", "-o", "d", cwd=tmp_path)
+    for topology in ("replicated", "split"):
+        words = ("--parts", "2", "--topology", topology)
+        run_here("partition", "--data", "d", "-o", topology, *words, cwd=tmp_path)
+        assert times_of(to_graph(read_parts(tmp_path / topology, "p"))) == earliest(PAIRS, TIMES)
+
+
+def test_rows_that_are_sorted_and_made_unique_take_the_times_along(tmp_path: Path) -> None:
+    order = np.argsort(PAIRS[:, 1], kind="stable")
+    counts = np.bincount(PAIRS[:, 1], minlength=NUM)
+    masks = {f"{split}_mask": np.zeros(NUM, np.bool_) for split in ("train", "val", "test")}
+    np.savez(
+        tmp_path / "d.npz",
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        indices=PAIRS[order, 0].astype(np.int32),
+        edge_time=TIMES[order],
+        labels=np.zeros(NUM, np.int64),
+        features=np.ones((NUM, 2), np.float32),
+        **masks,
+    )
+    run_here("data", "convert", "d.npz", "e", "--sort", "--unique", cwd=tmp_path)
+    assert times_of(hyrt.load(tmp_path / "e")) == earliest(PAIRS, TIMES)
+
+
+def test_times_in_a_file_are_matched_by_their_edges(tmp_path: Path) -> None:
+    table(tmp_path, "other", TIMES.tolist())
+    run_here("data", "import", "e.csv", "-o", "d", cwd=tmp_path)
+    (tmp_path / "moved").mkdir()
+    run_here("data", "convert", "d", "m", "--order", "degree", cwd=tmp_path)
+    settings: dict[str, Any] = {"train": {"objective": "links"}, "links": {"split": "time"}}
+    with pytest.raises(
+        DataError, match=r"links\.split=time needs the times of the edges, and they have none"
+    ):
+        opened_graph(build_config(settings | {"data": {"source": str(tmp_path / "d")}}))
+    settings["links"] |= {"times": str(tmp_path / "t.npz"), "test": 0.2}
+    np.savez(tmp_path / "t.npz", edges=PAIRS, times=TIMES)
+    wanted = earliest(PAIRS, TIMES, loops=False)
+    for name in ("d", "m"):
+        graph = opened_graph(build_config(settings | {"data": {"source": str(tmp_path / name)}}))
+        assert graph.links is not None
+        ids = graph.vertices.vertex_ids
+        test, train = (
+            [wanted[u, v] for u, v in (pairs if ids is None else ids[pairs]).tolist()]
+            for pairs in (graph.links.split.held_out["test"].links, graph.links.split.train)
+        )
+        assert max(train) < min(test)
+    config = build_config(settings | {"data": {"source": str(tmp_path / "d")}})
+    np.savez(tmp_path / "t.npz", edges=PAIRS[1:], times=TIMES[1:])
+    with pytest.raises(DataError, match=r"t\.npz: \d of \d+ edges have no time, first that from vertex"):
+        opened_graph(config)
+    np.savez(tmp_path / "t.npz", edges=PAIRS)
+    with pytest.raises(DataError, match=r"give a \.npz file with edges \[n, 2\] and times \[n\]: times"):
+        opened_graph(config)
+    np.save(tmp_path / "t.npy", TIMES)
+    links = settings["links"] | {"times": str(tmp_path / "t.npy")}
+    with pytest.raises(
+        DataError, match="it is one array, and hyrt cannot know which edges its times belong to"
+    ):
+        opened_graph(build_config({**settings, "links": links, "data": {"source": str(tmp_path / "d")}}))
+    table(tmp_path, "time", TIMES.tolist())
+    run_here("data", "import", "e.csv", "-o", "own", cwd=tmp_path)
+    np.savez(tmp_path / "t.npz", edges=PAIRS, times=TIMES)
+    with pytest.raises(ConfigError, match="have times already: omit it"):
+        opened_graph(build_config(settings | {"data": {"source": str(tmp_path / "own")}}))
+    with pytest.raises(ConfigError, match=r"has no effect with links\.split=random"):
+        build_config({"links": {"times": "t.npz"}})
+
+
+def test_what_is_no_time_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("src,dst,when\n0,1,5\n1,2,\n2,3,soon\n3,0,2020-01-01\n")
+    (tmp_path / "s.yaml").write_text("edges: {files: e.csv, source: src, target: dst, time: when}\n")
+    with pytest.raises(DataError) as told:
+        run_here("data", "import", "e.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
+    assert "line 3, column 'when': the value is missing" in str(told.value)
+    for line in (4, 5):
+        assert re.search(rf"line {line}, .* is not a time as the first one is", str(told.value))
+    assert not (tmp_path / "d").exists()
