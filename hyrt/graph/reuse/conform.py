@@ -120,9 +120,9 @@ def learned_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]
         unknown = [each for each in ids if each not in places]
         if unknown:
             raise DataError(
-                f"{graph.name}: {counted(len(unknown), 'vertex', 'vertices')} of type {name!r} were not in "
-                f"the training ({_some(unknown)}), and a type without features has learned rows for those "
-                "alone: leave them out, or train again"
+                f"{graph.name}: has {counted(len(unknown), 'vertex', 'vertices')} of type {name!r} without a "
+                f"learned row ({_some(unknown)}): a type without features knows the vertices of the training "
+                "alone: leave the others out, or train again"
             )
         found[number] = np.array([places[each] for each in ids], np.int64)
     return found

@@ -494,7 +494,7 @@ def test_learned_rows_belong_to_ids(tmp_path: Path) -> None:
     found = hyrt.load_run(tmp_path / "run", graph=other).scores()
     np.testing.assert_allclose(found[:50], wanted[:50], atol=1e-5)
     write_names(other / "ids.csv", ["type", "id"], [*ids, *named[:5], ("shop", "corner")])
-    with pytest.raises(DataError, match=r"1 vertex of type 'shop' were not in the training \(corner\)"):
+    with pytest.raises(DataError, match=r"1 vertex of type 'shop' without a learned row \(corner\)"):
         hyrt.load_run(tmp_path / "run", graph=other)
 
 
