@@ -167,7 +167,8 @@ def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: li
     if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
             f"{graph.name}: its edges have features or times, and its types or relations are not in the "
-            f"order of the run: give types {', '.join(wanted)} and relations {', '.join(map(str, known))}, in order"
+            f"order of the run: give types {', '.join(wanted)} and relations "
+            f"{', '.join(map(str, known))}, in order"
         )
     data = from_graph(graph)
     counts = [types.count(name) for name in wanted]
