@@ -8,6 +8,7 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,24 @@ def test_a_source_tree_is_a_folder_or_a_commit() -> None:
         assert tree == ROOT
     with pytest.raises(SystemExit, match="neither a source tree nor a commit"), source_tree("no-such-commit"):
         pass
+
+
+def test_steps_of_a_full_graph_that_compute_nothing_still_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overhead of a small graph is what is left of a step: `tools/bench/overhead.py` measures it."""
+    from full_graph import do_nothing
+
+    import hyrt
+    from hyrt.fullgraph.replica import FullGraphReplica
+
+    monkeypatch.setattr(FullGraphReplica, "step", FullGraphReplica.step)
+    do_nothing()
+    heard: list[Any] = []
+    settings: dict[str, Any] = {
+        "train": {"epochs": 3},
+        "evaluate": {"every": 0},
+        "balance": {"predict": False},
+    }
+    hyrt.train("synthetic:tiny", "gcn", full_graph=True, emit=heard.append, devices=["cpu:0"], **settings)
+    totals = [event.loss for event in heard if type(event).__name__ == "EpochEnded"]
+    assert len(totals) == 3
+    assert len(set(totals)) == 1

@@ -188,7 +188,7 @@ def do_nothing() -> None:
 
     from hyrt.fullgraph.replica import FullGraphReplica, StepSums
 
-    def step(self: Any, batch: Any, objective: Any, workers: Any) -> StepSums:
+    def step(self: Any, batch: Any, *others: Any) -> StepSums:
         gradients = [torch.zeros_like(each) for each in self.parameters]
         return StepSums(1.0, {"correct": 0.0, "targets": float(len(batch.targets))}, gradients)
 
