@@ -9,7 +9,7 @@ from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.advice import Advice
 from hyrt_perfmodel.prediction.predict import Memory, Prediction
 
-from hyrt.quantities import duration, milliseconds, size
+from hyrt.quantities import counted, duration, milliseconds, size
 
 
 def prediction_lines(
@@ -35,7 +35,7 @@ def prediction_lines(
         f"epoch {duration(now.epoch_s)} ({duration(low)} to {duration(high)}) · "
         f"{steps} of {milliseconds(now.iteration_s)} ms · "
         f"{now.throughput_mteps:,.1f} MTEPS",
-        f"split {_split(now)} · {_threads(now)}",
+        f"split {_split(now)} · {_threads(now, platform)}",
         f"memory {_memory(now.memory)}",
         *_array_lines(now),
         f"ideal epoch, if the speeds of all devices added up: {duration(now.ideal_epoch_s)}",
@@ -137,8 +137,11 @@ def _split(now: Prediction) -> str:
     return " · ".join(parts)
 
 
-def _threads(now: Prediction) -> str:
+def _threads(now: Prediction, platform: Platform) -> str:
     threads = now.assignment.threads
+    if threads.sample == threads.load == threads.train == platform.host.cores:
+        # The published form of the model, in which stages do not compete for cores.
+        return f"all {counted(threads.sample, 'core')} for each stage"
     return f"threads sample {threads.sample}, load {threads.load}, train {threads.train}"
 
 

@@ -151,7 +151,8 @@ def predict(
     if paper:
         # Its T_load is bytes over a bandwidth, also where a table, or one thread's part, is known.
         platform = replace(platform, host=replace(platform.host, loading=(), thread_load_gb_s=None))
-        training = replace(training, batch_size=_paper_batch(training, len(trainers)) * len(trainers))
+        each = training.batch_per_trainer or training.batch_size
+        training = replace(training, batch_size=each * len(trainers))
     if assignment is None:
         assignment = (
             _paper_assignment(training, platform)
@@ -207,12 +208,6 @@ def _epoch_s(
     )
     times = stage_times(platform, training, part, terms)
     return whole * seconds + iteration_s(times, platform.host, terms)
-
-
-def _paper_batch(training: TrainingWorkload, count: int) -> int:
-    if training.batch_per_trainer is not None:
-        return training.batch_per_trainer
-    return max(1, training.batch_size // count)
 
 
 def _paper_assignment(training: TrainingWorkload, platform: Platform) -> Assignment:
