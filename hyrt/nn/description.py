@@ -54,6 +54,16 @@ class ModelDescription:
     """Rate of the dropout on the input rows, layer number 0; 0 for none."""
 
 
+def other_device(device: str) -> str:
+    """Return the remedy for a model that a device cannot run as its settings want.
+
+    On `cpu` and torch devices, that is so only in chunks, or on several devices together.
+    """
+    if "+" not in device and not device.startswith(("cpu", "cuda", "mps", "xpu")):
+        return "train it on cpu or cuda"
+    return "train it on one cpu or cuda device, without fullgraph.chunks and the other settings of chunks"
+
+
 def describe(
     model: nn.Module,
     device: str,
@@ -80,28 +90,27 @@ def describe(
         Naming layer and device, if a layer does more than these words say, a parameter is frozen, or there is
         dropout and the device has none.
     """
+    remedy = other_device(device)
     speaks = getattr(model, "description", None)
     if speaks is None:
         raise UnsupportedModel(
             f"{type(model).__name__} on {device}: this device compiles its own kernels and runs only "
-            f"models that describe themselves ({takes}): train it on cpu or cuda"
+            f"models that describe themselves ({takes}): {remedy}"
         )
     try:
         described: ModelDescription = speaks()
     except UnsupportedModel as error:
-        raise UnsupportedModel(
-            f"{device} cannot run {error}: train it on cpu or cuda. {device} runs {takes}"
-        ) from None
+        raise UnsupportedModel(f"{device} cannot run {error}: {remedy}. {device} runs {takes}") from None
     if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):
         raise UnsupportedModel(
             f"{type(model).__name__} with dropout on {device}: this device has none: set model.dropout=0 "
-            "and model.input_dropout=0, or train it on cpu or cuda"
+            f"and model.input_dropout=0, or {remedy}"
         )
     for layer in described.layers:
         for product in layer.products:
             for parameter in (product.weight, product.bias):
                 if parameter is not None and not parameter.requires_grad:
                     raise UnsupportedModel(
-                        f"layer {layer.name!r} on {device}: a parameter is frozen: train it on cpu or cuda"
+                        f"layer {layer.name!r} on {device}: a parameter is frozen: {remedy}"
                     )
     return described

@@ -30,6 +30,7 @@ from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import torch_threads_for
+from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
 from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
@@ -154,6 +155,9 @@ def open_trainers(
             _check_typed(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
+            # Of several ranks, filtered rows also come from other ranks.
+            if in_chunks and not is_shared and (text := _unused_filter(config, info, model)):
+                warn(text)
             if keeper is not None and config.sampler.whole_graph and isinstance(device, KeepsSteps):
                 device.take_step_keeper(keeper)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
@@ -239,6 +243,25 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
             "train on cpu"
         )
     trainer.device.take_host_budget(HostBudget(limit, scratch))
+
+
+def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> str | None:
+    """Return why rows that are picked out for chunks save nothing; None if they may."""
+    limit = config.fullgraph.filter_below
+    infos = [each for _, each in info.members] if isinstance(info, TeamInfo) else [info]
+    if limit is None:
+        return None
+    if needs_loops(model):
+        return (
+            f"fullgraph.filter_below={limit:g} has no effect on this model, whose edges are computed by "
+            "loops: omit it"
+        )
+    if limit and all(each.zero_copy for each in infos):
+        return (
+            f"fullgraph.filter_below={limit:g} only costs time on {info.name}, which reads the host's memory "
+            "in place: omit it"
+        )
+    return None
 
 
 def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from graphs import random_graph
+from graphs import random_graph, with_values
 from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
@@ -242,3 +243,37 @@ def test_a_device_that_runs_loops_gets_rows_of_a_whole_graph(model: dict[str, An
     wanted, _ = trained(**settings)
     found, _ = trained(devices=["opencl:0"], **settings)
     assert losses(found) == pytest.approx(losses(wanted), rel=1e-2 if precision == "bf16" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "limit", "says"),
+    [
+        (
+            "gcn",
+            0.5,
+            "fullgraph.filter_below=0.5 only costs time on cpu:0, which reads the host's memory in place",
+        ),
+        ({"kind": "gat", "heads": 2}, 0.5, "fullgraph.filter_below=0.5 has no effect on this model"),
+        ("gcn", 0.0, None),
+    ],
+)
+def test_a_filter_that_saves_nothing_is_warned_of(model: Any, limit: float, says: str | None) -> None:
+    settings = {"train": {"epochs": 1}, "evaluate": {"every": 0}}
+    heard, _ = trained(model, full_graph=True, fullgraph={"chunks": 2, "filter_below": limit}, **settings)
+    said = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    assert len(said) == (says is not None)
+    assert all(says in text for text in said if says)
+
+
+def test_the_remedy_for_loops_in_chunks_leads_elsewhere() -> None:
+    graph = with_values(random_graph(60, 5, features=4), 1)
+    graph = replace(graph, topology=replace(graph.topology, edge_weights=None))
+    settings: dict[str, Any] = {"train": {"epochs": 1}, "evaluate": {"every": 0}, "full_graph": True}
+    model = {"kind": "gine", "hidden": 8}
+    remedy = r"train it on one cpu or cuda device, without fullgraph\.chunks"
+    for devices in ("cpu:0", "cpu:0,cpu:1"):
+        with pytest.raises(UnsupportedModel, match=rf"GineLayer\) on .*: {remedy}") as refused:
+            trained(model, graph, devices=devices.split(","), fullgraph={"chunks": 2}, **settings)
+        # Nobody changes a line of hyrt's own layers.
+        assert "change that line" not in str(refused.value)
+    trained(model, graph, devices=["cpu:0"], **settings)

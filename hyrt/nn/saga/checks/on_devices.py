@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hyrt.errors import UnsupportedModel
+from hyrt.nn.description import other_device
 from hyrt.nn.fused.layer_loops import looped_attention
 from hyrt.nn.layer import Layer
 from hyrt.nn.layer_parts import AttentionSum, LayerParts
@@ -60,7 +61,7 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
         Naming the layer and what is missing.
     """
     assert isinstance(model, GNN)
-    remedy = "train it on cpu or cuda"
+    remedy = other_device(device)
     if is_newer(type(model), "forward", "layer"):
         raise UnsupportedModel(
             f"{type(model).__name__} on {device}: it has a forward() of its own, and this device runs layers "
@@ -79,9 +80,10 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
             why = layer.train().unfused
             layer.train(was)
             if why:
+                is_built_in = type(layer).__module__.startswith("hyrt.")
+                change = "" if is_built_in else "change that line as docs/layers.md says, or "
                 raise UnsupportedModel(
-                    f"{name} on {device}: its edges are not one fused loop: {why}. Change that line as "
-                    f"docs/layers.md says, or {remedy}"
+                    f"{name} on {device}: its edges are not one fused loop ({why}): {change}{remedy}"
                 )
         elif isinstance(parts.gather, AttentionSum):
             heads = parts.gather.heads
