@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,11 @@ from hyrt.training.team.chunk_team import ChunkTeam
 # A loss that is so many times the first one has diverged; a first one above this is too large itself.
 _DIVERGED = 1000.0
 _LARGE = 1e9
+
+# Pairs of which a model knows nothing score alike, and lose this for links and for the others.
+_LOSS_OF_CHANCE = math.log(2)
+# So much less than that, as a part of it, is learned in so many epochs and steps, even of hard data.
+_LEARNED, _LEARNING_EPOCHS, _LEARNING_STEPS = 0.002, 3, 50
 
 # What sums over a feature row may differ by, as a part of its size: normalizing may add up in another order.
 _ROUNDING = 1e-5
@@ -65,6 +71,8 @@ class Training:
         """What the hooks know of a run that has failed, for its summary."""
         self._has_warned = False
         self._told_of_scores = False
+        self._told_of_links = False
+        self._link_loss: float | None = None
         self._chunks: dict[str, ChunkedStep] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -253,6 +261,26 @@ class Training:
             "train.warmup_steps, or check the features"
         )
 
+    def _watch_links(self, epoch: int, loss: float) -> None:
+        """Warn, once, of link prediction whose loss stays at that of chance, or above it."""
+        parts, before, self._link_loss = self.parts, self._link_loss, loss
+        is_early = epoch < _LEARNING_EPOCHS or self.state.step < _LEARNING_STEPS
+        balanced = parts.config.links.num_negatives == 1 or parts.config.links.loss == "ranking"
+        if parts.graph.links is None or is_early or self._told_of_links or not balanced:
+            return
+        has_learned = loss < (1 - _LEARNED) * _LOSS_OF_CHANCE
+        if not has_learned and (before is None or loss < (1 - _LEARNED) * before):
+            return
+        self._told_of_links = True
+        if has_learned:
+            return
+        parts.warn(
+            f"the loss stays at {loss:.4f} in epoch {epoch}, not below that of equal scores for links and "
+            f"others ({_LOSS_OF_CHANCE:.4f}): the model does not learn. Lower train.lr (now "
+            f"{parts.learner.lr:g}), set another links.decoder, or check that features or edges say "
+            "something of the links"
+        )
+
     def _tell_of_scores(self, run: OpenRun) -> None:
         """Warn, once, of scores that no class has."""
         if run.more_scores and not self._told_of_scores:
@@ -279,6 +307,7 @@ class Training:
         parts, state = self.parts, self.state
         loss_sum, normalizer, edges = state.epoch_sums
         state.unevaluated = loss_sum / normalizer if normalizer else 0.0
+        self._watch_links(state.step // parts.steps_per_epoch, state.unevaluated)
         parts.emit(
             EpochEnded(
                 epoch=state.step // parts.steps_per_epoch,

@@ -213,3 +213,25 @@ def test_scores_of_pairs_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch, 
     wanted = [float(score(rows[u], rows[v])) for u, v in pairs]
     assert np.load(file).tolist() == pytest.approx(wanted, rel=1e-6)
     assert len(set(wanted)) == 11
+
+
+@pytest.mark.parametrize(("lr", "learns"), [(1e-9, False), (0.05, True)])
+def test_links_that_are_not_learned_are_warned_of(lr: float, learns: bool) -> None:
+    graph = hyrt.load("synthetic:tiny,vertices=300")
+    heard: list[Any] = []
+    hyrt.train(
+        graph,
+        {"kind": "gcn", "hidden": 8, "dropout": 0.0},
+        emit=heard.append,
+        train={"objective": "links", "epochs": 5, "lr": lr, "weight_decay": 0.0},
+        links={"decoder": "mlp"},
+        data={"batch_size": 100},
+        balance={"policy": "static", "predict": False},
+        devices=["cpu:0"],
+        evaluate={"every": 0},
+    )
+    said = [event.text for event in heard if getattr(event, "kind", "") == "warning"]
+    assert [text for text in said if "does not learn. Lower train.lr (now" in text] == (
+        [] if learns else said
+    )
+    assert learns or len(said) == 1
