@@ -39,6 +39,8 @@ class HyrtError(Exception):
     """Root of every error a user of hyrt may want to catch."""
 
     exit_code = 1
+    has_lines = False
+    """Whether the message is a report whose lines are printed one below the other."""
     others_wait = False
     """Whether other processes, if a launcher has started any, wait for this one to join them."""
 

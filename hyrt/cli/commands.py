@@ -240,16 +240,22 @@ def _place(error: BaseException) -> str:
     return "an unknown place" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
+def _printable(text: str) -> str:
+    """Return text whose letters that cannot be printed are written as escapes."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in readable(text)
+    )
+
+
 def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     if os.environ.get("HYRT_TRACEBACK"):
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    # An error is one line, also of a file whose name has two.
-    message = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in readable(message)
-    )
+    # An error is one line, also of a file whose name has two; a report has lines of its own.
+    has_lines = isinstance(error, HyrtError) and error.has_lines
+    message = "\n".join(_printable(line) for line in (message.split("\n") if has_lines else [message]))
     prefix = rank_prefix()
     is_whole = message.startswith("error in ") and not prefix
     print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)

@@ -197,11 +197,11 @@ def import_files(
       hyrt data import --print-schema edges.csv nodes.csv > schema.yaml
       hyrt data import edges.csv nodes.csv --schema schema.yaml -o mine.npz
     """  # noqa: D301
-    from hyrt.errors import ConfigError
+    from hyrt.errors import ConfigError, DataError, one_line
     from hyrt.graph.tables.need_pyarrow import need_pyarrow
 
     need_pyarrow()
-    from hyrt.graph.tables.guess_schema import guess_schema
+    from hyrt.graph.tables.guess_schema import begin_schema, guess_schema
     from hyrt.graph.tables.import_schema import ImportSchema
     from hyrt.graph.tables.import_tables import Import, import_tables
     from hyrt.report.terminal.printed_lines import shell_word
@@ -211,7 +211,13 @@ def import_files(
             raise ConfigError("--print-schema prints what is guessed: omit --schema")
         from hyrt.config.schema_file import schema_text
 
-        typer.echo(schema_text(guess_schema(files).schema), nl=False)
+        try:
+            schema_start, comments = guess_schema(files).schema, []
+        except DataError as error:
+            # What cannot be guessed is for the user to say, in what is printed.
+            begun = begin_schema(files, f"Edit what is wrong below: {one_line(str(error))}")
+            schema_start, comments = begun.schema, begun.lines
+        typer.echo("".join(f"# {line}\n" for line in comments) + schema_text(schema_start), nl=False)
         return
     if output is None:
         raise ConfigError("give the dataset to write: -o DESTINATION")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, listed
 from hyrt.graph.tables.columns import matching
 from hyrt.graph.tables.ids.vertex_ids import SPARSE
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows
@@ -107,9 +107,9 @@ def guess_schema(given: Sequence[Path]) -> Guess:
     edges = [sample for sample, found in zip(samples, ends, strict=True) if found]
     others = [sample for sample, found in zip(samples, ends, strict=True) if not found]
     if not edges:
-        listed = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
+        columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
-            f"no file has columns that are called like the two ends of an edge ({listed}): {_ITSELF}"
+            f"no file has columns that are called like the two ends of an edge ({columns}): {_ITSELF}"
         )
     for some, what in ((edges, "edges"), (others, "vertices")):
         for sample in some[1:]:
@@ -145,6 +145,48 @@ def guess_schema(given: Sequence[Path]) -> Guess:
     schema = ImportSchema(edges=edge_table, **settings)
     lines.append(_ids_in_words(schema))
     return Guess(schema, lines)
+
+
+def begin_schema(given: Sequence[Path], problem: str) -> Guess:
+    """Return a schema to edit, for files whose columns nothing can be guessed of.
+
+    The first file that has two columns is taken for edges, and the others that have the same columns as the
+    first of them for vertices.
+
+    Parameters
+    ----------
+    given
+        CSV or Parquet files, or folders of them.
+    problem
+        Why nothing could be guessed.
+
+    Raises
+    ------
+    DataError
+        If no file has two columns.
+    """
+    samples = [sample_of(path) for path in given]
+    edges = next((each for each in samples if _ends(each)), None)
+    edges = edges or next((each for each in samples if len(each.columns) > 1), None)
+    if edges is None:
+        raise DataError(
+            f"{listed([each.name for each in samples])} {'has' if len(samples) == 1 else 'have'} one column, "
+            "and edges need two, a source and a target: give a file that has them"
+        )
+    source, target = _ends(edges) or list(edges.columns)[:2]
+    table, _ = _edge_table([edges], source, target)
+    others = [each for each in samples if each is not edges]
+    settings: dict[str, Any] = {}
+    if others:
+        rows, _ = _vertex_rows(
+            [each for each in others if list(each.columns) == list(others[0].columns)], edges, source
+        )
+        settings["vertices"] = (
+            rows if rows.id is not None else rows.model_copy(update={"id": next(iter(others[0].columns))})
+        )
+    columns = [f"{each.name} has the columns {', '.join(map(repr, each.columns))}" for each in samples]
+    schema = ImportSchema(edges=table, ids="names", **settings)
+    return Guess(schema, [problem.removesuffix(f": {_ITSELF}"), *columns])
 
 
 def _plain(name: str) -> str:

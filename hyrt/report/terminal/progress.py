@@ -431,9 +431,21 @@ def _can_redraw(stream: TextIO) -> bool:
     encoding = getattr(stream, "encoding", None) or ""
     return (
         stream.isatty()
+        and not _is_notebook()
         and os.environ.get("TERM") not in ("dumb", "unknown")
         and encoding.lower().startswith("utf")
     )
+
+
+def _is_notebook() -> bool:
+    """Return whether a cell of a notebook has started the process (`!hyrt run`).
+
+    Its output goes through a terminal, but the page below the cell shows no cursor that moves up.
+    """
+    variables = os.environ
+    # The kernel is told of its parent, and lets pagers and colours suit its pages.
+    is_kernel = variables.get("TERM") == "xterm-color" and variables.get("GIT_PAGER") == "cat"
+    return "JPY_PARENT_PID" in variables or is_kernel
 
 
 def _wraps_when_resized() -> bool:

@@ -105,7 +105,9 @@ def evaluation_line(evaluated: Evaluated) -> str:
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
         return "nothing to evaluate: the data has no validation and no test vertices"
-    return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({brief_duration(evaluated.seconds)})"
+    # Without validation targets, the last evaluation counts as the best, whatever it found.
+    is_best = evaluated.is_best and "val" in evaluated.metrics
+    return f"{scores}{'  best so far' if is_best else ''}  ({brief_duration(evaluated.seconds)})"
 
 
 def prediction_line(predicted: Predicted) -> str:

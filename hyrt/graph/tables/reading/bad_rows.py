@@ -88,7 +88,9 @@ class BadRows:
         if self.total > len(self._lines):
             lines.append(f"  and {self.total - len(self._lines):,} more")
         lines += list(self._remedies)
-        raise DataError("\n".join(lines))
+        error = DataError("\n".join(lines))
+        error.has_lines = True
+        raise error
 
 
 def _told(value: Any, problem: str) -> str:
