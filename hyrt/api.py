@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hyrt.config import Config, build_config, to_yaml
 from hyrt.errors import ConfigError, RunWarning
@@ -17,18 +17,21 @@ from hyrt.graph.normalize import Normalize
 from hyrt.machine.kernels.kernel_cache import check_compiler
 from hyrt.machine.path_length import is_too_long
 from hyrt.machine.this_process.forks import mark_forks, was_forked_late
-from hyrt.section import as_list
+from hyrt.machine.this_process.public_function import public_function
+from hyrt.section import as_list, check_known
 
 if TYPE_CHECKING:
     from types import FrameType
 
     import torch
 
+    from hyrt.config.section_types import Sections
     from hyrt.observe.events import Emit, Event
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
 
+@public_function
 def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     """Open a graph.
 
@@ -50,6 +53,7 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     return open_graph(source, normalize=normalize)
 
 
+@public_function
 def save(
     source: Any,
     destination: str | Path,
@@ -109,15 +113,16 @@ def save(
     )
 
 
+@public_function
 def train(
     graph: Graph | str | Path,
     model: str | Mapping[str, Any] | torch.nn.Module = "graphsage",
     *,
     config: Config | None = None,
     emit: Emit | None = None,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     full_graph: bool = False,
-    **sections: Any,
+    **sections: Unpack[Sections],
 ) -> TrainResult:
     """Train a model on a graph.
 
@@ -175,14 +180,15 @@ def train(
     from hyrt.training.train import Training
 
     check_compiler()
-    _check_given(graph, config, emit, folder, full_graph, sections)
+    given: dict[str, Any] = dict(sections)
+    _check_given(graph, config, emit, folder, full_graph, given)
     module = None
     if full_graph:
-        sections["sampler"] = {**sections.get("sampler", {}), "kind": "full"}
+        given["sampler"] = {**given.get("sampler", {}), "kind": "full"}
     if isinstance(model, str):
-        sections["model"] = {"kind": model}
+        given["model"] = {"kind": model}
     elif isinstance(model, Mapping):
-        sections["model"] = dict(model)
+        given["model"] = dict(model)
     elif isinstance(model, type):
         raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     elif not callable(getattr(model, "parameters", None)):
@@ -191,13 +197,13 @@ def train(
         )
     else:
         module = model
-        fanout = as_list(sections.get("sampler", {}).get("fanout"))
+        fanout = as_list(given.get("sampler", {}).get("fanout"))
         depth = len(fanout) if isinstance(fanout, Sequence) else depth_of(module)
         if depth is not None:
-            sections["model"] = {"layers": depth}
-    if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
+            given["model"] = {"layers": depth}
+    if config is not None and (given.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
-    settings = config or build_config(sections, own_model=module is not None)
+    settings = config or build_config(given, own_model=module is not None)
     if settings.loggers:
         if folder is None:
             raise ConfigError("loggers keep the name of the run in its folder: give folder=...")
@@ -215,7 +221,7 @@ def train(
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     if checkpoints is not None and prepared.graph.links is not None:
         write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
-    hear = emit or _hears_warnings(_warns_at(sys._getframe(1)))
+    hear = emit or _hears_warnings(_warns_at(_caller()))
     tell = hear
     mark_forks()
     with ExitStack() as stack:
@@ -261,7 +267,8 @@ def _check_given(
     if config is not None and not isinstance(config, Config):
         raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
     if config is not None:
-        # What `model_copy` was given, pydantic takes as it is.
+        # What `model_copy` was given, pydantic takes as it is, and leaves out what it does not know.
+        check_known(config)
         build_config(config.model_dump(warnings=False), own_model=True)
     if emit is not None and not callable(emit):
         raise ConfigError(f"emit={emit!r}: give a function that takes an event, or omit it")
@@ -305,6 +312,11 @@ def _check_path(name: str, given: Any, wanted: str) -> None:
         raise ConfigError(f"{name}={given!r:.100}: {wanted}")
 
 
+def _caller() -> FrameType:
+    """Return the frame that has called a public function, which `public_function` wraps."""
+    return sys._getframe(3)
+
+
 def _warns_at(caller: FrameType) -> Callable[[str], None]:
     """What gives a text as a warning of Python's, at the line that has called hyrt."""
     place, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
@@ -345,6 +357,7 @@ def _new_checkpoints(folder: Path) -> Path:
     return checkpoints
 
 
+@public_function
 def load_run(
     folder: str | Path,
     *,
@@ -390,5 +403,5 @@ def load_run(
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
         raise ConfigError(f"model={model!r}: give the torch module that was trained, or omit it")
 
-    warn = _warns_at(sys._getframe(1))
+    warn = _warns_at(_caller())
     return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)

@@ -124,3 +124,19 @@ class Section(BaseModel):
             f"{kind}.{name}: settings do not change once they are made: give them where they are, as in "
             "hyrt.train(graph, train={'lr': 0.1}) or hyrt.Config(train={'lr': 0.1})"
         )
+
+
+def check_known(section: Section, path: str = "") -> None:
+    """Refuse keys that `model_copy` has added to settings, which do not exist.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first one.
+    """
+    for name, value in vars(section).items():
+        if name not in type(section).model_fields:
+            known = "`hyrt run --print-config` lists all settings"
+            raise ConfigError(f"unknown setting {path + name!r}: {known}")
+        if isinstance(value, Section):
+            check_known(value, f"{path}{name}.")

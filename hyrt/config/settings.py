@@ -42,6 +42,7 @@ from hyrt.section import (
     RowCacheSize,
     Section,
     as_list,
+    check_known,
 )
 
 if TYPE_CHECKING:
@@ -347,8 +348,8 @@ class FullGraphConfig(Section):
     """If a chunk uses less than this fraction of the rows of an interval, the CPU picks out the rows that are
     used, and only these are copied to the device. 0 copies all rows. With `null`, the run measures the rates
     of the CPU and of the device's link, and computes from these the fraction below which picking out rows
-    saves time. Devices that read the host's memory in place ignore this setting. The bits of the result do
-    not depend on it."""
+    saves time; devices that read the host's memory in place then get all rows. For these devices, picking out
+    rows only costs time, and the run says so. The bits of the result do not depend on it."""
 
     @property
     def chunk_settings(self) -> list[str]:
@@ -736,6 +737,9 @@ class Config(Section):
     @classmethod
     def _in_plain_words(cls, settings: Any, validated: ModelWrapValidatorHandler[Config]) -> Config:
         """Raise a ConfigError that names the first wrong key, and the nearest known one if it is unknown."""
+        for name, value in settings.items() if isinstance(settings, Mapping) else ():
+            if isinstance(value, Section):
+                check_known(value, f"{name}.")
         try:
             return validated(plain(settings))
         except ValidationError as error:

@@ -1,0 +1,113 @@
+"""Public functions of Python: wrong calls end in one line, and errors show the frames of the user alone."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from hyrt_perfmodel.nearest_name import nearest_name
+
+from hyrt.errors import ConfigError, HyrtError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def public_function(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function refuse wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
+
+    With HYRT_TRACEBACK=1 in the environment, tracebacks stay whole.
+    """
+    signature = inspect.signature(function)
+    name = f"hyrt.{function.__name__}"
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **named)
+        except TypeError as error:
+            raise ConfigError(_describe_call(name, signature, args, named, error)) from None
+        try:
+            return function(*args, **named)
+        except HyrtError as error:
+            if os.environ.get("HYRT_TRACEBACK"):
+                raise
+            raise error.with_traceback(None) from _find_root(error)
+
+    return call
+
+
+def _describe_call(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    error: TypeError,
+) -> str:
+    """Return what is wrong with the arguments of a call, and what to write."""
+    positional = [
+        each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+    twice = next((each for each in positional[: len(args)] if each in named), None)
+    if twice is not None:
+        first, second = args[positional.index(twice)], named[twice]
+        text = f"{name}: {twice} is given twice, as {first!r:.40} and as {twice}={second!r:.60}"
+        if twice == "model" and isinstance(first, str) and isinstance(second, Mapping):
+            return f"{text}: give one, such as model={ {'kind': first, **second}!r:.100}"
+        return f"{text}: give one of them"
+    unknown = next((each for each in named if each not in signature.parameters), None)
+    if len(args) > len(positional):
+        return (
+            f"{name} takes {', '.join(positional)} by place, and all else by name, but {len(args)} values "
+            f"are given by place: write names, as help({name}) lists them"
+        )
+    if unknown is not None:
+        near = nearest_name(unknown, list(signature.parameters))
+        return f"{name} has no argument {unknown!r}: " + (
+            f"did you mean {near!r}?" if near else f"help({name}) lists them"
+        )
+    return f"{name}: {error}: see help({name})"
+
+
+def _find_root(error: BaseException) -> BaseException | None:
+    """Return the first cause that is not hyrt's own, with the frames that are the user's."""
+    for cause in _causes(error):
+        if not isinstance(cause, HyrtError):
+            return cause.with_traceback(_keep_frames(cause.__traceback__))
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = {id(error)}
+    cause = error.__cause__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
+
+
+def _keep_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without frames of hyrt and of libraries; the last frame if there are no others."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept = [each for each in frames if _is_users(each.tb_frame.f_code.co_filename)] or frames[-1:]
+    found = None
+    for each in reversed(kept):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found
+
+
+def _is_users(file: str) -> bool:
+    packages = [getattr(sys.modules.get(name), "__file__", None) for name in ("hyrt", "hyrt_devices")]
+    folders = [*_LIBRARIES, *(str(Path(each).parent) for each in packages if each)]
+    return not file.startswith(("<frozen", *(f"{folder}{os.sep}" for folder in folders)))

@@ -1,0 +1,108 @@
+"""Wrong calls of the public functions: one line that says what to write, and a short traceback."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+
+import hyrt
+from hyrt.config import Config
+from hyrt.config.section_types import Sections
+from hyrt.errors import ConfigError, HyrtError, StageFailure
+
+GRAPH = hyrt.load("synthetic:tiny")
+
+
+class Narrow(torch.nn.Module):
+    """A module for rows of another width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = torch.nn.Linear(5, 4)
+
+    def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x[: blocks[-1].num_dst])
+
+
+def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError:
+    with pytest.raises(HyrtError) as caught:
+        function(*args, **named)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: hyrt.train(GRAPH, "gcn", model={"hidden": 8}),  # type: ignore[misc]
+            "hyrt.train: model is given twice, as 'gcn' and as model={'hidden': 8}: give one, such as "
+            "model={'kind': 'gcn', 'hidden': 8}",
+        ),
+        (
+            lambda: hyrt.train(GRAPH, "gcn", {"epochs": 5}),  # type: ignore[misc]
+            "hyrt.train takes graph, model by place, and all else by name, but 3 values are given by place: "
+            "write names, as help(hyrt.train) lists them",
+        ),
+        (
+            lambda: hyrt.load("cora", normalise="row"),  # type: ignore[call-arg]
+            "hyrt.load has no argument 'normalise': did you mean 'normalize'?",
+        ),
+        (
+            lambda: hyrt.load_run("runs/mine", chekpoint="newest"),  # type: ignore[call-arg]
+            "hyrt.load_run has no argument 'chekpoint': did you mean 'checkpoint'?",
+        ),
+        (
+            lambda: hyrt.save(GRAPH),  # type: ignore[call-arg]
+            "hyrt.save: missing a required argument: 'destination': see help(hyrt.save)",
+        ),
+        (
+            lambda: hyrt.train(GRAPH, "gcn", trian={}),  # type: ignore[call-arg]
+            "unknown setting 'trian': did you mean 'train'?",
+        ),
+        (
+            lambda: hyrt.train(GRAPH, config=Config().model_copy(update={"trian": {}})),
+            "unknown setting 'trian': `hyrt run --print-config` lists all settings",
+        ),
+        (
+            lambda: hyrt.train(GRAPH, config=Config(train=Config().train.model_copy(update={"epoch": 1}))),
+            "unknown setting 'train.epoch': `hyrt run --print-config` lists all settings",
+        ),
+    ],
+)
+def test_a_wrong_call_says_what_to_write(call: Callable[[], Any], says: str) -> None:
+    assert str(wrongly(call)) == says
+
+
+def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(error: BaseException) -> list[str]:
+        return "".join(traceback.format_exception(error)).splitlines()
+
+    misspelt = shown(wrongly(hyrt.train, GRAPH, "gnc"))
+    assert len(misspelt) <= 12
+    narrow = wrongly(hyrt.train, GRAPH, Narrow(), train={"epochs": 1})
+    assert isinstance(narrow, StageFailure)
+    lines = shown(narrow)
+    assert len(lines) <= 24
+    # The line that is wrong is the user's, and what torch said of it is there.
+    assert any("return self.product" in line for line in lines)
+    assert isinstance(narrow.__cause__, RuntimeError)
+    assert not [line for line in lines if "/hyrt/pipeline/" in line or "/torch/" in line]
+    monkeypatch.setenv("HYRT_TRACEBACK", "1")
+    assert any("/hyrt/pipeline/" in line for line in shown(wrongly(hyrt.train, GRAPH, Narrow())))
+
+
+def test_type_checkers_know_all_sections() -> None:
+    assert set(get_type_hints(Sections)) == Config.model_fields.keys() - {"model"}
+
+
+def test_a_folder_may_be_text(tmp_path: Path) -> None:
+    settings: Any = {"train": {"epochs": 1}, "balance": {"predict": False}}
+    hyrt.train(GRAPH, "gcn", folder=str(tmp_path / "run"), **settings)
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert isinstance(wrongly(hyrt.train, GRAPH, folder=3), ConfigError)
