@@ -60,28 +60,28 @@ def write_named_rows(
     numbers = graph.vertices.vertex_ids
     numbers = vertices if numbers is None else numbers[vertices]
     with atomic_file(path) as file, graph.names.read_ids() as known:
-        ids = None if known is None else (" ".join(row) for row in known)
+        named_by = ["id"] if graph.types is None or known is None else ["type", "id"]
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["id", *columns])
-        named = _named(numbers, ids, graph.name)
+        writer.writerow([*named_by, *columns])
+        named = _named(numbers, known, graph.name)
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
             # As many digits as float32 has, not those of the float64 that Python would make of it.
             values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
             if columns == ["class"]:
                 values = [[value if classes is None else classes[value]] for value in values]
-            writer.writerows([next(named), *row] for row in values)
+            writer.writerows([*next(named), *row] for row in values)
         text.flush()
         text.detach()
 
 
-def _named(numbers: NDArray[Any], ids: Iterator[str] | None, source: str) -> Iterator[object]:
-    """The id of each vertex, or its number."""
+def _named(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: str) -> Iterator[list[Any]]:
+    """Return the id of each vertex, with its type in a heterogeneous graph, or its number."""
     if ids is None:
-        yield from numbers.tolist()
+        yield from ([number] for number in numbers.tolist())
         return
-    found: dict[int, str] = {}
+    found: dict[int, list[str]] = {}
     in_order = bool((np.diff(numbers) > 0).all())
     wanted = iter(numbers.tolist()) if in_order else None
     if wanted is None:
@@ -98,7 +98,7 @@ def _named(numbers: NDArray[Any], ids: Iterator[str] | None, source: str) -> Ite
         yield _known(name, source)
 
 
-def _known(name: str | None, source: str) -> str:
+def _known(name: list[str] | None, source: str) -> list[str]:
     if name is None:
         raise DataError(f"{source}: {IDS} has fewer lines than there are vertices: make the dataset again")
     return name

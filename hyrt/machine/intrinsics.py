@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from hyrt.machine.kernels.half_floats import widen_half
 from hyrt.machine.kernels.kept_kernels import nb
 
 _BYTES = ir.IntType(8).as_pointer()
@@ -90,7 +91,7 @@ def _value(typingctx, element):
         if element.signed:
             word = builder.zext(bits, ir.IntType(32))
             return builder.bitcast(builder.shl(word, ir.IntType(32)(16)), ir.FloatType())
-        return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
+        return widen_half(context, builder, bits)
 
     is_known = element.bitwidth == 16 or element == types.int8
     return (types.float32(element), generate) if is_known else None

@@ -276,3 +276,13 @@ def test_in_chunks_features_are_left_on_the_host() -> None:
     assert usable_forms(device, random_graph(60), in_chunks=True) == ["in_place", "rows"]
     assert device._features is None
     device.close()
+
+
+def test_rows_that_were_offered_are_kept_until_the_next_device_has_copied_them() -> None:
+    driver = FakeDriver()
+    kernels = torch_chunks.TorchChunks.__new__(torch_chunks.TorchChunks)
+    kernels._driver, kernels._stream = driver, "compute 0"
+    copied = driver.mark("copies 1")
+    driver.calls.clear()
+    kernels.keep_rows(copied)
+    assert driver.calls == [("order", "compute 0", copied)]

@@ -5,14 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary
 from hyrt_perfmodel.communication.network import find_network
+
+from hyrt.cli.sessions.rank_session import RankSession
+from hyrt.config import build_config
+from hyrt.distributed.launch import Launch
+from hyrt.errors import DataError
+from hyrt.machine.cores import available_cores
 
 SMALL = ["model.dropout=0.4", "data.batch_size=64", "runtime.stall_timeout_s=30"]
 
@@ -81,6 +89,8 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     )
     assert (code, other_code) == (0, 0), (errors, other_errors)
     assert "2 ranks (home) sent" in output
+    # They share the cores, without a launcher that says so.
+    assert f"train {max(1, available_cores() // 2)}" in output
     assert not other_output
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
@@ -197,6 +207,32 @@ def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> 
         assert code == 2
         assert f"error: rank {rank}: train.lr is 0.5 at rank 1" in errors
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nosuchfolder", "nosuchfolder: no such file or folder; a dataset is "),
+        ("http://a/b", "http://a/b: hyrt reads no addresses"),
+        ("synthetic:tiny", "2 ranks need a graph in 2 parts: write them with hyrt partition"),
+        ("file.npz", "2 ranks need a graph in 2 parts: write them with hyrt partition"),
+    ],
+)
+def test_ranks_say_whether_data_is_missing_or_not_in_parts(
+    source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file.npz").touch()
+    config = build_config({"data": {"source": source}})
+    session = RankSession(
+        config=config,
+        launch=Launch(0, 2),
+        signals=cast(Any, None),
+        progress=cast(Any, None),
+        folder=cast(Any, None),
+    )
+    with pytest.raises(DataError, match=re.escape(says)):
+        session._part()
 
 
 def test_a_rank_whose_words_are_wrong_ends_all_with_its_reason(parts: Path, tmp_path: Path) -> None:

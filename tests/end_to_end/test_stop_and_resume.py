@@ -9,15 +9,14 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
+from compared_runs import compare_runs, read_records
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary, wait_until
 
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.training.checkpoint import load_newest_checkpoint
 
 # 19 steps an epoch; everything that could depend on what came before is on.
 LONG = [
@@ -48,23 +47,6 @@ def stop(process: BegunRun, number: signal.Signals, says: str = "") -> tuple[str
     return output, errors
 
 
-def final_state(run: Path) -> dict[str, Any]:
-    state = load_newest_checkpoint(run / "checkpoints", pytest.fail).state
-    # What follows from the clock, and changes no weight of a run on one device.
-    timing = ("epoch_s", "totals", "config", "balance")
-    return {key: value for key, value in state.items() if key not in timing}
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
 def contents(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -74,21 +56,8 @@ def written(run: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != ".lock"}
 
 
-def told(run: Path) -> dict[str, Any]:
-    """What metrics.jsonl says, less the times and what groups of steps there were."""
-    lines = records(run)
-    return {
-        "losses": [loss for line in lines for loss in line.get("losses", [])],
-        "epochs": [(line["epoch"], line["loss"]) for line in lines if line["event"] == "epoch_ended"],
-        "evaluated": [(line["epoch"], line["metrics"]) for line in lines if line["event"] == "evaluated"],
-    }
-
-
 def assert_equal_runs(one: Path, other: Path) -> None:
-    assert told(one) == told(other)
-    assert same(final_state(one), final_state(other))
-    for key in ("status", "steps", "best_epoch", "metrics"):
-        assert summary(one)[key] == summary(other)[key]
+    assert compare_runs(one, other) == []
 
 
 def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
@@ -164,7 +133,7 @@ def test_damaged_newest_checkpoint(whole: Path, short: Path, tmp_path: Path, qui
     assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
     assert "warning" not in silent
     # The run of two epochs was evaluated after its second, this one after its third.
-    assert told(run)["losses"][: 2 * ONE_EPOCH] == told(whole)["losses"][: 2 * ONE_EPOCH]
+    assert read_records(run)["losses"][: 2 * ONE_EPOCH] == read_records(whole)["losses"][: 2 * ONE_EPOCH]
     assert summary(run)["steps"] == 12 * ONE_EPOCH
     assert yaml.safe_load((run / "config.yaml").read_text())["train"]["epochs"] == 12
 

@@ -16,15 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
+from compared_runs import compare_runs, read_records
 from forked_runs import ForkedRun, ForkedRuns, processes_of
 from trials import write_data
 
 from hyrt.errors import CheckpointError
 from hyrt.observe.faults import WRITES, Fault, parse_faults
-from hyrt.report.records.run_folder import read_metrics
 from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
 
 STEPS = 18
@@ -315,42 +313,12 @@ def newest_problems(path: Path) -> list[str]:
     return warnings
 
 
-def final_state(path: Path) -> dict[str, Any]:
-    """Of the newest checkpoint what does not follow from the clock."""
-    state = load_newest_checkpoint(path / "checkpoints", lambda text: None).state
-    return {key: state[key] for key in state if key not in ("epoch_s", "totals", "config", "balance")}
-
-
-def told(path: Path) -> dict[str, Any]:
-    """Losses and metrics in metrics.jsonl."""
-    lines = read_metrics(path / "metrics.jsonl")
-    return {
-        "losses": [loss for line in lines for loss in line.get("losses", [])],
-        "epochs": [line["loss"] for line in lines if line["event"] == "epoch_ended"],
-        "evaluated": [line["metrics"] for line in lines if line["event"] == "evaluated"],
-    }
-
-
 def different(path: Path, whole: Path, *, is_exact: bool = True) -> list[str]:
     """In what a run differs from one that was not disturbed."""
     if is_exact:
-        names = [name for name in ("losses", "epochs", "evaluated") if told(path)[name] != told(whole)[name]]
-        if not same(final_state(path), final_state(whole)):
-            names.append("the final state")
-        return [f"differs in {', '.join(names)}"] if names else []
-    ours, theirs = told(path)["losses"], told(whole)["losses"]
+        return compare_runs(path, whole)
+    ours, theirs = (read_records(run)["losses"] for run in (path, whole))
     if len(ours) != len(theirs):
         return [f"has {len(ours)} losses, not {len(theirs)}"]
     worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(ours, theirs, strict=True))
     return [] if worst < 1e-3 else [f"a loss is off by {worst:.2g}"]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal in every bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)

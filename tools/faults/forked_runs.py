@@ -31,6 +31,8 @@ THREADS_LEFT = "HYRT_TEST_THREADS_LEFT"
 QUICK = "HYRT_TEST_QUICK_END"
 # Set where a root process is to find files as read-only as other users do.
 NO_OVERRIDE = "HYRT_TEST_NO_OVERRIDE"
+# The number of processors that a server and its runs may use.
+PROCESSORS = "HYRT_TEST_PROCESSORS"
 _PAUSE_S = 0.2
 # How long a thread that has been told to end may take.
 _ENDING_S = 2.0
@@ -167,6 +169,8 @@ class ForkedRuns:
         server.stdin.flush()
         line = server.stdout.readline()
         if not line:
+            # The next request starts another one.
+            del self._servers[name]
             raise RuntimeError(f"the server of {name} has ended ({server.wait(10)})")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -285,13 +289,16 @@ def _drop_override() -> None:
 
 
 def _run(words: list[str]) -> None:
+    from polled_stops import count_polls
+
     from hyrt.cli import main
 
     sys.argv = [str(Path(sys.executable).with_name("hyrt")), *words]
     # A command that leaves a thread behind ends its process itself, after the functions registered here.
     atexit.register(_write_threads_left)
     try:
-        main()
+        with count_polls():
+            main()
     finally:
         _write_threads_left()
         atexit.unregister(_write_threads_left)
@@ -327,6 +334,8 @@ def _call(words: list[str]) -> int:
 if __name__ == "__main__":
     from hyrt.machine.this_process.process_settings import prepare_process
 
+    if PROCESSORS in os.environ:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ[PROCESSORS])])
     prepare_process()
     for name in IMPORTED:
         import_module(name)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fault_case import told
+from compared_runs import read_records
 from forked_runs import ForkedRuns
 from trials import DATA, parser, workplace, write_data
 
@@ -70,7 +70,7 @@ def losses_differ(
         for again in range(2):
             name = f"threads-{count}-{again}"
             settings = (f"runtime.sample_threads={count}", "train.epochs=4")
-            losses = told(runs_of(runs, folder, data, name, settings, devices))
+            losses = read_records(runs_of(runs, folder, data, name, settings, devices))
             first = first or losses
             if losses != first:
                 wrong.append(name)

@@ -122,9 +122,10 @@ def infer(
     links: Annotated[
         Path | None,
         typer.Option(
-            metavar="PAIRS.npy",
-            help="Write the scores of these pairs of vertices, [n, 2] integers, for a run that predicts "
-            "links: [n] float32, higher for a link. Their sigmoids are probabilities.",
+            metavar="PAIRS.npy|PAIRS.csv",
+            help="Write the scores of these pairs of vertices, for a run that predicts links: higher for a "
+            "link; their sigmoids are probabilities. The pairs are [n, 2] vertex numbers, or a table whose "
+            "first two columns are ids of sources and targets.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -141,18 +142,17 @@ def infer(
       hyrt infer runs/mine -o classes.csv --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
       hyrt infer runs/mine -o scores.npy --links pairs.npy
+      hyrt infer runs/mine -o scores.csv --links pairs.csv
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
-    from hyrt.errors import ConfigError
     from hyrt.machine.output_file import output_file
     from hyrt.machine.this_process.process_settings import prepare_process
 
     file = output_file(output, replace=force, suffix=".npy", other=".csv")
     as_table = output.suffix == ".csv"
-    if as_table and links is not None:
-        raise ConfigError("--links: scores of pairs are written as .npy: give a name that ends in .npy")
     prepare_process()
     from hyrt.graph.formats.recorded_npy import map_npy
+    from hyrt.inference.named_pairs import read_named_pairs, write_named_pairs
     from hyrt.inference.named_rows import write_named_rows
     from hyrt.inference.write_link_scores import read_pairs, write_link_scores
     from hyrt.inference.write_rows import chosen_vertices, write_rows
@@ -169,22 +169,38 @@ def infer(
     graph, model = trained.graph, cast(GNN, trained.model)
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
     _check_wanted(what, vertices, links, predicts_links=graph.links is not None)
-    pairs = None if links is None else read_pairs(links, graph)
+    pairs, pair_names = None, None
+    if links is not None and links.suffix == ".csv":
+        pairs, pair_names = read_named_pairs(links, graph)
+    elif links is not None:
+        pairs = read_pairs(links, graph)
     wanted = chosen_vertices(graph, vertices or "all", trained.config.data.split)
+    if as_table and vertices is None and graph.types is not None and graph.links is None:
+        if what is not What.embeddings:
+            # Other types have no labels, so their scores mean nothing.
+            wanted = wanted[graph.types.types_of(wanted) == graph.types.number(graph.types.target)]
     team = closing(evaluation_workers(assign_threads(trained.config)))
+    target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
     with team as workers, explained(output, "Free space, or give another --output."):
         if pairs is not None:
             score = DECODERS[trained.config.links.decoder].score
-            shape: tuple[int, ...] = (
-                write_link_scores(file, model, graph, pairs, score, workers, memory_bytes=memory_bytes),
-            )
+            bound = {"memory_bytes": memory_bytes}
+            try:
+                count = write_link_scores(target, model, graph, pairs, score, workers, **bound)
+                if as_table:
+                    ids = graph.vertices.vertex_ids
+                    shown = pair_names or (pairs if ids is None else ids[pairs]).tolist()
+                    write_named_pairs(file, shown, map_npy(target))
+            finally:
+                if as_table:
+                    target.unlink(missing_ok=True)
+            shape: tuple[int, ...] = (count,)
             named = "scores of links"
         else:
             # What a run that predicts links calls embeddings is all that its model gives.
             named = "embeddings" if graph.links is not None else (what or What.scores).value
             model = model.embedding_model() if isinstance(model, LinkGNN) else model
             kind = What.scores if graph.links is not None else what or What.scores
-            target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
             try:
                 shape = write_rows(
                     target, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes

@@ -58,7 +58,7 @@ def _functions() -> Iterator[Any]:
 
 def _check(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
     """Read a function's index and kernels, without the guard that compiles damaged ones again."""
-    kept = getattr(cache, "_cache_file", None)
+    kept: Any = getattr(cache, "_cache_file", None)
     load, name = getattr(kept, "_load_index", None), getattr(kept, "_index_name", None)
     if load is None or name is None:  # A later numba keeps them in another way.
         return set()

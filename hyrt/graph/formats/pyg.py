@@ -12,6 +12,7 @@ from hyrt.errors import DataError, DataWarning, listed
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.hetero_data import read_hetero_data
+from hyrt.graph.formats.objects.tensors import as_array, as_mask, edges_of_matrix
 from hyrt.graph.formats.schema import (
     EDGE_FEATURES,
     EDGE_TIME,
@@ -30,12 +31,17 @@ Array = NDArray[Any]
 
 _ATTRIBUTES = "edge_attr"
 _OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
+_OF_LINKS = ("edge_label", "edge_label_index")
+"""What RandomLinkSplit adds: hyrt holds out links itself, or reads them from the file `links.split`."""
 
 
 def read_pyg(data: Any) -> Dataset:
     """Make a dataset of a PyG `Data` with x, edge_index, y and the three masks, or of a `HeteroData`.
 
     What is read of a `HeteroData`, `read_hetero_data` says. Of a `Data`:
+
+    Without masks, x and y may be missing, too, for predicting links; the feature of a vertex then is the
+    logarithm of its degree. `adj_t` is read if there is no `edge_index`.
 
     Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
     (models that want self loops add their own). Labels are classes, labels of 0 and 1 or numbers, as
@@ -60,32 +66,39 @@ def read_pyg(data: Any) -> Dataset:
             "synthetic:tiny, a PyG Data, or a DGL graph"
         )
     held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
+    if held.get("edge_index") is None and held.get("adj_t") is not None:
+        held = _with_edges_of_matrix(held, name)
+    of_links = _OF_LINKS if held.get("edge_label_index") is not None else ()
     for key, value in held.items():
-        if value is not None and key not in ("edge_index", *_OF_EDGES, EDGE_TIME) and names_edges(key):
+        known = ("edge_index", *_OF_EDGES, EDGE_TIME, *of_links)
+        if value is not None and key not in known and names_edges(key):
             raise DataError(
                 f"{name}: attribute '{key}': hyrt reads {listed(_OF_EDGES, 'and')} of edges, and would leave "
                 f"this out: rename it, or to train without it, `del data.{key}`"
             )
-    arrays = {
-        key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
-    }
-    of_edges = {key: _array(data, key, name) for key in _OF_EDGES if held.get(key) is not None}
+    masks = tuple(f"{split}_mask" for split in SPLITS)
+    is_bare = all(held.get(key) is None for key in masks)
+    read = ["edge_index", *(key for key in ("x", "y") if held.get(key) is not None or not is_bare)]
+    arrays = {key: _array(held, key, name) for key in (*read, *(() if is_bare else masks))}
+    of_edges = {key: _array(held, key, name) for key in _OF_EDGES if held.get(key) is not None}
     time = _time_of_edges(held, arrays)
     for key, value in held.items():
-        if key not in (*arrays, *_OF_EDGES, time) and getattr(value, "ndim", None):
+        if key not in (*arrays, *_OF_EDGES, "adj_t", time) and getattr(value, "ndim", None):
             _warn(f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}")
-    edges, x, y = arrays["edge_index"], arrays["x"], arrays["y"]
+    edges = arrays["edge_index"]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise reject(
             name, "edge_index", f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]"
         )
-    if x.ndim != 2:
+    count = _num_vertices(data, held, arrays, name)
+    x, y = arrays.get("x"), arrays.get("y", np.full(count, -1, np.int8))
+    if x is not None and x.ndim != 2:
         raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
         raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]")
-    indptr, indices = rows_of_pairs(edges[0], edges[1], len(x), name)
+    indptr, indices = rows_of_pairs(edges[0], edges[1], count, name)
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
         _warn(
@@ -99,10 +112,22 @@ def read_pyg(data: Any) -> Dataset:
     if of_edges:
         dataset |= _in_rows(edges, of_edges, int(indptr[-1]), name)
     if time is not None:
-        of_time = as_times(_array(data, time, name), edges.shape[1], f"{name}: {time}", f"`del data.{time}`")
+        of_time = as_times(_array(held, time, name), edges.shape[1], f"{name}: {time}", f"`del data.{time}`")
         listed_edges = [TimedEdges(edges.T, of_time)]
         dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, of_time.dtype)
-    dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
+    dataset |= {
+        key: as_mask(arrays[key], f"{name}: attribute '{key}'") for key in arrays if key.endswith("_mask")
+    }
+    if is_bare:
+        dataset |= {key: np.zeros(count, np.bool_) for key in masks}
+        if "y" in arrays:
+            _warn(
+                f"{name}: there are no masks, so vertices are in no split and only links can be predicted: "
+                "torch_geometric.transforms.RandomNodeSplit makes masks"
+            )
+    if x is None:
+        _warn(f"{name}: there is no x: the feature of a vertex is the logarithm of its degree")
+        x = np.log1p(np.diff(indptr))[:, None]
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
@@ -110,12 +135,32 @@ def read_pyg(data: Any) -> Dataset:
 
 def _time_of_edges(held: dict[str, Any], arrays: dict[str, Array]) -> str | None:
     """Return the name of the attribute that has the times of edges, if there is one."""
-    num_edges, num_vertices = arrays["edge_index"].shape[-1], len(arrays["x"])
+    num_edges = arrays["edge_index"].shape[-1]
+    num_vertices = len(arrays["x"]) if "x" in arrays else held.get("num_nodes")
     for key in NAMES:
         length = getattr(held.get(key), "shape", (None,))[:1]
         if held.get(key) is not None and (key == EDGE_TIME or length == (num_edges,) != (num_vertices,)):
             return key
     return None
+
+
+def _with_edges_of_matrix(held: dict[str, Any], name: str) -> dict[str, Any]:
+    """The attributes with `edge_index` of `adj_t`, and with its values as weights if not all are 1."""
+    edges, values = edges_of_matrix(held["adj_t"], f"{name}: attribute 'adj_t'")
+    found = held | {"edge_index": edges}
+    return found if (values == 1).all() else found | {EDGE_WEIGHT: values}
+
+
+def _num_vertices(data: Any, held: dict[str, Any], arrays: dict[str, Array], name: str) -> int:
+    if "x" in arrays:
+        return len(arrays["x"])
+    if held.get("num_nodes") is not None:
+        return int(held["num_nodes"])
+    if others := [array for key, array in arrays.items() if key != "edge_index"]:
+        return len(others[0])
+    if held.get("adj_t") is not None:
+        return int(data.adj_t.shape[0])
+    raise DataError(f"{name}: nothing says how many vertices there are: set data.num_nodes")
 
 
 def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
@@ -155,15 +200,11 @@ def _warn(text: str) -> None:
     warnings.warn(text, DataWarning, stacklevel=6)
 
 
-def _array(data: Any, key: str, name: str) -> Array:
-    value = getattr(data, key, None)
+def _array(held: dict[str, Any], key: str, name: str) -> Array:
+    value = held.get(key)
     if value is None:
         remedy = " (torch_geometric.transforms.RandomNodeSplit makes one)" if key.endswith("_mask") else ""
         raise DataError(
             f"{name}: attribute '{key}' is missing{remedy}; a graph is a .npz file, a folder, or a PyG Data"
         )
-    if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
-        raise DataError(f"{name}: attribute '{key}' is sparse: make it dense with .to_dense()")
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)
+    return as_array(value, f"{name}: attribute '{key}'")

@@ -120,9 +120,9 @@ def learned_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]
         unknown = [each for each in ids if each not in places]
         if unknown:
             raise DataError(
-                f"{graph.name}: {counted(len(unknown), 'vertex', 'vertices')} of type {name!r} were not in "
-                f"the training ({_some(unknown)}), and a type without features has learned rows for those "
-                "alone: leave them out, or train again"
+                f"{graph.name}: has {counted(len(unknown), 'vertex', 'vertices')} of type {name!r} without a "
+                f"learned row ({_some(unknown)}): a type without features knows the vertices of the training "
+                "alone: leave the others out, or train again"
             )
         found[number] = np.array([places[each] for each in ids], np.int64)
     return found
@@ -164,10 +164,11 @@ def _with_types(graph: Graph, schema: RunSchema) -> Graph:
 
 def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: list[Relation]) -> Graph:
     """The same graph with types and relations in another order; vertices keep their original numbers."""
-    if graph.topology.edge_features is not None:
+    if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
-            f"{graph.name}: its edges have features, and its types or relations are not in the order of the "
-            f"run: give types {', '.join(wanted)} and relations {', '.join(map(str, known))}, in this order"
+            f"{graph.name}: its edges have features or times, and its types or relations are not in the "
+            f"order of the run: give types {', '.join(wanted)} and relations "
+            f"{', '.join(map(str, known))}, in order"
         )
     data = from_graph(graph)
     counts = [types.count(name) for name in wanted]
@@ -219,7 +220,7 @@ def _conformed_edges(graph: Graph, schema: RunSchema, say: Say) -> Topology:
     before = (topology.edge_types, topology.edge_weights, topology.edge_features)
     if all(new is old for new, old in zip((types, weights, features), before, strict=True)):
         return topology
-    changed = Topology(topology.indptr, topology.indices, types, weights, features)
+    changed = replace(topology, edge_types=types, edge_weights=weights, edge_features=features)
     if "is_symmetric" in topology.__dict__:
         changed.__dict__["is_symmetric"] = topology.__dict__["is_symmetric"]
     return changed

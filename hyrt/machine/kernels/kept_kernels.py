@@ -19,8 +19,8 @@ __all__ = ["nb"]
 
 _CHECKED = ".checked.nbc"
 _DIGEST_BYTES = 32
-_load_index = IndexDataCacheFile._load_index
-_load = IndexDataCacheFile.load
+_load_index: Any = IndexDataCacheFile._load_index
+_load: Any = IndexDataCacheFile.load
 
 
 def _data_name(self: Any, number: int) -> str:

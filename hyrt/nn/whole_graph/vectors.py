@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
+from hyrt.machine.kernels.half_floats import round_to_half, widen_half
+
 # Products may be fused with additions, as in the other kernels; the order of sums is kept.
 _FLAGS = ("contract", "nsz")
 _I32 = ir.IntType(32)
@@ -78,7 +80,7 @@ def _suffix(vector):
     return f"v{vector.count}{kind}.p0"
 
 
-def _widened(builder, stored, element, count):
+def _widened(context, builder, stored, element, count):
     if not _is_half(element):
         return stored
     if element.signed:
@@ -86,16 +88,15 @@ def _widened(builder, stored, element, count):
         return builder.bitcast(
             builder.shl(wide, _integers(32, count, 16)), ir.VectorType(ir.FloatType(), count)
         )
-    half = builder.bitcast(stored, ir.VectorType(ir.HalfType(), count))
-    return builder.fpext(half, ir.VectorType(ir.FloatType(), count))
+    return widen_half(context, builder, stored)
 
 
-def _rounded(builder, number, element, count):
+def _rounded(context, builder, number, element, count):
     if not _is_half(element):
         return number
     narrow = ir.VectorType(ir.IntType(16), count)
     if not element.signed:
-        return builder.bitcast(builder.fptrunc(number, ir.VectorType(ir.HalfType(), count)), narrow)
+        return round_to_half(context, builder, number)
     # To the nearest, and to the even one of two: half a unit less one is added, and one where it is odd.
     bits = builder.bitcast(number, ir.VectorType(_I32, count))
     shift = _integers(32, count, 16)
@@ -133,7 +134,7 @@ def load(typingctx, array, index, count, used):
                 f"llvm.masked.load.{_suffix(vector)}",
             )
             stored = builder.call(function, [pointer, _I32(align), mask, ir.Constant(vector, None)])
-        return _widened(builder, stored, array.dtype, num)
+        return _widened(context, builder, stored, array.dtype, num)
 
     return result(array, types.intp, count, used), generate
 
@@ -147,7 +148,7 @@ def store(typingctx, array, index, lanes, used):
         vector = ir.VectorType(element, lanes.count)
         pointer = _pointer(context, builder, array, args[0], args[1], vector)
         align = context.get_abi_sizeof(element)
-        stored = _rounded(builder, args[2], array.dtype, lanes.count)
+        stored = _rounded(context, builder, args[2], array.dtype, lanes.count)
         if isinstance(used, types.NoneType):
             builder.store(stored, pointer).align = align
         else:

@@ -133,3 +133,33 @@ def test_what_the_page_writes_is_the_same_graph(tmp_path: Path, monkeypatch: pyt
     written = open_graph("mine.npz")
     np.testing.assert_array_equal(written.topology.indices, names["graph"].topology.indices)
     np.testing.assert_array_equal(written.labels, names["graph"].labels)
+
+
+@pytest.mark.parametrize("kept", [(), ("feat",), ("feat", "label")], ids=" ".join)
+def test_graphs_without_masks_open_for_links(kept: tuple[str, ...]) -> None:
+    given = graph_of(num_nodes=lambda kind: 6)
+    given.ndata = {key: given.ndata[key] for key in kept}
+    with pytest.warns(DataWarning) as told:
+        graph = open_graph(given)
+    says = "\n".join(str(each.message) for each in told)
+    assert ("there are no masks, so vertices are in no split" in says) == ("label" in kept)
+    assert ("there is no ndata['feat']: the feature of a vertex is the log" in says) == ("feat" not in kept)
+    assert graph.labels.tolist() == ([0, 1, 2, 0, 1, 2] if "label" in kept else [-1] * 6)
+    degrees = np.array([0, 2, 0, 2, 0, 1])
+    rows = np.arange(12.0).reshape(6, 2) if kept else np.log1p(degrees)[:, None]
+    np.testing.assert_allclose(graph.features.values, rows, rtol=1e-6)  # type: ignore[union-attr]
+    assert not any(mask.any() for mask in graph.masks.values())
+
+
+def test_masks_and_features_of_other_types() -> None:
+    """Masks of 0 and 1, and bfloat16, which numpy does not have."""
+    given = graph_of()
+    given.ndata["train_mask"] = given.ndata["train_mask"].long()
+    given.ndata["feat"] = given.ndata["feat"].bfloat16()
+    with pytest.warns(DataWarning):
+        graph = open_graph(given)
+    assert graph.masks["train"].tolist() == [True, True, True, False, False, False]
+    np.testing.assert_array_equal(graph.features.values, np.arange(12.0).reshape(6, 2))  # type: ignore[union-attr]
+    given.ndata["feat"] = given.ndata["feat"] * 1j
+    with pytest.raises(DataError, match=r"ndata\['feat'\] is complex, and hyrt reads real numbers"):
+        open_graph(given)

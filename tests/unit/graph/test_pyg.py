@@ -194,3 +194,113 @@ def test_real_pyg_object():
     _assert_same(open_graph(geometric.Data(**vars(data))), data)
     rows = torch.randn(data.edge_index.shape[1], 2)
     assert open_graph(geometric.Data(**vars(data), edge_attr=rows)).topology.edge_width == 2
+
+
+MASKS = ["train_mask", "val_mask", "test_mask"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64, torch.float32])
+def test_masks_of_numbers_0_and_1_are_masks(dtype):
+    wanted = _data()
+    found = _data(**{key: getattr(wanted, key).to(dtype) for key in MASKS})
+    for split in ("train", "val", "test"):
+        np.testing.assert_array_equal(open_graph(found).masks[split], open_graph(wanted).masks[split])
+    found.train_mask = torch.arange(len(wanted.y)).to(dtype)
+    with pytest.raises(
+        DataError, match="'train_mask' has other values than 0 and 1: give true or false for each"
+    ):
+        open_graph(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float64", "int32", "quantized"]
+)
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_features_of_any_real_type_are_the_same_numbers(name):
+    data = _data()
+    values = torch.randint(-3, 4, data.x.shape, generator=torch.Generator().manual_seed(0)).float()
+    is_quantized = name == "quantized"
+    data.x = (
+        torch.quantize_per_tensor(values, 0.5, 0, torch.qint8)
+        if is_quantized
+        else values.to(getattr(torch, name))
+    )
+    np.testing.assert_array_equal(open_graph(data).features.values, values.numpy())
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (torch.ones(3, 2, dtype=torch.complex64), "'x' is complex, and hyrt reads real numbers"),
+        (torch.ones(3, 2).to_sparse(), "'x' is sparse: make it dense"),
+        ([[1.0], [2.0, 3.0]], "'x' is no array: give one tensor"),
+        (np.array([["a", "b"]] * 3), "'x' has values of type str.*: give numbers"),
+    ],
+    ids=["complex", "sparse", "ragged", "texts"],
+)
+def test_features_that_are_no_real_numbers_are_refused(value, says):
+    with pytest.raises(DataError, match=says):
+        open_graph(_data(x=value))
+
+
+def test_bare_graphs_open_for_links():
+    """Without features, labels and masks; the feature is the degree, and what is missing is said."""
+    data = _data()
+    whole = open_graph(data)
+    with pytest.warns(DataWarning, match="there is no x: the feature of a vertex is the log"):
+        bare = open_graph(SimpleNamespace(edge_index=data.edge_index, num_nodes=30))
+    np.testing.assert_array_equal(bare.topology.indices, whole.topology.indices)
+    degrees = np.bincount(data.edge_index[1], minlength=30)
+    np.testing.assert_allclose(bare.features.values[:, 0], np.log1p(degrees), rtol=1e-6)
+    assert (bare.labels == -1).all()
+    assert not any(mask.any() for mask in bare.masks.values())
+    rows = open_graph(SimpleNamespace(edge_index=data.edge_index, x=data.x))
+    np.testing.assert_array_equal(rows.features.values, data.x.numpy())
+    with pytest.warns(DataWarning, match="there are no masks, so vertices are in no split"):
+        labelled = open_graph(SimpleNamespace(edge_index=data.edge_index, x=data.x, y=data.y))
+    np.testing.assert_array_equal(labelled.labels, data.y.numpy())
+    with pytest.raises(DataError, match=r"nothing says how many vertices there are: set data\.num_nodes"):
+        open_graph(SimpleNamespace(edge_index=data.edge_index))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("weighted", [False, True])
+def test_edges_of_adj_t(weighted):
+    data = _data()
+    values = torch.arange(1, 101) / 4 if weighted else torch.ones(100)
+    matrix = torch.sparse_coo_tensor(data.edge_index.flip(0), values, (30, 30))
+    wanted = open_graph(_data(**({"edge_weight": values} if weighted else {})))
+    for adj_t in (matrix, matrix.coalesce().to_sparse_csr(), matrix.coalesce().to_sparse_csc()):
+        graph = open_graph(_data(edge_index=None, adj_t=adj_t))
+        np.testing.assert_array_equal(graph.topology.indptr, wanted.topology.indptr)
+        np.testing.assert_array_equal(graph.topology.indices, wanted.topology.indices)
+        if weighted:
+            np.testing.assert_array_equal(graph.topology.edge_weights, wanted.topology.edge_weights)
+        else:
+            assert graph.topology.edge_weights is None
+
+
+def test_results_of_random_link_split_open():
+    data = _data(edge_label=torch.ones(5), edge_label_index=torch.zeros(2, 5, dtype=torch.int64))
+    with pytest.warns(DataWarning, match="'edge_label(_index)?' is not read"):
+        graph = open_graph(data)
+    np.testing.assert_array_equal(graph.topology.indices, open_graph(_data()).topology.indices)
+
+
+def test_bare_typed_graphs_open_for_links():
+    geometric = pytest.importorskip("torch_geometric.data")
+    data = geometric.HeteroData()
+    data["user"].x = torch.randn(4, 3)
+    data["film"].num_nodes = 5
+    data["user", "rates", "film"].edge_index = torch.tensor([[0, 1, 3], [4, 2, 0]])
+    graph = open_graph(data)
+    assert graph.types.target == "user"
+    assert (graph.labels == -1).all()
+    assert not any(mask.any() for mask in graph.masks.values())
+    np.testing.assert_array_equal(graph.features.table("user").values, data["user"].x.numpy())
+    data["film"].y = torch.arange(5)
+    with pytest.warns(DataWarning, match="other masks are missing, so vertices are in no split"):
+        assert open_graph(data).types.target == "film"
+    data["film"].train_mask = torch.tensor([1, 0, 0, 1, 0])
+    with pytest.raises(DataError, match=r"'film'.*val_mask is missing"):
+        open_graph(data)

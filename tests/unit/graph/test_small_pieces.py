@@ -67,6 +67,7 @@ NO_PIECES = {
     "formats.objects.dgl_file": {"_PAGE"},
     "formats.ogb.ogb_files": {"MAX_EDGES_IN_MEMORY"},
     "formats.schema": {"LARGE_BYTES"},
+    "labels.check_labels": {"MAX_CLASSES"},
     "partition.manifest": {"MOST_PARTS"},
     "partition.methods.metis_parts": {"_WEIGHT"},
     "partition.volumes.refine": {"_WORTH_EDGES", "_SMALL", "_MOST_EDGES"},
@@ -185,9 +186,11 @@ def made(folder: Path) -> dict[str, bytes]:
 def content(path: Path) -> bytes:
     if path.suffix == ".npz":
         with np.load(path) as arrays:
-            return b"".join(
-                key.encode() + arrays[key].tobytes() for key in sorted(arrays) if key != "meta.json"
-            )
+            values = {key: arrays[key] for key in sorted(arrays) if key != "meta.json"}
+        return b"".join(
+            key.encode() + (value if isinstance(value, bytes) else value.tobytes())
+            for key, value in values.items()
+        )
     return path.read_bytes()
 
 

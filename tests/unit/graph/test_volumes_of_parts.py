@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.manifest import part_sizes
 from hyrt.graph.partition.methods.method import PartBounds
 from hyrt.graph.partition.methods.registry import partition_method
 from hyrt.graph.partition.volumes import neighbor_parts, refine
@@ -53,7 +54,11 @@ def parted(draw: st.DrawFn) -> tuple[Topology, NDArray[np.int32], int]:
 def test_volumes_are_those_counted_by_hand(case: Any) -> None:
     topology, homes, num_parts = case
     found = block_volumes(topology.indptr, topology.indices, homes, num_parts)
-    assert [*found.needed.sum(axis=0).tolist(), *found.needed.sum(axis=1).tolist()] == by_hand(*case)
+    traffic = by_hand(*case)
+    assert [*found.needed.sum(axis=0).tolist(), *found.needed.sum(axis=1).tolist()] == traffic
+    training = np.zeros(len(homes), np.bool_)
+    sizes = part_sizes(topology.indptr, topology.indices, training, homes, num_parts, 16)
+    assert [*(part.sends for part in sizes), *(part.receives for part in sizes)] == traffic
     into = np.repeat(homes, topology.in_degrees)
     for i in range(num_parts):
         assert found.rows[i] == (homes == i).sum()

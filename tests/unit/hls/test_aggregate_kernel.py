@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from dataclasses import replace
+from pathlib import Path
 
+import hyrt_hls
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
+from hyrt_hls.simulation.compile import compile_library
 from hyrt_hls.task.layout import Task
 from hyrt_perfmodel.cycles.design import LANES
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
@@ -86,3 +91,31 @@ def test_rows_are_read_once_across_regions() -> None:
     assert len(task.edges) * task.records[0].in_chunks > 4 * 16384
     assert counts.rows_read == len(np.unique(task.edges[:, 0]))
     assert_as_reference(simulator(4).train(task), task)
+
+
+@functools.cache
+def gather_unit(latency: int) -> ctypes.CDLL:
+    """Return a gather unit of three queues that records the addresses it takes."""
+    kernels = Path(hyrt_hls.__file__).parent / "kernels"
+    source = Path(__file__).parent / "simulated" / "gather.cpp"
+    defines = {"HYRT_ADDER_LATENCY": latency}
+    return ctypes.CDLL(str(compile_library([source], defines=defines, include=[kernels])))
+
+
+@pytest.mark.parametrize("latency", [2, 7])
+@pytest.mark.parametrize("most", [1, 3, 16])
+def test_no_sum_is_read_while_it_is_in_the_adder(latency: int, most: int) -> None:
+    """An address that was taken does not recur within ADDER_LATENCY - 1 iterations, and as soon as it may."""
+    unit = gather_unit(latency)
+    assert unit.adder_latency() == latency
+    rng = np.random.default_rng(most)
+    lengths = [40, 25, 60]
+    addresses = rng.integers(0, most, sum(lengths)).astype(np.int32)
+    ends = np.cumsum(lengths).astype(np.int32)
+    taken, iterations = np.empty(len(addresses), np.int32), np.empty(len(addresses), np.int32)
+    sums = np.empty(16, np.float32)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (addresses, ends, taken, iterations, sums)]
+    assert unit.gather_recorded(*pointers) == len(addresses)
+    np.testing.assert_array_equal(sums, np.bincount(addresses, minlength=16))
+    gaps = np.concatenate([np.diff(np.sort(iterations[taken == address])) for address in range(most)])
+    assert gaps.min() == latency if most == 1 else gaps.min() >= latency

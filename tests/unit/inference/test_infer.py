@@ -13,7 +13,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrow_features import NarrowFeatures
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.inference.infer import infer_layerwise, infer_sampled
+from hyrt.inference.infer import full_block, infer_layerwise, infer_sampled, with_own_sources
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
@@ -240,6 +240,21 @@ def test_each_sparse_row_is_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> 
         reached[edges.ravel()] = True
     assert len(rows) > 1
     assert sum(rows) == reached.sum()
+
+
+def test_sources_of_their_own_keep_their_degrees() -> None:
+    graph = random_graph(vertices=120)
+    topology = graph.topology
+    local = np.full(graph.num_vertices, -1, np.int32)
+    whole = full_block(graph, np.array([70, 3, 119, 40]), 0, Workers(1, "t"))
+    block, sources = with_own_sources(graph, whole, local)
+    np.testing.assert_array_equal(sources[: block.num_dst], [70, 3, 119, 40])
+    assert len(np.unique(sources)) == len(sources) == block.num_src < graph.num_vertices
+    np.testing.assert_array_equal(sources[block.columns], whole.columns)
+    degrees = np.array([topology.indptr[v + 1] - topology.indptr[v] for v in sources])
+    assert len(set(degrees.tolist())) > 1
+    np.testing.assert_array_equal(block.source_degrees, degrees)
+    assert (local == -1).all()
 
 
 def test_hidden_rows_and_no_vertices() -> None:

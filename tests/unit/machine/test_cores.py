@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from hyrt.distributed.joining import local_ranks
+from hyrt.distributed.rank_group import RankGroup
 from hyrt.machine import cores
 
 
@@ -68,3 +74,36 @@ def test_ranks_of_a_launcher_that_has_ended_share_cores(monkeypatch: pytest.Monk
     monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
     monkeypatch.setattr(os, "sched_getaffinity", affinity)
     assert cores.available_cores() == 4
+
+
+@pytest.mark.parametrize(
+    ("machines", "before", "rank", "here"),
+    [
+        (["a", "a"], None, 1, 2),
+        (["a", "b", "a", "a"], None, 2, 3),
+        (["a", "b"], None, 0, 1),
+        # Two launchers on one machine count their own ranks alone; one may count ranks of other containers.
+        (["a", "a"], "1", 0, 2),
+        (["a", "b"], "2", 1, 2),
+    ],
+)
+def test_ranks_without_a_launcher_count_those_on_their_machine(
+    monkeypatch: pytest.MonkeyPatch, machines: list[str], before: str | None, rank: int, here: int
+) -> None:
+    monkeypatch.setattr(local_ranks, "told_by_all", lambda group, own: machines)
+    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if before is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", before)
+    with local_ranks.local_ranks_known(cast(RankGroup, SimpleNamespace(rank=rank))):
+        assert cores.local_ranks() == here
+        assert cores.available_cores() == 12 // here
+    assert os.environ.get("LOCAL_WORLD_SIZE") == before
+
+
+def test_processes_of_one_machine_have_one_identity() -> None:
+    command = "from hyrt.distributed.joining.local_ranks import machine_identity as m; print(m())"
+    other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == str(local_ranks.machine_identity())

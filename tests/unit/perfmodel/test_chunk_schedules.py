@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine, te
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import simulate_epoch
 from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
+from hyrt_perfmodel.chunks.epoch_tasks import EpochTasks
 from hyrt_perfmodel.chunks.queued_tasks import QueuedTask, run_tasks
 from hyrt_perfmodel.chunks.selection import filter_below
 from hyrt_perfmodel.chunks.swap_order import pipelined_s, swapped_order
@@ -206,6 +209,19 @@ def test_filters_are_where_they_pay() -> None:
     off = sum(sparse.sources[i, j] / sparse.rows[i] < limit for i in range(4) for j in range(4) if i != j)
     assert off == 12
     assert len(filtered) == 3 * 4  # Each of three passes filters every source for some column.
+
+
+def test_columns_that_need_other_rows_bring_their_union() -> None:
+    """Halves that are drawn independently of each other: two columns need 3/4 of the rows, three 7/8."""
+    fifty = np.full((4, 4), 50.0)
+    half = GridSizes(rows=np.full(4, 100.0), edges=4 * fifty, sources=fifty, destinations=fifty)
+    schedule = ChunkSchedule(fused=True, selective=True, filter_below=1.0)
+    tasks = EpochTasks(half, half, machine(), schedule)
+    read = SimpleNamespace(grid=half, read_width=16)
+    for columns, part in (([0], 1 / 2), ([0, 1], 3 / 4), ([0, 1, 3], 7 / 8)):
+        size, is_filtered = tasks._source_bytes([0], columns, cast(Any, read))
+        assert size == pytest.approx([part * 100 * 16 * 4] * 4)
+        assert all(is_filtered)
 
 
 def test_a_chain_takes_the_shared_link_once() -> None:

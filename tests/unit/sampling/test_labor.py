@@ -59,6 +59,35 @@ def test_every_vertex_keeps_the_least_numbers(graph: Graph, fanout: list[int], d
             assert block.degrees[list(block.destinations).index(vertex)] == len(everyone)
 
 
+def test_the_least_are_in_the_order_of_the_row_when_a_heap_finds_them() -> None:
+    """Fan-out 2 over 20,000 vertices of 60 neighbours: some rows have fewer than two below the limit."""
+    random = np.random.default_rng(1)
+    count, degree, wanted = 20_000, 60, 2
+    neighbours = np.sort(
+        random.permuted(np.tile(np.arange(400), (count // 10, 1)), axis=1)[:, :degree], axis=1
+    )
+    neighbours = np.repeat(neighbours, 10, axis=0)
+    indptr, indices = np.arange(count + 1) * degree, neighbours.astype(np.int32).ravel()
+    offsets, vertices = np.arange(count + 1, dtype=np.int32) * wanted, np.arange(count, dtype=np.int32)
+    room = count * wanted
+    ranks, positions, found = np.empty(room), np.empty(room, np.int64), np.empty(room, np.int32)
+    were_few = 0
+    for key in range(1, 6):
+        draw_least_numbers(
+            indptr, indices, vertices, offsets, np.uint64(key), 0, count, ranks, positions, found
+        )
+        numbers = np.array([number(key, u) for u in range(400)])[neighbours]
+        least = np.sort(np.argsort(numbers, axis=1)[:, :wanted], axis=1)
+        np.testing.assert_array_equal(
+            found.reshape(count, wanted), np.take_along_axis(neighbours, least, axis=1)
+        )
+        first = indptr[:-1, None]
+        np.testing.assert_array_equal(positions.reshape(count, wanted), first + least)
+        limit = (wanted + 3 * np.sqrt(wanted) + 3) / degree
+        were_few += int(((numbers <= limit).sum(axis=1) < wanted).sum())
+    assert were_few > 0
+
+
 def test_the_least_are_found_where_fewer_than_expected_are_small() -> None:
     """Of 8,000 vertices with 60 neighbours, some have none below the limit that is tried first."""
     random = np.random.default_rng(0)

@@ -79,11 +79,13 @@ def typed(rng: np.random.Generator) -> Graph:
 
 
 def split_of(rng: np.random.Generator, graph: Graph, folder: Path) -> dict[str, Any]:
-    """Settings of a split: at random, or from a file with links in one orientation."""
+    """Settings of a split: at random, by time, or from a file with links in one orientation."""
     settings: dict[str, Any] = {"candidates": 5}
     if graph.types is not None:
         settings["relation"] = "links"
-    if rng.integers(2):
+    kind = rng.choice(["random", "time", "file"])
+    if kind != "file":
+        settings |= {"split": str(kind)}
         settings |= {"val": float(rng.uniform(0.05, 0.3)), "test": float(rng.uniform(0.05, 0.3))}
         settings["supervision"] = float(rng.choice([0, 0.5]))
         return settings
@@ -138,6 +140,8 @@ def test_no_split_shows_a_held_out_link(tmp_path: Path) -> None:
     for seed in range(CONFIGURATIONS):
         rng = np.random.default_rng(seed)
         before = typed(rng) if seed % 2 else plain(rng)
+        times = rng.integers(0, 50, before.num_edges)
+        before = replace(before, topology=replace(before.topology, edge_times=times))
         links = split_of(rng, before, tmp_path)
         model = {"kind": "rgcn"} if before.types is not None else {}
         given = {"train": {"objective": "links"}, "links": links, "model": model, "seed": seed}
@@ -223,6 +227,13 @@ def test_pairs_that_are_no_links_are_drawn_evenly(undirected: bool, num: int) ->
     # Another number of validation links leaves the test pairs as they are.
     more, _ = draw_negatives("g", topology, seed, {"val": 5, "test": 20}, LinkEnds.any_of(num))
     assert (more["test"] == drawn["test"]).all()
+
+
+def test_pairs_of_a_file_are_not_drawn_again() -> None:
+    ring, ends = topology_of({(i, (i + 1) % 90) for i in range(90)}, 90), LinkEnds.any_of(90)
+    first, _ = draw_negatives("g", ring, 0, {"val": 300}, ends)
+    again, _ = draw_negatives("g", ring, 0, {"val": 300}, ends, first["val"])
+    assert not set(pairs_of(first["val"])) & set(pairs_of(again["val"]))
 
 
 def test_too_few_pairs_are_shared_out() -> None:

@@ -27,7 +27,6 @@ from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.reuse.run_schema import RunSchema, schema_of
 from hyrt.graph.reuse.scaled_rows import ScaledRows
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.graph.topology import Topology
 from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.report.exported.write_export import write_export
@@ -230,13 +229,16 @@ def test_edge_features_types_and_weights_are_those_of_the_training(tmp_path: Pat
         hyrt.load_run(tmp_path / "ggnn", graph=new)
 
     graph = with_values(random_graph(V, features=F, symmetric=False))
-    bare = replace(graph, topology=Topology(graph.topology.indptr, graph.topology.indices))
+    bare = replace(graph, topology=replace(graph.topology, edge_weights=None, edge_features=None))
+    timed = replace(graph, topology=replace(graph.topology, edge_times=np.arange(graph.num_edges)))
     train(graph, tmp_path / "weighted", model={"kind": "gcn", "hidden": 8})
     with pytest.raises(DataError, match="edges have no weights, but the run was trained with some"):
         hyrt.load_run(tmp_path / "weighted", graph=bare)
     wanted = train(bare, tmp_path / "bare", model={"kind": "gcn", "hidden": 8}).scores()
     with pytest.warns(RunWarning, match="weights of edges are not used"):
-        np.testing.assert_array_equal(hyrt.load_run(tmp_path / "bare", graph=graph).scores(), wanted)
+        opened = hyrt.load_run(tmp_path / "bare", graph=timed)
+    np.testing.assert_array_equal(opened.scores(), wanted)
+    np.testing.assert_array_equal(opened.graph.topology.edge_times, np.arange(graph.num_edges))
 
 
 def accuracy(run: TrainedRun, folder: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -494,7 +496,7 @@ def test_learned_rows_belong_to_ids(tmp_path: Path) -> None:
     found = hyrt.load_run(tmp_path / "run", graph=other).scores()
     np.testing.assert_allclose(found[:50], wanted[:50], atol=1e-5)
     write_names(other / "ids.csv", ["type", "id"], [*ids, *named[:5], ("shop", "corner")])
-    with pytest.raises(DataError, match=r"1 vertex of type 'shop' were not in the training \(corner\)"):
+    with pytest.raises(DataError, match=r"1 vertex of type 'shop' without a learned row \(corner\)"):
         hyrt.load_run(tmp_path / "run", graph=other)
 
 

@@ -14,7 +14,7 @@ from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.dgl_heterograph import WEIGHTS, read_heterograph
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.edge_weights import as_weights
-from hyrt.graph.formats.objects.hetero_parts import as_mask
+from hyrt.graph.formats.objects.tensors import as_array, as_mask
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_WEIGHT, Dataset, FeatureRows
 from hyrt.graph.labels.foreign_labels import as_targets
 from hyrt.graph.links.edge_times import NAMES, TimedEdges, as_times, times_in_rows
@@ -67,19 +67,23 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
                 "edges (weight, w or edge_weight), their features (feat) and one time: to train without it, "
                 f"`g.edata.pop({key!r})`"
             )
-    arrays = {key: _array(graph.ndata, key, name) for key in _READ}
+    masks = tuple(f"{split}_mask" for split in SPLITS)
+    is_bare = not any(key in graph.ndata for key in masks)
+    read = [key for key in _READ if key in graph.ndata or not is_bare]
+    arrays = {key: _array(graph.ndata, key, name) for key in read}
     for key in graph.ndata:
         if key not in _READ and key not in _OWN:
             _warn(f"{name}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}")
-    x, y = arrays["feat"], arrays["label"]
-    if x.ndim != 2:
+    count = len(arrays["feat"]) if "feat" in arrays else int(graph.num_nodes(vertex_types[0]))
+    x, y = arrays.get("feat"), arrays.get("label", np.full(count, -1, np.int8))
+    if x is not None and x.ndim != 2:
         raise DataError(f"{name}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
         raise DataError(f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
-    sources, destinations = (_numpy(ends) for ends in graph.edges())
-    indptr, indices = rows_of_pairs(sources, destinations, len(x), name)
+    sources, destinations = (as_array(ends, f"{name}: edges") for ends in graph.edges())
+    indptr, indices = rows_of_pairs(sources, destinations, count, name)
     held = {key: graph.edata[key] for key in graph.edata if key not in (*_OWN, *time)}
     of_edges = _of_edges(held, (sources, destinations), len(indices), name)
     left_out = len(sources) - len(indices)
@@ -93,10 +97,22 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     dataset |= of_edges
     for key in time:
         where, remedy = f"{name}: edata[{key!r}]", f"`g.edata.pop({key!r})`"
-        times = as_times(_numpy(graph.edata[key]), len(sources), where, remedy)
+        times = as_times(as_array(graph.edata[key], where), len(sources), where, remedy)
         listed_edges = [TimedEdges(np.stack([sources, destinations], axis=1), times)]
         dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, times.dtype)
-    dataset |= {key: as_mask(arrays[key]) for key in arrays if key.endswith("_mask")}
+    dataset |= {
+        key: as_mask(arrays[key], f"{name}: ndata[{key!r}]") for key in arrays if key.endswith("_mask")
+    }
+    if is_bare:
+        dataset |= {key: np.zeros(count, np.bool_) for key in masks}
+        if "label" in arrays:
+            _warn(
+                f"{name}: there are no masks, so vertices are in no split and only links can be predicted"
+                f"{_remedy(masks[0])}"
+            )
+    if x is None:
+        _warn(f"{name}: there is no ndata['feat']: the feature of a vertex is the logarithm of its degree")
+        x = np.log1p(np.diff(indptr))[:, None]
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
@@ -112,7 +128,7 @@ def _of_edges(
     remedy = "dgl.to_simple(g, copy_edata=True, aggregator='sum')"
     order = edges_in_rows(*pairs, num_edges, name, f"edata[{next(iter(held))!r}]", remedy)
     for key, tensor in held.items():
-        where, values = f"edata[{key!r}]", _numpy(tensor)
+        where, values = f"edata[{key!r}]", as_array(tensor, f"{name}: edata[{key!r}]")
         if key != _FEATURES:
             without = f"`g.edata.pop({key!r})`"
             weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without)
@@ -130,7 +146,7 @@ def _of_edges(
 def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
     if key not in data:
         raise DataError(f"{name}: ndata[{key!r}] is missing{nearest(key, data) or _remedy(key)}")
-    return _numpy(data[key])
+    return as_array(data[key], f"{name}: ndata[{key!r}]")
 
 
 def _remedy(key: str) -> str:
@@ -141,10 +157,6 @@ def _remedy(key: str) -> str:
         ": dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)) makes masks of a dataset; otherwise "
         f"set g.ndata[{key!r}] to a bool for each vertex"
     )
-
-
-def _numpy(value: Any) -> Array:
-    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
 def _warn(text: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
-from hyrt.graph.formats.objects.hetero_parts import HeteroParts, as_mask, hetero_dataset
+from hyrt.graph.formats.objects.hetero_parts import HeteroParts, hetero_dataset
+from hyrt.graph.formats.objects.tensors import as_array, as_mask
 from hyrt.graph.formats.schema import Dataset
 from hyrt.graph.links.edge_times import NAMES, as_times
 from hyrt.graph.vertex_table import SPLITS
@@ -59,11 +59,14 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
                 warnings.warn(f"{name}: {where}[{key!r}] is not read{hint}", DataWarning, stacklevel=6)
         counts[vertex_type] = int(graph.num_nodes(vertex_type))
         if "feat" in held:
-            features[vertex_type] = _numpy(held["feat"])
+            features[vertex_type] = as_array(held["feat"], f"{name}: {where}['feat']")
         if "label" in held:
-            labels[vertex_type] = _numpy(held["label"])
+            labels[vertex_type] = as_array(held["label"], f"{name}: {where}['label']")
         masks[vertex_type] = {
-            split: as_mask(_numpy(held[f"{split}_mask"])) for split in SPLITS if f"{split}_mask" in held
+            split: as_mask(as_array(held[f"{split}_mask"], at), at)
+            for split in SPLITS
+            for at in (f"{name}: {where}['{split}_mask']",)
+            if f"{split}_mask" in held
         }
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
     weights: dict[tuple[str, str, str], Array] = {}
@@ -85,16 +88,16 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
                 "weight of edges (weight, w or edge_weight), feat and one time: to train without it, "
                 f"`{where}.pop({dropped[0]!r})`"
             )
-        sources, destinations = (_numpy(ends) for ends in graph.edges(etype=triple))
+        sources, destinations = (as_array(ends, f"{name}: {where}") for ends in graph.edges(etype=triple))
         edges[tuple(triple)] = (sources, destinations)
         for key in read:
             into, made = (of_relations, as_edge_features) if key == _FEATURES else (weights, as_weights)
             remedy = f"`{where}.pop({key!r})`"
-            into[tuple(triple)] = made(_numpy(held[key]), len(sources), f"{name}: {where}[{key!r}]", remedy)
+            at = f"{name}: {where}[{key!r}]"
+            into[tuple(triple)] = made(as_array(held[key], at), len(sources), at, remedy)
         for key in time:
-            remedy = f"`{where}.pop({key!r})`"
-            found = as_times(_numpy(held[key]), len(sources), f"{name}: {where}[{key!r}]", remedy)
-            times[tuple(triple)] = found
+            at, remedy = f"{name}: {where}[{key!r}]", f"`{where}.pop({key!r})`"
+            times[tuple(triple)] = as_times(as_array(held[key], at), len(sources), at, remedy)
     return hetero_dataset(
         HeteroParts(
             name,
@@ -110,7 +113,3 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             times,
         )
     )
-
-
-def _numpy(value: Any) -> Array:
-    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)

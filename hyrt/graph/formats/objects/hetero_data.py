@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
+from hyrt.graph.formats.objects.tensors import as_array, as_mask
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, names_edges
 from hyrt.graph.links.edge_times import NAMES, as_times
 from hyrt.graph.vertex_table import SPLITS
@@ -46,7 +46,7 @@ def read_hetero_data(data: Any) -> Dataset:
         held = data[vertex_type].to_dict()
         where = f"data['{vertex_type}']"
         arrays = {
-            key: _array(held[key], f"{where}.{key}")
+            key: as_array(held[key], f"{NAME}: {where}.{key}")
             for key in _OF_VERTICES
             if key != "num_nodes" and held.get(key) is not None
         }
@@ -59,7 +59,11 @@ def read_hetero_data(data: Any) -> Dataset:
             features[vertex_type] = arrays["x"]
         if "y" in arrays:
             labels[vertex_type] = arrays["y"]
-        masks[vertex_type] = {split: arrays[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in arrays}
+        masks[vertex_type] = {
+            split: as_mask(arrays[f"{split}_mask"], f"{NAME}: {where}.{split}_mask")
+            for split in SPLITS
+            if f"{split}_mask" in arrays
+        }
     edges, weights, of_edges, times = _edges(data)
     return hetero_dataset(
         HeteroParts(
@@ -98,7 +102,9 @@ def _edges(
         held = data[triple].to_dict()
         where = f"data[{', '.join(map(repr, triple))}]"
         for key, value in held.items():
-            if value is not None and key not in ("edge_index", *_OF_EDGES, *NAMES) and names_edges(key):
+            of_links = ("edge_label", "edge_label_index") if "edge_label_index" in held else ()
+            known = ("edge_index", *_OF_EDGES, *NAMES, *of_links)
+            if value is not None and key not in known and names_edges(key):
                 raise DataError(
                     f"{NAME}: {where}.{key}: hyrt would leave this out, because it reads only edge_weight "
                     "and edge_attr of the edges of HeteroData: rename it, or to train "
@@ -111,7 +117,7 @@ def _edges(
                 else "it needs integers [2, E]"
             )
             raise DataError(f"{NAME}: {where}.edge_index is missing: {why}")
-        edges = _array(held["edge_index"], f"{where}.edge_index")
+        edges = as_array(held["edge_index"], f"{NAME}: {where}.edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
             raise DataError(
                 f"{NAME}: {where}.edge_index is {edges.dtype.name} of shape {list(edges.shape)}, expected "
@@ -121,7 +127,7 @@ def _edges(
         for key in _OF_EDGES:
             if held.get(key) is None:
                 continue
-            values = _array(held[key], f"{where}.{key}")
+            values = as_array(held[key], f"{NAME}: {where}.{key}")
             asked = edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
             narrow = values.ndim == 1 or values.shape[1:] == (1,)
             if key == EDGE_WEIGHT or (narrow and held.get(EDGE_WEIGHT) is None):
@@ -129,16 +135,8 @@ def _edges(
             else:
                 features[tuple(triple)] = as_edge_features(values, *asked)
         for key in [key for key in NAMES if held.get(key) is not None][:1]:
-            values = _array(held[key], f"{where}.{key}")
+            values = as_array(held[key], f"{NAME}: {where}.{key}")
             times[tuple(triple)] = as_times(
                 values, edges.shape[1], f"{NAME}: {where}.{key}", f"`del {where}.{key}`"
             )
     return found, weights, features, times
-
-
-def _array(value: Any, where: str) -> Array:
-    if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
-        raise DataError(f"{NAME}: {where} is sparse: make it dense with .to_dense()")
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)

@@ -79,14 +79,25 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
         tuple(parts.counts), starts, tuple(Relation(*triple) for triple in parts.edges), target
     )
     masks: dict[str, Array] = {}
+    count = parts.counts[target]
     for split in SPLITS:
+        if not parts.masks.get(target):
+            masks[f"{split}_mask"] = np.zeros(count, np.bool_)
+            continue
         if split not in parts.masks[target]:
             raise DataError(
                 f"{name}: {parts.where_mask.format(target, split)} is missing: set it to a bool for each of "
                 f"the {parts.counts[target]:,} vertices"
             )
         masks[f"{split}_mask"] = np.ascontiguousarray(parts.masks[target][split])
-    labels = parts.labels[target]
+    labels = parts.labels.get(target, np.full(count, -1, np.int8))
+    if target in parts.labels and not parts.masks.get(target):
+        warnings.warn(
+            f"{name}: {parts.where_mask.format(target, 'train')} and other masks are missing, so vertices "
+            "are in no split and only links can be predicted",
+            DataWarning,
+            stacklevel=7,
+        )
     where = parts.where_labels.format(target)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -165,16 +176,12 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
     return found
 
 
-def as_mask(values: Array) -> Array:
-    """A mask as bool, where it is one of the bytes 0 and 1, as DGL saves masks."""
-    if values.dtype == np.uint8 and (values <= 1).all():
-        return values.astype(np.bool_)
-    return np.ascontiguousarray(values)
-
-
 def _target(parts: HeteroParts) -> str:
     """The type that has labels."""
     labelled = list(parts.labels)
+    if not labelled and not any(parts.masks.values()):
+        # Links can be predicted.
+        return next(iter(parts.counts))
     if not labelled:
         wanted = parts.where_labels.format(next(iter(parts.counts), "TYPE"))
         raise DataError(f"{parts.name}: no type of vertices has labels: set such as {wanted}")

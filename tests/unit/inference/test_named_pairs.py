@@ -1,0 +1,100 @@
+"""Tables with the ids of the dataset: pairs of vertices to score, and vertices of several types."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import refused, run_here
+
+import hyrt
+from hyrt.config import build_config
+from hyrt.errors import DataError
+from hyrt.graph.graph import Graph
+from hyrt.inference.named_pairs import read_named_pairs
+from hyrt.training.given.link_graph import link_graph
+
+SCHEMA = """
+target_type: item
+types:
+  customer: {ids: names}
+  item: {ids: names, table: {files: i.csv, id: id, label: y, features: [x]}}
+relations:
+- {relation: [customer, buys, item], files: e.csv, source: who, target: what}
+"""
+CUSTOMERS, ITEMS = 12, 9
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Customers and items share some ids; only items have labels."""
+    folder = tmp_path_factory.mktemp("shop")
+    rng = np.random.default_rng(1)
+    edges = {(int(c), int(i)) for c, i in rng.integers(0, (CUSTOMERS, ITEMS), (60, 2))}
+    (folder / "e.csv").write_text("who,what\n" + "".join(f"C-{c},C-{i}\n" for c, i in sorted(edges)))
+    (folder / "i.csv").write_text("id,y,x\n" + "".join(f"C-{i},{i % 2},{i / 7}\n" for i in range(ITEMS)))
+    (folder / "s.yaml").write_text(SCHEMA)
+    run_here("data", "import", "e.csv", "i.csv", "-o", "d", "--schema", "s.yaml", cwd=folder)
+    return folder
+
+
+def split_graph(folder: Path) -> Graph:
+    settings = {"train": {"objective": "links"}, "model": {"kind": "rsage"}, "links": {"candidates": 3}}
+    return link_graph(build_config(settings), hyrt.load(folder / "d"))
+
+
+def names_of(folder: Path) -> list[list[str]]:
+    return list(csv.reader((folder / "d" / "ids.csv").read_text().splitlines()))[1:]
+
+
+@pytest.mark.parametrize("header", ["", "from,to\n"])
+def test_pairs_are_found_by_the_ids_of_their_types(shop: Path, tmp_path: Path, header: str) -> None:
+    rows = [("C-11", "C-0"), ("C-3", "C-8"), ("C-3", "C-3")]
+    (tmp_path / "p.csv").write_text(header + "".join(f"{u},{v},more\n" for u, v in rows))
+    pairs, names = read_named_pairs(tmp_path / "p.csv", split_graph(shop))
+    known = names_of(shop)
+    found = [(known[u], known[v]) for u, v in pairs.tolist()]
+    assert found == [(["customer", u], ["item", v]) for u, v in rows]
+    assert names == [list(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "C-1,C-2\nC-1,C-10\n",
+            r"line 2: 'C-10' is not the id of a vertex of type 'item' \(column of the target",
+        ),
+        ("from,to\nC-1,C-2\nX,C-1\n", r"line 3: 'X' is not the id of a vertex of type 'customer'"),
+        ("C-1\n", "line 1: has one column"),
+    ],
+)
+def test_an_unknown_id_is_named_with_its_line(shop: Path, tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_named_pairs(tmp_path / "p.csv", split_graph(shop))
+
+
+def test_tables_of_infer(shop: Path) -> None:
+    """Pairs by name and by number have the same scores; tables of vertices are of the labelled type."""
+    given = ("--data", "d", "--model", "rsage", "model.hidden=4", "train.epochs=1", "--quiet")
+    run_here("run", *given, "train.objective=links", "links.test=0.2", "--name", "links", cwd=shop)
+    (shop / "p.csv").write_text("C-11,C-0\nC-3,C-8\n")
+    known = names_of(shop)
+    numbers = [
+        [known.index(["customer", u]), known.index(["item", v])] for u, v in (("C-11", "C-0"), ("C-3", "C-8"))
+    ]
+    np.save(shop / "p.npy", np.array(numbers))
+    run_here("infer", "runs/links", "--links", "p.csv", "-o", "s.csv", cwd=shop)
+    run_here("infer", "runs/links", "--links", "p.npy", "-o", "s.npy", cwd=shop)
+    rows = list(csv.reader((shop / "s.csv").read_text().splitlines()))
+    assert [row[:2] for row in rows] == [["source", "target"], ["C-11", "C-0"], ["C-3", "C-8"]]
+    assert [float(row[2]) for row in rows[1:]] == pytest.approx(np.load(shop / "s.npy").tolist())
+    assert "no such file" in refused("infer", "runs/links", "--links", "q.csv", "-o", "t.csv", cwd=shop)
+    run_here("run", *given, "--name", "items", cwd=shop)
+    run_here("infer", "runs/items", "-o", "classes.csv", "--what", "classes", cwd=shop)
+    rows = list(csv.reader((shop / "classes.csv").read_text().splitlines()))
+    assert rows[0] == ["type", "id", "class"]
+    assert [row[:2] for row in rows[1:]] == [["item", f"C-{i}"] for i in range(ITEMS)]

@@ -1,0 +1,259 @@
+"""Train random configurations in several ways that must not change a bit of the result.
+
+    python tools/faults/equal_bits.py --count 200 --seed 0
+    python tools/faults/equal_bits.py --seed 0 --only 17 --keep kept    # one of them, with its run folders
+
+Each configuration is trained, and trained again
+
+- in another process, whose memory lies elsewhere and is allocated in another way, on one processor;
+- with other thread counts, another depth of the pipeline, or without overlap;
+- stopped by SIGINT at a random place, within steps if they can stop there, and resumed;
+- ended by a fault in a random stage of a random step, and resumed from a checkpoint before it.
+
+Every loss, every metric and every tensor of the last checkpoint must be the same, bit by bit. A configuration
+that hyrt refuses is counted and replaced by another; a share of refusals above `MAX_REFUSED` is a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compared_runs import compare_runs, read_summary
+from drawn_configurations import FAMILIES, Configuration, draw_configuration
+from forked_runs import PROCESSORS, ForkedRun, ForkedRuns
+from graphs_of_kinds import write_graphs
+from polled_stops import POLLS, STOP_AT_POLL
+from trials import Trials, parser, print_table, workplace
+from user_layers import install_user_layers
+
+MAX_REFUSED = 0.25
+_REFUSED = 2
+_INTERRUPTED = 130
+_FAILED = 1
+# Only the clock may decide otherwise.
+COMMON = ("--name", "run", "balance.policy=static", "balance.predict=false", "runtime.stall_timeout_s=600")
+# Memory of Python and of C that lies elsewhere, is never clean and comes back to the system at once.
+OTHER_MEMORY = {
+    "PYTHONMALLOC": "malloc",
+    "MALLOC_PERTURB_": "171",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TOP_PAD_": "12345",
+    "MALLOC_TRIM_THRESHOLD_": "0",
+    "OMP_NUM_THREADS": "3",
+    "MKL_NUM_THREADS": "3",
+    PROCESSORS: "1",
+    "HYRT_TEST_LONGER_ENVIRONMENT": "x" * 4321,
+}
+RESUME = ["run", "--resume", "runs/run"]
+WAYS = ("in another process", "with other threads", "stopped and resumed", "failed and resumed")
+
+
+@dataclass
+class Outcome:
+    """What a configuration did.
+
+    Parameters
+    ----------
+    refusal
+        The error with which hyrt refuses it; empty if it trains.
+    compared
+        The ways in which it was trained again.
+    ends
+        How runs ended before they were resumed.
+    problems
+        What differs, or fails; empty if all bits are equal.
+    """
+
+    refusal: str = ""
+    compared: list[str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class BitCheck:
+    """Trains configurations in several ways.
+
+    Parameters
+    ----------
+    folder
+        The folder for the graphs and the runs.
+    here, there
+        Start runs: `there` in the other memory, with one processor.
+    keeps
+        Whether run folders stay.
+    """
+
+    def __init__(self, folder: Path, here: ForkedRuns, there: ForkedRuns, *, keeps: bool = False) -> None:
+        self._folder = folder
+        self._here = here
+        self._there = there
+        self._keeps = keeps
+        self._count = 0
+        write_graphs(folder)
+
+    def check(self, configuration: Configuration) -> Outcome:
+        """Train a configuration once, and again in each of `WAYS`."""
+        self._count += 1
+        place = self._folder / f"configuration-{self._count}"
+        place.mkdir()
+        outcome = Outcome()
+        try:
+            self._train(configuration, place, outcome)
+        except RuntimeError as error:
+            # A run may end the process, of a server as of its own.
+            outcome.problems.append(str(error))
+        if not self._keeps:
+            shutil.rmtree(place)
+        return outcome
+
+    def _train(self, configuration: Configuration, place: Path, outcome: Outcome) -> None:
+        words = self._words(configuration, configuration.threads)
+        first = self._make_folder(place, "first")
+        polls = first / "polls"
+        code, run = self._here.call(words, first, **{POLLS: str(polls)})
+        if code == _REFUSED:
+            outcome.refusal = run.errors.read_text().strip()
+        elif code != 0:
+            outcome.problems.append(f"ends with {code}: {run.errors.read_text().strip()}")
+        else:
+            steps = int(read_summary(first / "runs" / "run")["steps"])
+            for way in WAYS:
+                folder = self._make_folder(place, way.split()[0])
+                match way:
+                    case "in another process":
+                        problem = _check_code(*self._there.call(words, folder))
+                    case "with other threads":
+                        others = self._words(configuration, configuration.other_threads)
+                        problem = _check_code(*self._there.call(others, folder))
+                    case "stopped and resumed":
+                        stop_at = 1 + int(configuration.stop_at * int(polls.read_text()))
+                        problem = self._stop(stop_at, words, folder, outcome)
+                    case _:
+                        step = int(configuration.fail_at * steps)
+                        fault = f"{configuration.fail_stage}:*:{step}:raise"
+                        problem = self._fail(fault, words, folder, outcome)
+                problems = problem or compare_runs(folder / "runs" / "run", first / "runs" / "run")
+                outcome.problems += [f"{way}: {each}" for each in problems]
+                outcome.compared.append(way)
+
+    def _words(self, configuration: Configuration, threads: tuple[str, ...]) -> list[str]:
+        settings = [
+            re.sub(r"^data\.source=(.*\.npz)$", rf"data.source={self._folder}/\1", word)
+            for word in configuration.settings
+        ]
+        return ["run", *COMMON, *settings, *threads]
+
+    def _make_folder(self, place: Path, name: str) -> Path:
+        folder = place / name
+        folder.mkdir()
+        return folder
+
+    def _stop(self, stop_at: int, words: list[str], folder: Path, outcome: Outcome) -> list[str]:
+        """Interrupt the run, and resume it."""
+        more = {POLLS: str(folder / "polls"), STOP_AT_POLL: str(stop_at)}
+        code, run = self._here.call(words, folder, **more)
+        # A signal after the last step is too late to stop the run.
+        output = run.output.read_text()
+        if code == 0 and "stopping after this step" in output:
+            return []
+        outcome.ends.append(
+            "stopped within a step" if "stopped in step" in output else "stopped after a step"
+        )
+        return _check_code(code, run, _INTERRUPTED) or _check_code(*self._here.call(RESUME, folder))
+
+    def _fail(self, fault: str, words: list[str], folder: Path, outcome: Outcome) -> list[str]:
+        """Let the run fail, and resume it from the newest checkpoint, in the other memory."""
+        every = ("checkpoint.every_epochs=1", "checkpoint.every_steps=1")
+        code, run = self._here.call([*words, *every], folder, HYRT_FAULT=fault)
+        # Some devices and samplers skip a stage.
+        if code == 0 and "did not happen" in run.output.read_text():
+            return []
+        outcome.ends.append(f"failed in {fault.partition(':')[0]}")
+        return _check_code(code, run, _FAILED) or _check_code(*self._there.call(RESUME, folder))
+
+
+def _check_code(code: int, run: ForkedRun, expected: int = 0) -> list[str]:
+    if code == expected:
+        return []
+    return [f"ends with {code}, not {expected}: {run.errors.read_text().strip()}"]
+
+
+@contextmanager
+def start_servers(folder: Path) -> Iterator[tuple[ForkedRuns, ForkedRuns]]:
+    """Start the servers of `BitCheck`: with this environment, and with other memory on one processor."""
+    layers = install_user_layers(folder / "site")
+    with ForkedRuns(**layers) as here, ForkedRuns(**layers, **OTHER_MEMORY) as there:
+        yield here, there
+
+
+def draw_numbered(seed: int, number: int) -> Configuration:
+    """Return the configuration of a number; families take turns, the one with the most samplers twice."""
+    turns = (*FAMILIES, FAMILIES[0])
+    return draw_configuration(random.Random(f"{seed} {number}"), turns[number % len(turns)])
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--count", type=int, default=200, help="configurations that train")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument(
+        "--only", type=int, metavar="NUMBER", help="train only the configuration of this number"
+    )
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the graphs and the runs there")
+    chosen = options.parse_args()
+    if chosen.count < 1:
+        options.error("--count: give at least 1")
+    trials, refusals, compared = Trials(), Counter[str](), 0
+    with workplace("bits") as (temporary, _):
+        folder = chosen.keep or temporary
+        folder.mkdir(parents=True, exist_ok=True)
+        with start_servers(folder) as (here, there):
+            check = BitCheck(folder, here, there, keeps=chosen.keep is not None)
+            number = chosen.only or 0
+            while trials.count < (1 if chosen.only is not None else chosen.count):
+                configuration = draw_numbered(chosen.seed, number)
+                outcome = check.check(configuration)
+                compared += len(outcome.compared)
+                name = f"--seed {chosen.seed} --only {number}"
+                if outcome.refusal:
+                    refusals[re.sub(r"[0-9][0-9.,]*", "#", outcome.refusal)] += 1
+                    print(f"refused {name}: {outcome.refusal}", flush=True)
+                    if chosen.only is not None:
+                        break
+                else:
+                    kinds = (*configuration.kinds, *outcome.ends)
+                    trials.add(kinds, f"{name}: {configuration}", outcome.problems)
+                    print(f"{'DIFFERS' if outcome.problems else 'equal'} {name}: {configuration}", flush=True)
+                number += 1
+    return _report(trials, refusals, compared, chosen.seed)
+
+
+def _report(trials: Trials, refusals: Counter[str], compared: int, seed: int) -> int:
+    print_table(
+        ("configurations with", "number", "of which equal"),
+        ((kind, trials.tried[kind], trials.held[kind]) for kind in sorted(trials.tried)),
+    )
+    for message, times in refusals.most_common():
+        print(f"refused {times} times: {message}")
+    refused = refusals.total() / max(1, refusals.total() + trials.count)
+    print(
+        f"{trials.count - trials.failed} of {trials.count} configurations are equal in all bits, in "
+        f"{compared:,} comparisons; {refusals.total()} others ({refused:.0%}) were refused; "
+        f"{trials.seconds:.0f} s (seed {seed})"
+    )
+    if trials.count > 1 and refused > MAX_REFUSED:
+        print(f"more than {MAX_REFUSED:.0%} were refused: draw_configuration ignores a rule of hyrt")
+        return 1
+    return trials.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""A real SIGINT at an exact place of a run: when the run asks for the n-th time whether it should stop.
+
+A run asks after every step, between batches of an evaluation and, if it trains the full graph in tiles,
+within steps. So the n-th question is the same place in every process; a signal from outside comes anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+# The file to which the number of polls is written when a run has ended.
+POLLS = "HYRT_TEST_POLLS"
+# The number of the poll at which the process sends itself SIGINT, counted from 1.
+STOP_AT_POLL = "HYRT_TEST_STOP_AT_POLL"
+
+
+class CountedPolls:
+    """`should_stop` of a run: counts its calls, and interrupts the process at one of them.
+
+    Parameters
+    ----------
+    should_stop
+        Whether the run has received a signal.
+    stop_at
+        The number of the call that sends SIGINT; 0 for none.
+    """
+
+    def __init__(self, should_stop: Callable[[], bool], stop_at: int) -> None:
+        self._should_stop = should_stop
+        self._stop_at = stop_at
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __call__(self) -> bool:
+        with self._lock:
+            self.count += 1
+            if self.count == self._stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+                # Another thread receives the signal.
+                while not self._should_stop():
+                    time.sleep(0.001)
+        return self._should_stop()
+
+
+@contextmanager
+def count_polls() -> Iterator[None]:
+    """Count the polls of the runs in this context, as the environment asks."""
+    if POLLS not in os.environ:
+        yield
+        return
+    from hyrt.cli.sessions import run_session
+
+    compose_run = run_session.compose_run
+    all_polls: list[CountedPolls] = []
+
+    def compose_counted(*words: Any, should_stop: Callable[[], bool], **more: Any) -> Any:
+        polls = CountedPolls(should_stop, int(os.environ.get(STOP_AT_POLL, "0")))
+        all_polls.append(polls)
+        return compose_run(*words, should_stop=polls, **more)
+
+    try:
+        with mock.patch.object(run_session, "compose_run", compose_counted):
+            yield
+    finally:
+        Path(os.environ[POLLS]).write_text(str(sum(polls.count for polls in all_polls)))
