@@ -79,6 +79,12 @@ class ConfigError(HyrtError):
     exit_code = 2
 
 
+class ArgumentError(HyrtError, ValueError):
+    """An argument of a call is of a wrong type, shape or range: the message names it and what to give."""
+
+    exit_code = 2
+
+
 class HostMemoryExhausted(HyrtError):
     """What was to go to a file, because host memory is limited, could not: a full or read-only disk."""
 

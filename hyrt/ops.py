@@ -18,7 +18,6 @@ of edge tensors, and a second V + E only where a graph is not symmetric.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyrt.checks import check_flag, check_number, check_whole, check_word
 from hyrt.graph.graph import Graph
 from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers, working
@@ -42,6 +42,7 @@ Rows = TypeVar("Rows", NDArray[Any], Tensor)
 Reduce = Literal["sum", "mean", "max"]
 Combine = Literal["dot", "add", "sub", "mul", "div"]
 
+_REDUCTIONS = ("sum", "mean", "max")
 _KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -56,9 +57,7 @@ def threads(count: int) -> Iterator[Workers]:
     ValueError
         If `count` is no whole number, or below one.
     """
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool):
-        raise ValueError(f"ops.threads: count is {count!r}: give a whole number of threads")
-    with Workers(int(count), "ops") as workers, working(workers):
+    with Workers(check_whole("count", count, 1), "ops") as workers, working(workers):
         yield workers
 
 
@@ -108,7 +107,8 @@ def spmm(
     edges = _topology(graph)
     given = _tensor("x", x)
     _check_rows("x", given, edges, "source")
-    _check_flag("transposed", transposed)
+    check_flag("transposed", transposed)
+    check_word("reduce", reduce, _REDUCTIONS)
     flat = _flat(given)
     values = None
     if edge_values is not None:
@@ -132,8 +132,6 @@ def spmm(
         counts = np.diff((edges.transposed if transposed else edges).indptr)
         inverse = (1 / np.maximum(counts, 1)).astype(_sum_dtype(given))
         scales[0] = inverse if scales[0] is None else scales[0] * inverse
-    elif reduce != "sum":
-        raise ValueError(f'reduce is {reduce!r}: give "sum", "mean" or "max"')
     out = _home(given).sum_of_sources(edges, flat, values, SumScales(*scales), transposed=transposed)
     return _back(x, out.view(given.shape))
 
@@ -181,6 +179,7 @@ def sddmm(
             f"{tuple(b.shape[1:])}, {b.dtype} and on {b.device}: give equal ones"
         )
     home = _home(a)
+    check_word("op", op, ("dot", "add", "sub", "mul", "div"))
     if op == "dot":
         if a.ndim not in (2, 3):
             raise ValueError(
@@ -222,8 +221,7 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
     edges = _topology(graph)
     given = _tensor("values", values)
     _check_rows("values", given, edges, "edge")
-    if reduce not in ("sum", "mean", "max"):
-        raise ValueError(f'reduce is {reduce!r}: give "sum", "mean" or "max"')
+    check_word("reduce", reduce, _REDUCTIONS)
     flat = _flat(given)
     # A mean is rounded when it has been divided, not before.
     dtype = _kind(given) if reduce == "mean" else given.dtype
@@ -307,8 +305,8 @@ def attention(
     if given.ndim not in (2, 3):
         raise ValueError(f"x has shape {tuple(given.shape)}: give [vertices, d] or [vertices, heads, d]")
     _check_heads("x", given)
-    _check_flag("self_loops", self_loops)
-    slope = _slope(negative_slope)
+    check_flag("self_loops", self_loops)
+    slope = check_number("negative_slope", negative_slope)
     parts = []
     for what, part in (("at_source", at_source), ("at_destination", at_destination)):
         score = _tensor(what, part)
@@ -360,26 +358,13 @@ def _array(what: str, x: Any) -> NDArray[Any]:
         raise ValueError(f"{what} is not an array of numbers: {error}") from error
 
 
-def _check_flag(what: str, given: object) -> None:
-    """Refuse what is neither True nor False: the word 'no' would count as True."""
-    if not isinstance(given, (bool, np.bool_)):
-        raise ValueError(f"{what} is {given!r}: give True or False")
-
-
-def _slope(given: float) -> float:
-    if isinstance(given, (bool, str)) or not hasattr(given, "__float__") or not math.isfinite(given):
-        raise ValueError(f"negative_slope is {given!r}: give a finite number, such as 0.2")
-    return float(given)
-
-
 def _flat(rows: Tensor) -> Tensor:
     """[rows, the product of all other axes]: `reshape` cannot infer a width where there are no rows."""
     return rows.reshape(len(rows), rows.shape[1:].numel())
 
 
 def _check_rows(what: str, x: Tensor, edges: Topology, at: At) -> None:
-    if at not in ("source", "destination", "edge"):
-        raise ValueError(f'{what}_at is {at!r}: give "source", "destination" or "edge"')
+    check_word(f"{what}_at", at, ("source", "destination", "edge"))
     rows = edges.num_edges if at == "edge" else edges.num_vertices
     if x.ndim < 1 or len(x) != rows:
         of = "edge" if at == "edge" else "vertex"

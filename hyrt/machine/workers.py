@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from types import TracebackType
 
+from hyrt.checks import check_whole
 from hyrt.machine.buffer_pool import BufferPool
 
 Chunk = Callable[[int, int], None]
@@ -34,6 +35,7 @@ _FADING = 0.995
 # Short calls in a row after a long one until one is done alone.
 _TRUSTED = 8
 _MOST_KINDS = 1 << 10
+_MOST_THREADS = 1 << 14
 
 
 class _Job:
@@ -152,8 +154,7 @@ class Workers:
 
     def resize(self, count: int) -> None:
         """Change the number of threads; call it between two calls of `run`."""
-        if count < 1:
-            raise ValueError(f"{self._name}: a team needs at least 1 thread, not {count}")
+        check_whole(f"the number of threads of {self._name}", count, 1, _MOST_THREADS)
         if count != self.count:
             self._seen.clear()
         before = self.count

@@ -13,6 +13,7 @@ ROOMS = {
     "hyrt_perfmodel": 0,
     "hyrt_hls": 0,
     "hyrt.errors": 0,
+    "hyrt.checks": 0,
     "hyrt.quantities": 0,
     "hyrt.section": 0,
     "hyrt.machine": 0,

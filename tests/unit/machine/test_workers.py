@@ -201,7 +201,7 @@ def test_work_that_has_become_long_is_shared_again(team: Workers) -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_team_without_threads_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=r"odd: a team needs at least 1 thread"):
+    with pytest.raises(ValueError, match=r"threads of odd is .*: give a whole number of at least 1"):
         Workers(count, "odd")
     workers = Workers(2, "odd")
     with pytest.raises(ValueError, match=f"not {count}"):
