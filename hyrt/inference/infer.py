@@ -355,7 +355,7 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
         run_weights=None if of_runs is None else of_runs[positions],
         weighted_degrees=None if weights is None else graph.topology.weighted_degrees[destinations],
         source_weighted_degrees=None if weights is None else graph.topology.weighted_degrees,
-    )
+    ).trusted()
 
 
 def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
@@ -386,7 +386,7 @@ def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tu
         source_degrees=graph.topology.in_degrees[sources],
         source_scale=None,
         source_weighted_degrees=_of(block.source_weighted_degrees, sources),
-    )
+    ).trusted()
     return own, sources
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
+from hyrt.errors import ArgumentError, ConfigError, DeviceFault, DeviceOutOfMemory
 from hyrt.machine.workers import Workers
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.schedule import Schedule
@@ -55,9 +55,19 @@ class SampleStage:
         batch: Any = self.sampler.sample(
             share.work.step, share.units, self.workers, in_place=in_place, hops=hops
         )
-        if isinstance(batch, MiniBatch):
-            return batch
         kind = type(self.sampler)
-        raise ConfigError(
-            f"the sampler {kind.__module__}.{kind.__name__} returned {type(batch).__name__}, not a MiniBatch"
-        )
+        name = f"the sampler {kind.__module__}.{kind.__name__}"
+        if not isinstance(batch, MiniBatch):
+            raise ConfigError(
+                f"{name} returned {type(batch).__name__}, not a MiniBatch: return a "
+                "hyrt.sampling.minibatch.MiniBatch"
+            )
+        if kind.__module__.partition(".")[0] != "hyrt":
+            # It may have changed arrays of a mini-batch of hyrt's.
+            batch.distrusted()
+        try:
+            return batch.checked
+        except ArgumentError as error:
+            raise ConfigError(
+                f"{name} returned a wrong mini-batch in step {share.work.step}: {error}"
+            ) from error

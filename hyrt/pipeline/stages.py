@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from hyrt_perfmodel.assignment import Assignment, Threads
 
-from hyrt.errors import ConfigError
+from hyrt.checks import check_ids
+from hyrt.errors import ArgumentError, ConfigError
 from hyrt.machine.workers import Workers
 from hyrt.observe.hook import Hook
 from hyrt.pipeline.load import Loader, LoadStage
@@ -19,6 +20,7 @@ from hyrt.pipeline.shares import ALL, Share, StepPart, StepWork, cut
 from hyrt.pipeline.synchronize import UpdateStage
 from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.transfer import TransferStage
+from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
 
 
@@ -111,11 +113,8 @@ class Stages:
         assignment = self.schedule.of(step)
         for hook in self._hooks:
             hook.cut(assignment)
-        units, most = self._sampler.units(step), sum(assignment.split) * self._part.num_processes
-        if len(units) > most:
-            raise ConfigError(
-                f"the sampler gave a step {len(units)} units, more than the {most} that it declared"
-            )
+        most = sum(assignment.split) * self._part.num_processes
+        units = _checked_units(self._sampler, step, most)
         own = self._part.own_units(step, units)
         work = StepWork(step, num_times=len(own))
         for time, of_time in enumerate(own):
@@ -131,3 +130,20 @@ class Stages:
     def again(self, work: StepWork) -> list[Share]:
         """The shares of a step that have to be done again (see `Recovery.again`); empty where none failed."""
         return self._recovery.again(work)
+
+
+def _checked_units(sampler: Sampler, step: int, most: int) -> Ids:
+    """Return the units of a step; the sampler may be that of another package, and give anything."""
+    kind = type(sampler)
+    try:
+        units: Ids = check_ids("units", sampler.units(step), 2**63 - 1, "units", distinct=True)
+    except ArgumentError as error:
+        raise ConfigError(
+            f"the sampler {kind.__module__}.{kind.__name__} gave step {step} wrong units: {error}"
+        ) from error
+    if len(units) > most:
+        raise ConfigError(
+            f"the sampler {kind.__module__}.{kind.__name__} gave step {step} {len(units)} units, more "
+            f"than the {most} that it declared: return fewer from units(), or declare more in units_per_step"
+        )
+    return units

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array, check_offsets, check_range, check_whole
+from hyrt.errors import ArgumentError
 from hyrt.quantities import one_line
 from hyrt.sampling.kernels import transpose
 
@@ -106,8 +108,35 @@ class Block:
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
     """The edges by relation, a `RelationSplit`, once `hyrt.nn.typed.by_relation` was asked for them."""
+    _is_checked: bool = field(default=False, init=False, repr=False)
 
     __repr__ = one_line
+
+    @property
+    def checked(self) -> Block:
+        """Itself, once its arrays are found to be those of a block, for compiled loops do not look.
+
+        Arrays are read through once; who changes them afterwards calls `distrusted` first.
+
+        Raises
+        ------
+        ArgumentError
+            Naming the block's layer, the array and the first bad position.
+        """
+        if not self._is_checked:
+            _check(self)
+            self._is_checked = True
+        return self
+
+    def trusted(self) -> Block:
+        """Return itself without a check, for whoever has made its arrays as they must be."""
+        self._is_checked = True
+        return self
+
+    def distrusted(self) -> Block:
+        """Return itself, to be checked again before it is next used."""
+        self._is_checked = False
+        return self
 
     @property
     def num_dst(self) -> int:
@@ -139,9 +168,11 @@ class Block:
     def transposed(self) -> Transposed:
         """The edges by source, built at the first call. Not for a block that is read in place."""
         if self._transposed is None:
-            if self.in_place:
-                raise ValueError(
-                    "a block that is read in place has no transpose: its sources take no gradient"
+            block = self.checked
+            if block.in_place:
+                raise ArgumentError(
+                    "a block that is read in place has no transpose: sample without in_place, for its "
+                    "sources take no gradient"
                 )
             if self.kept is not None:
                 self._transposed = self.kept.transposed
@@ -159,5 +190,65 @@ class Block:
 
         if self.kept is not None:
             return self.kept.edge_index
+        if self.in_place:
+            raise ArgumentError(
+                "a block that is read in place has no places of its sources: sample without in_place"
+            )
+        _ = self.checked
         rows = np.repeat(np.arange(self.num_dst, dtype=np.int64), np.diff(self.indptr))
         return torch.from_numpy(np.stack([self.columns.astype(np.int64), rows]))
+
+
+_ID_DTYPES = (np.int32, np.int64)
+_OF_BLOCK = (
+    ("degrees", "iu", "num_dst"),
+    ("source_degrees", "iu", "num_src"),
+    ("weights", "f", "num_edges"),
+    ("edge_types", "iu", "num_edges"),
+    ("edge_weights", "f", "num_edges"),
+    ("run_weights", "f", "num_edges"),
+    ("weighted_degrees", "f", "num_dst"),
+    ("source_weighted_degrees", "f", "num_src"),
+)
+"""Arrays of a block with one number each: kinds of dtypes, and of what there is one."""
+
+
+def _check(block: Block) -> None:
+    layer = check_whole("layer of a block", block.layer)
+    at = f"block of layer {layer}: "
+    check_whole(f"{at}step", block.step, -(2**63))
+    check_whole(f"{at}seed", block.seed, -(2**63), 2**64 - 1)
+    num_src = check_whole(f"{at}num_src", block.num_src)
+    columns = check_array(
+        f"{at}columns", block.columns, _ID_DTYPES, (None,), "the source of each edge, int32 or int64,"
+    )
+    destinations = check_array(
+        f"{at}destinations", block.destinations, _ID_DTYPES, (None,), "vertices, int32 or int64,"
+    )
+    num_dst, num_edges = len(destinations), len(columns)
+    check_offsets(f"{at}indptr", block.indptr, num_dst, num_edges, _ID_DTYPES)
+    check_range(f"{at}columns", columns, num_src, "sources")
+    if block.sources is None:
+        check_range(f"{at}destinations", destinations, num_src, "vertices")
+    else:
+        sources = check_array(
+            f"{at}sources", block.sources, _ID_DTYPES, (num_src,), "vertices, int32 or int64,"
+        )
+        if num_dst > num_src or not np.array_equal(sources[:num_dst], destinations):
+            raise ArgumentError(
+                f"{at}sources do not begin with the destinations: put these first, in their order"
+            )
+    for name, kinds, count in _OF_BLOCK:
+        values = getattr(block, name)
+        if values is not None or name in ("degrees", "source_degrees"):
+            check_array(f"{at}{name}", values, kinds, (getattr(block, count),), "one number each")
+    if block.edge_features is not None:
+        check_array(f"{at}edge_features", block.edge_features, "f", (num_edges, None), "a row for each edge")
+    if block.edge_types is not None and num_edges and block.edge_types.min() < 0:
+        raise ArgumentError(f"{at}edge_types are below 0: number types from 0 on")
+    if block.edge_weights is not None and (
+        block.weighted_degrees is None or block.source_weighted_degrees is None
+    ):
+        raise ArgumentError(
+            f"{at}edge_weights need weighted_degrees and source_weighted_degrees: give these, too"
+        )

@@ -13,6 +13,7 @@ from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.checks.arguments import id_dtype
 from hyrt.sampling.edges.edge_values import edge_values
 from hyrt.sampling.kernels import relabel
 from hyrt.sampling.links.excluded_edges import ExcludedEdges
@@ -88,7 +89,7 @@ class BlockMaker:
         self._most_degrees = list(most_degrees or [-1] * layers)
         self._stated = self._stated_degrees(graph.topology)
         self._excluded: ExcludedEdges | None = None
-        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self.ids = id_dtype(graph)
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
         self.pool = BufferPool()
@@ -219,7 +220,8 @@ class BlockMaker:
                     assert hop.edge_types is not None
                     rows = np.repeat(destinations, np.diff(hop.offsets))
                     block.run_weights = self._excluded.run_weights(rows, hop.edge_types, block.run_weights)
-        return block
+        # Targets and what was drawn were checked where they came in.
+        return block.trusted()
 
     def _relabelled(
         self, destinations: Ids, hop: Hop, arrays: TakenArrays, drawn_here: bool

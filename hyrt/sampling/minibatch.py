@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array, check_kind, check_number, check_range, check_whole, show
+from hyrt.errors import ArgumentError
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Block, Ids
 
@@ -46,7 +49,36 @@ class MiniBatch:
     it made of the first."""
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
+    _is_checked: bool = field(default=False, init=False, repr=False)
+
     __repr__ = one_line
+
+    @property
+    def checked(self) -> MiniBatch:
+        """Itself, once its blocks and arrays are found to go together; see `Block.checked`.
+
+        Raises
+        ------
+        ArgumentError
+            Naming what is wrong, and where.
+        """
+        if not self._is_checked:
+            _check(self)
+            self._is_checked = True
+        return self
+
+    def trusted(self) -> MiniBatch:
+        """Return itself without a check, for whoever has made it of arrays that go together."""
+        self._is_checked = True
+        return self
+
+    def distrusted(self) -> MiniBatch:
+        """Return itself, to be checked again with all of its blocks."""
+        self._is_checked = False
+        for block in self.blocks if isinstance(self.blocks, list | tuple) else ():
+            if isinstance(block, Block):
+                block.distrusted()
+        return self
 
     @property
     def has_classes(self) -> bool:
@@ -72,3 +104,64 @@ class MiniBatch:
         actions, self._on_release = self._on_release, []
         for action in actions:
             action()
+
+
+_ID_DTYPES = (np.int32, np.int64)
+_REMEDY = "give a hyrt.sampling.block.Block, as samplers make them"
+
+
+def checked_blocks(blocks: Any) -> list[Block]:
+    """Return the blocks of a mini-batch, each checked, if each reads what the one before it computes."""
+    if not isinstance(blocks, list | tuple) or not blocks:
+        raise ArgumentError(f"blocks is {show(blocks)}: give a list of blocks, the input's first")
+    checked = [check_kind("a block", block, Block, _REMEDY).checked for block in blocks]
+    for below, above in pairwise(checked):
+        if below.num_dst != above.num_src:
+            raise ArgumentError(
+                f"the block of layer {below.layer} has {below.num_dst:,} destinations, and that of layer "
+                f"{above.layer} {above.num_src:,} sources: give blocks of which each reads the "
+                "rows of the one before"
+            )
+    return checked
+
+
+def _check(batch: MiniBatch) -> None:
+    check_whole("step of a mini-batch", batch.step, -(2**63))
+    targets = check_array("targets", batch.targets, _ID_DTYPES, (None,), "vertices, int32 or int64,")
+    check_number("normalizer", batch.normalizer, 0)
+    blocks = checked_blocks(batch.blocks)
+    num_rows = blocks[-1].num_dst
+    if batch.target_rows is not None:
+        rows = check_array(
+            "target_rows",
+            batch.target_rows,
+            _ID_DTYPES,
+            (len(targets),),
+            "a row of the scores for each target",
+        )
+        check_range("target_rows", rows, num_rows, "rows of the scores")
+    elif num_rows != len(targets):
+        raise ArgumentError(
+            f"the last block has {num_rows:,} destinations for {len(targets):,} targets: make the targets "
+            "its destinations, or give target_rows"
+        )
+    labels = check_kind("labels", batch.labels, np.ndarray, "give the labels of the targets as a numpy array")
+    is_links = labels.dtype.kind == "i" and labels.ndim == 3
+    if is_links:
+        check_array("labels", labels, (np.int64,), (None, None, 2), "the rows of the ends of links, int64,")
+        check_range("labels of links", labels.reshape(-1), len(targets), "targets")
+    elif labels.ndim not in (1, 2) or len(labels) != len(targets):
+        raise ArgumentError(
+            f"labels is {show(labels)} for {len(targets):,} targets: give one row of labels each"
+        )
+    elif labels.ndim == 1:
+        classes = check_array("labels", labels, (np.int64,), (len(targets),), "classes, int64,")
+        check_range("labels", classes, 2**31, "classes")
+    if batch.target_weights is not None:
+        check_array("target_weights", batch.target_weights, (np.float32,), (len(labels),), "float32 factors")
+    inputs = batch.inputs
+    shape = getattr(inputs, "shape", None)
+    if shape is not None and (not len(shape) or shape[0] != blocks[0].num_src):
+        raise ArgumentError(
+            f"inputs is {show(inputs)} for {blocks[0].num_src:,} sources of the first block: give a row each"
+        )

@@ -16,6 +16,8 @@ from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
+from hyrt.sampling.checks.arguments import check_call, check_fanouts, check_sampler
+from hyrt.sampling.checks.hop import check_hop
 from hyrt.sampling.draw_hop import draw_hop
 from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
@@ -50,14 +52,15 @@ class NeighborSampler:
         *,
         sampled_degrees: bool = False,
     ) -> None:
+        graph, targets = check_sampler(graph, targets, seed, class_weights, batch_size=batch_size)
         self._graph = graph
         # Counted from the input, as layers are.
-        self._fanouts = list(fanouts)[::-1]
+        self._fanouts = check_fanouts(fanouts)[::-1]
         self._seed = seed
         most = self._fanouts if sampled_degrees else None
         self._blocks = BlockMaker(graph, len(self._fanouts), seed, class_weights, most)
         self.ids = self._blocks.ids
-        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+        self._order = TargetOrder(targets, batch_size, seed)
 
     def steps_per_epoch(self) -> int:
         return self._order.steps_per_epoch
@@ -73,11 +76,14 @@ class NeighborSampler:
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
         topology, pool = self._graph.topology, self._blocks.pool
+        num = self._graph.num_vertices
+        units = check_call(step, units, workers, in_place, hops, num, "vertices", takes_hops=True)
 
         def draw(layer: int, vertices: Ids, renumber: bool, arrays: TakenArrays) -> Hop:
             key, fanout = stream_key(self._seed, SAMPLE, step, layer), self._fanouts[layer - 1]
             if hops is not None:
-                return hops.draw(vertices, fanout, key, relabel=renumber)
+                hop = hops.draw(vertices, fanout, key, relabel=renumber)
+                return check_hop(hop, vertices, num, relabelled=renumber)
             return draw_hop(topology, vertices, fanout, key, workers, pool, arrays)
 
         return self._blocks.minibatch(step, units, workers, draw, in_place=in_place, drawn_here=hops is None)

@@ -76,9 +76,10 @@ class NeighborSettings(SamplerSettings):
         class_weights: Any = None,
     ) -> Sampler:
         from hyrt.errors import ConfigError
+        from hyrt.sampling.checks.arguments import check_graph
         from hyrt.sampling.neighbor import NeighborSampler
 
-        if graph.types is not None:
+        if check_graph(graph).types is not None:
             return self._by_relation(
                 graph, targets, layers=layers, batch_size=batch_size, seed=seed, class_weights=class_weights
             )

@@ -6,6 +6,7 @@ import numpy as np
 
 from hyrt.machine.generator import SHUFFLE, stream_key
 from hyrt.sampling.block import Ids
+from hyrt.sampling.checks.arguments import check_step
 
 
 class TargetOrder:
@@ -24,7 +25,7 @@ class TargetOrder:
 
     def batch(self, step: int) -> Ids:
         """The targets of one step of the run."""
-        epoch, position = divmod(step, self.steps_per_epoch)
+        epoch, position = divmod(check_step(step), self.steps_per_epoch)
         if epoch != self._epoch:
             key = int(stream_key(self._seed, SHUFFLE, epoch, 0))
             self._order = np.random.Generator(np.random.Philox(key=key)).permutation(self._targets)

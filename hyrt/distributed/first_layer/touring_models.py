@@ -218,4 +218,4 @@ def _edges_from(block: Block, is_here: NDArray[np.bool_], num_src: int) -> Block
         weights=None if block.weights is None else block.weights[kept],
         edge_weights=None if block.edge_weights is None else block.edge_weights[kept],
         _transposed=None,
-    )
+    ).trusted()

@@ -8,9 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_flag, check_whole
+from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
+from hyrt.sampling.checks.arguments import check_sampler
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
@@ -36,6 +39,7 @@ class FullSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
+        graph, targets = check_sampler(graph, targets, seed, class_weights, layers=layers)
         self._layers = layers
         self._seed = seed
         self._whole = WholeGraph(graph.topology, typed=graph.types is not None)
@@ -66,7 +70,7 @@ class FullSampler:
         return 1
 
     def units(self, step: int) -> Ids:
-        return np.array([step], np.int64)
+        return np.array([check_whole("step", step, -1)], np.int64)
 
     def sample(
         self,
@@ -77,7 +81,10 @@ class FullSampler:
         in_place: bool = False,
         hops: HopSampler | None = None,
     ) -> MiniBatch:
-        assert hops is None, "nothing is drawn"
+        check_whole("step", step, -(2**62))
+        if hops is not None:
+            raise ArgumentError("hops is given, but a whole graph has all edges: omit it")
+        check_flag("in_place", in_place)
         return MiniBatch(
             step=step,
             targets=self._targets,
@@ -90,4 +97,4 @@ class FullSampler:
             normalizer=float(len(self._targets)),
             target_rows=self._targets,
             whole=self._whole,
-        )
+        ).trusted()

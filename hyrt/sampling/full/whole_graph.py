@@ -135,4 +135,4 @@ class WholeGraph:
             weighted_degrees=sums,
             source_weighted_degrees=sums,
             kept=self,
-        )
+        ).trusted()

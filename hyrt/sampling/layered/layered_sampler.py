@@ -12,6 +12,8 @@ from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
+from hyrt.sampling.checks.arguments import check_call, check_draw, check_sampler
+from hyrt.sampling.checks.hop import check_hop
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
@@ -66,10 +68,14 @@ class LayeredSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        self._draw = draw
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, batch_size=batch_size, layers=layers
+        )
+        self._num_vertices = graph.num_vertices
+        self._draw = check_draw(draw)
         self._blocks = BlockMaker(graph, layers, seed, class_weights)
         self.ids = self._blocks.ids
-        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+        self._order = TargetOrder(targets, batch_size, seed)
 
     def steps_per_epoch(self) -> int:
         return self._order.steps_per_epoch
@@ -80,9 +86,11 @@ class LayeredSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        assert hops is None, "no device draws these edges"
+        num = self._num_vertices
+        units = check_call(step, units, workers, in_place, hops, num, "vertices")
 
         def draw(layer: int, vertices: Ids, renumber: bool, arrays: TakenArrays) -> Hop:
-            return self._draw.draw(step, layer, vertices, workers, self._blocks.pool, arrays)
+            hop = self._draw.draw(step, layer, vertices, workers, self._blocks.pool, arrays)
+            return check_hop(hop, vertices, num, relabelled=renumber)
 
         return self._blocks.minibatch(step, units, workers, draw, in_place=in_place)

@@ -8,12 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
+from hyrt.sampling.checks.arguments import check_call, check_draw, check_sampler
+from hyrt.sampling.checks.hop import check_hop
 from hyrt.sampling.kernels import prefix_sum, relabel
 from hyrt.sampling.layered.step_kernels import copy_rows
 from hyrt.sampling.minibatch import MiniBatch
@@ -83,12 +86,15 @@ class StepSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, batch_size=batch_size, layers=layers
+        )
         self._num_vertices = graph.num_vertices
         self._layers = layers
-        self._draw = draw
+        self._draw = check_draw(draw)
         self._blocks = BlockMaker(graph, layers, seed, class_weights)
         self.ids = self._blocks.ids
-        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+        self._order = TargetOrder(targets, batch_size, seed)
         self._drawn: tuple[int, list[StepLayer]] | None = None
 
     def steps_per_epoch(self) -> int:
@@ -107,7 +113,7 @@ class StepSampler:
         ValueError
             If a unit is not one of the step's.
         """
-        assert hops is None, "the edges of a step are not drawn by a mini-batch's device"
+        units = check_call(step, units, workers, in_place, hops, self._num_vertices, "vertices")
         if self._drawn is None or self._drawn[0] != step:
             self._drawn = step, self._layers_of(step, workers)
         layers = self._drawn[1]
@@ -123,6 +129,7 @@ class StepSampler:
         vertices = self.units(step)
         for layer in range(self._layers, 0, -1):
             hop = self._draw.draw(step, layer, vertices, workers)
+            check_hop(hop, vertices, self._num_vertices, relabelled=False)
             found.append(StepLayer(vertices, hop))
             if layer > 1:
                 room = np.empty(min(len(vertices) + len(hop.neighbors), self._num_vertices), vertices.dtype)
@@ -142,8 +149,9 @@ class StepSampler:
         local[of_step.vertices] = -1
         if rows.min(initial=0) < 0:
             stranger = int(vertices[rows < 0][0])
-            raise ValueError(
-                f"step {step}: vertex {stranger} is none of the step's, so nothing was drawn for it"
+            raise ArgumentError(
+                f"step {step}: vertex {stranger} is none of the step's, so nothing was drawn for it: give "
+                "units of units(step)"
             )
         offsets = arrays.take(len(rows) + 1, np.int32)
         prefix_sum(np.diff(hop.offsets)[rows], offsets)

@@ -27,7 +27,9 @@ def check_untyped(graph: Graph, kind: str) -> None:
     ConfigError
         Naming the graph and the kind.
     """
-    if graph.topology.edge_types is not None:
+    from hyrt.sampling.checks.arguments import check_graph
+
+    if check_graph(graph).topology.edge_types is not None:
         raise ConfigError(
             f"{graph.name}: its edges have types, which sampler.kind={kind} does not carry: set sampler.kind "
             "to neighbor, labor or full"

@@ -63,7 +63,9 @@ class LaborSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> Sampler:
-        fanouts = self.fanouts(layers)
+        from hyrt.sampling.checks.arguments import check_graph
+
+        graph, fanouts = check_graph(graph), self.fanouts(layers)
         if self.iterations == 0:
             from hyrt.sampling.layered.layered_sampler import LayeredSampler
             from hyrt.sampling.ranked.labor_draw import LaborDraw

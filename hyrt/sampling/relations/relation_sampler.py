@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import TakenArrays
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
+from hyrt.sampling.checks.arguments import check_call, check_fanouts, check_sampler
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
@@ -47,13 +49,23 @@ class RelationSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
+        graph, targets = check_sampler(graph, targets, seed, class_weights, batch_size=batch_size)
+        if graph.types is None:
+            raise ArgumentError(f"{graph.name} has no relations: use hyrt.sampling.neighbor.NeighborSampler")
+        by_layer = [check_fanouts(list(of_layer), may_be_0=True) for of_layer in fanouts]
+        if not by_layer or {len(of_layer) for of_layer in by_layer} != {len(graph.types.relations)}:
+            raise ArgumentError(
+                f"fanouts does not have a number for each of {len(graph.types.relations)} relations in each "
+                "layer: give [layers, relations] numbers"
+            )
+        self._num_vertices = graph.num_vertices
         # Counted from the input, as layers are.
-        self._fanouts = np.array(fanouts, np.int64)[::-1]
+        self._fanouts = np.array(by_layer, np.int64)[::-1]
         self._topology = graph.topology
         self._seed = seed
-        self._blocks = BlockMaker(graph, len(fanouts), seed, class_weights)
+        self._blocks = BlockMaker(graph, len(by_layer), seed, class_weights)
         self.ids = self._blocks.ids
-        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+        self._order = TargetOrder(targets, batch_size, seed)
 
     def steps_per_epoch(self) -> int:
         return self._order.steps_per_epoch
@@ -68,7 +80,7 @@ class RelationSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        assert hops is None, "devices do not draw by relation"
+        units = check_call(step, units, workers, in_place, hops, self._num_vertices, "vertices")
 
         def draw(layer: int, vertices: Ids, renumber: bool, arrays: TakenArrays) -> Hop:
             return self._draw(step, layer, vertices, workers, arrays)

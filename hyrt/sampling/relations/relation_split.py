@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hyrt.checks import check_range
+from hyrt.errors import ArgumentError
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 from hyrt.sampling.relations.relation_kernels import count_runs, split_runs
@@ -66,7 +68,7 @@ class RelationSplit:
                 }
             if isinstance(runs, Block):
                 fields |= {"destinations": runs.destinations[first:last], "_transposed": None}
-                self._of[relation] = replace(runs, **fields)
+                self._of[relation] = replace(runs, **fields).trusted()
             else:
                 self._of[relation] = runs.part_of(last - first, **fields)
         return self._of[relation]
@@ -82,8 +84,10 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
     num_relations
         Relations of the graph.
     """
-    types = block.edge_types
-    assert types is not None, "the blocks of a typed graph have the relations of edges"
+    types = block.checked.edge_types
+    if types is None:
+        raise ArgumentError(f"block of layer {block.layer} has no edge_types: give the relation of each edge")
+    check_range(f"block of layer {block.layer}: edge_types", types, num_relations, "relations")
     of_runs, of_edges = np.zeros(num_relations, np.int64), np.zeros(num_relations, np.int64)
     count_runs(block.indptr, types, of_runs, of_edges)
     starts, edge_starts = (np.concatenate([[0], np.cumsum(each)]) for each in (of_runs, of_edges))
@@ -107,7 +111,7 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         layer=block.layer,
         step=block.step,
         seed=block.seed,
-    )
+    ).trusted()
     if block.run_weights is not None and block.edge_weights is not None:
         # What a mean of weighted rows multiplies by, and the weights of all edges of a run.
         runs.weights = None if block.weights is None else block.weights[edges]
@@ -125,5 +129,5 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         layer=block.layer,
         step=block.step,
         seed=block.seed,
-    )
+    ).trusted()
     return RelationSplit(runs, sums, run_rows, edges, starts.tolist(), edge_starts.tolist())

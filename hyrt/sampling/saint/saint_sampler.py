@@ -17,6 +17,7 @@ from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
+from hyrt.sampling.checks.arguments import check_call, check_sampler, check_step, id_dtype
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint.saint_kernels import (
@@ -102,16 +103,18 @@ class SaintSampler:
         coverage: int = 50,
         workers: Workers | None = None,
     ) -> None:
-        if not len(targets):
-            raise ValueError(f"{graph.name}: walks start at training targets, but there are none")
+        counts = {
+            "layers": layers,
+            "roots": roots,
+            "walk_length": walk_length,
+            "units_per_step": units_per_step,
+            "coverage": coverage,
+        }
+        graph, targets = check_sampler(graph, targets, seed, class_weights, **counts)
         if graph.topology.edge_types is not None:
             raise ConfigError(
                 f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "
                 "sampler.kind to neighbor or full"
-            )
-        if min(layers, roots, walk_length, units_per_step, coverage) < 1:
-            raise ValueError(
-                "layers, roots, walk_length, units_per_step and coverage must each be at least 1"
             )
         self._graph = graph
         self._layers = layers
@@ -120,8 +123,8 @@ class SaintSampler:
         self._units_per_step = units_per_step
         self._seed = seed
         self._class_weights = class_weights
-        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
-        self._targets = targets.astype(self.ids)
+        self.ids = id_dtype(graph)
+        self._targets = targets
         self._is_target = np.zeros(graph.num_vertices, np.bool_)
         self._is_target[targets] = True
         self._local = np.full(graph.num_vertices, -1, np.int32)
@@ -139,7 +142,7 @@ class SaintSampler:
         return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
 
     def units(self, step: int) -> Ids:
-        first = step * self._units_per_step
+        first = check_step(step) * self._units_per_step
         return np.arange(first, first + self._units_per_step, dtype=np.int64)
 
     def sample(
@@ -151,7 +154,7 @@ class SaintSampler:
         in_place: bool = False,
         hops: HopSampler | None = None,
     ) -> MiniBatch:
-        assert hops is None, "subgraphs are not made of hops"
+        units = check_call(step, units, workers, in_place, hops, 2**62, "subgraphs")
         arrays = TakenArrays(self._pool)
         take = arrays.take
         topology = self._graph.topology

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array, check_range
+from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import SHUFFLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
+from hyrt.sampling.checks.arguments import check_call, check_sampler, check_step, id_dtype
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint.saint_kernels import forget_rows, number_rows
@@ -57,13 +60,24 @@ class ClusterSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
+        graph, targets = check_sampler(
+            graph,
+            targets,
+            seed,
+            class_weights,
+            layers=layers,
+            parts_per_unit=parts_per_unit,
+            units_per_step=units_per_step,
+        )
+        homes = check_array("homes", homes, "iu", (graph.num_vertices,), "the part of each vertex")
+        check_range("homes", homes, graph.num_vertices, "parts")
         self._graph = graph
         self._layers = layers
         self._units_per_step = units_per_step
         self._parts_per_unit = parts_per_unit
         self._seed = seed
         self._class_weights = class_weights
-        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self.ids = id_dtype(graph)
         is_target = np.zeros(graph.num_vertices, np.bool_)
         is_target[targets] = True
         self._is_target = is_target
@@ -85,7 +99,7 @@ class ClusterSampler:
         return -(-self._groups // self._units_per_step)
 
     def units(self, step: int) -> Ids:
-        epoch, position = divmod(step, self.steps_per_epoch())
+        epoch, position = divmod(check_step(step), self.steps_per_epoch())
         first = position * self._units_per_step
         last = min(first + self._units_per_step, self._groups)
         return np.arange(epoch * self._groups + first, epoch * self._groups + last, dtype=np.int64)
@@ -93,7 +107,9 @@ class ClusterSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        assert hops is None, "parts are not drawn"
+        units = check_call(step, units, workers, in_place, hops, 2**62, "groups")
+        if not len(units):
+            raise ArgumentError("units is empty: give at least one group of units(step)")
         arrays = TakenArrays(self._pool)
         topology = self._graph.topology
         graph = (topology.indptr, topology.indices)

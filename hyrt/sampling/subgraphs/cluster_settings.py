@@ -92,6 +92,7 @@ class ClusterSettings(SamplerSettings):
         import numpy as np
 
         from hyrt.graph.partition.methods.registry import partition_method
+        from hyrt.sampling.checks.arguments import check_sampler
         from hyrt.sampling.layerwise.layerwise_settings import check_untyped
         from hyrt.sampling.subgraphs.cluster_sampler import ClusterSampler
 
@@ -101,6 +102,7 @@ class ClusterSettings(SamplerSettings):
                 f"sampler.parts={self.parts}: {graph.name} has only "
                 f"{counted(graph.num_vertices, 'vertex', 'vertices')}: give fewer"
             )
+        graph, targets = check_sampler(graph, targets, seed, class_weights)
         training = np.zeros(graph.num_vertices, np.bool_)
         training[targets] = True
         homes = partition_method(self.method).homes(graph.topology, training, self.parts, seed)

@@ -13,6 +13,7 @@ from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
+from hyrt.sampling.checks.arguments import check_call, check_sampler, id_dtype
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import HopSampler
@@ -51,13 +52,15 @@ class ShadowSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
+        counts = {"batch_size": batch_size, "layers": layers, "hops": hops, "fanout": fanout}
+        graph, targets = check_sampler(graph, targets, seed, class_weights, **counts)
         self._graph = graph
         self._layers, self._hops, self._fanout = layers, hops, fanout
         self._most = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
         self._seed = seed
         self._class_weights = class_weights
-        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
-        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
+        self.ids = id_dtype(graph)
+        self._order = TargetOrder(targets, batch_size, seed)
         self._ascending = rows_ascend(graph.topology.indptr, graph.topology.indices)
         self._pool = BufferPool()
 
@@ -77,7 +80,8 @@ class ShadowSampler:
         OverflowError
             If there are too many edges for int32.
         """
-        assert hops is None, "subgraphs are not drawn by a mini-batch's device"
+        vertices = self._graph.num_vertices
+        units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
         topology, num = self._graph.topology, len(units)
         graph, most = (topology.indptr, topology.indices), self._most
         arrays = TakenArrays(self._pool)

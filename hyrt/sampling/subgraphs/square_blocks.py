@@ -87,5 +87,5 @@ def square_blocks(
             block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
             block.source_scale = lambda: topology.gcn_scale
             block.source_weighted_degrees = sums
-        blocks.append(block)
+        blocks.append(block.trusted())
     return blocks

@@ -255,7 +255,7 @@ def test_counts_below_one_are_refused(name: str) -> None:
 
 
 def test_no_targets_are_refused() -> None:
-    with pytest.raises(ValueError, match="training targets"):
+    with pytest.raises(ValueError, match="targets is empty"):
         SaintSampler(graph_of([[0]]), np.array([], np.int64), 1, 1, 1, 1, 0)
 
 

@@ -141,7 +141,9 @@ def _in_place(block: Block, part: TypePart, start: int) -> Block:
         # Learned rows were gathered, and take a gradient.
         sources, where = part.places
         columns = where[np.searchsorted(sources, columns)]
-    return replace(block, columns=columns, sources=sources, num_src=len(part.rows), _transposed=None)
+    return replace(
+        block, columns=columns, sources=sources, num_src=len(part.rows), _transposed=None
+    ).trusted()
 
 
 def of_type(block: Any, order: Any, source: int) -> Any:
@@ -153,7 +155,9 @@ def of_type(block: Any, order: Any, source: int) -> Any:
     columns = empty_array(block.num_edges, np.int32)
     np.take(order.places, block.columns, out=columns, mode="clip")
     columns -= order.starts[source]
-    return replace(block, columns=columns, sources=of_source, num_src=len(of_source), _transposed=None)
+    return replace(
+        block, columns=columns, sources=of_source, num_src=len(of_source), _transposed=None
+    ).trusted()
 
 
 def _through(
