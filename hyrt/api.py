@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from hyrt.checks import show
 from hyrt.config import Config, build_config, to_yaml
 from hyrt.errors import ConfigError, RunWarning
 from hyrt.graph import open_graph
@@ -98,7 +99,7 @@ def save(
     _check_path("destination", destination, "give the path of a .npz file or a folder")
     for name, given in (("rows", rows), ("normalize", normalize), ("order", order)):
         if given is not None and not isinstance(given, str):
-            raise ConfigError(f"{name}={given!r}: give a word, as hyrt data convert --help lists them")
+            raise ConfigError(f"{name}={show(given)}: give a word, as hyrt data convert --help lists them")
     _check_flags(reverse=reverse, force=force)
     convert(
         Conversion(
@@ -193,7 +194,7 @@ def train(
         raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     elif not callable(getattr(model, "parameters", None)):
         raise ConfigError(
-            f"model={model!r}: give a kind such as graphsage, the settings of one, or a torch module"
+            f"model={show(model)}: give a kind such as graphsage, the settings of one, or a torch module"
         )
     else:
         module = model
@@ -265,13 +266,13 @@ def _check_given(
     if graph is not None and "source" in sections.get("data", {}):
         raise ConfigError("the setting data.source is given as well as a graph: omit it")
     if config is not None and not isinstance(config, Config):
-        raise ConfigError(f"config={config!r}: give a hyrt.Config, or settings by section as keywords")
+        raise ConfigError(f"config={show(config)}: give a hyrt.Config, or settings by section as keywords")
     if config is not None:
         # What `model_copy` was given, pydantic takes as it is, and leaves out what it does not know.
         check_known(config)
         build_config(config.model_dump(warnings=False), own_model=True)
     if emit is not None and not callable(emit):
-        raise ConfigError(f"emit={emit!r}: give a function that takes an event, or omit it")
+        raise ConfigError(f"emit={show(emit)}: give a function that takes an event, or omit it")
     _check_flags(full_graph=full_graph)
     if folder is not None:
         _check_path("folder", folder, "give the path of a new folder, or omit it")
@@ -303,13 +304,13 @@ def _check_flags(**given: Any) -> None:
     """Refuse what is neither True nor False: the word 'no' would count as True."""
     for name, value in given.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"{name}={value!r}: give True or False")
+            raise ConfigError(f"{name}={show(value)}: give True or False")
 
 
 def _check_path(name: str, given: Any, wanted: str) -> None:
     """Refuse what is no path."""
     if not isinstance(given, str | Path) or not str(given) or "\0" in str(given) or is_too_long(Path(given)):
-        raise ConfigError(f"{name}={given!r:.100}: {wanted}")
+        raise ConfigError(f"{name}={show(given)}: {wanted}")
 
 
 def _caller() -> FrameType:
@@ -401,7 +402,7 @@ def load_run(
     if isinstance(model, type):
         raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
-        raise ConfigError(f"model={model!r}: give the torch module that was trained, or omit it")
+        raise ConfigError(f"model={show(model)}: give the torch module that was trained, or omit it")
 
     warn = _warns_at(_caller())
     return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)

@@ -7,7 +7,11 @@ capability.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hyrt.checks import check_kind, show
+from hyrt.errors import ArgumentError
+from hyrt.graph.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -287,6 +291,7 @@ def usable_forms(
     Of a whole graph that it trains `in_chunks` it takes `in_place`, too, and gathers no rows. Nor does it
     where rows are to be `sent` to it.
     """
+    _check_device(device, graph)
     if in_chunks and isinstance(device, RunsChunks):
         return ["in_place", *(form for form in device.info.forms if form not in ("ids", "in_place"))]
     gathers = (
@@ -299,6 +304,7 @@ def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
     """What draws neighbours on a device; None where the host does, as it does where edges have types, weights
     or features.
     """
+    _check_device(device, graph)
     topology = graph.topology
     has_values = topology.edge_types is not None or topology.has_edge_values
     if has_values or not isinstance(device, SamplesNeighbors):
@@ -306,7 +312,14 @@ def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
     return device.sampler(graph)
 
 
+def _check_device(device: Any, graph: Any) -> None:
+    if not hasattr(device, "info"):
+        raise ArgumentError(f"device is {show(device)}: give an open device")
+    check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
+
+
 def why_missing(backend: type[Device]) -> str:
     """Why a backend finds no device, in its own words where it has some."""
+    check_kind("backend", backend, type, "give the class of a device")
     words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsAbsence) else ""
     return words or "none found"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from hyrt.checks import check_whole
 from hyrt.errors import DeviceFault, HyrtError
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.quantities import one_line
@@ -115,6 +116,11 @@ class DeviceOptions:
     memory_bytes: int | None = None
     """The most of its own memory that mini-batches and weights may take; None leaves it to the device. A
     device that trains in host memory in place has no memory of its own and ignores it."""
+
+    def __post_init__(self) -> None:
+        check_whole("threads of the device options", self.threads, 1)
+        if self.memory_bytes is not None:
+            check_whole("memory_bytes of the device options", self.memory_bytes)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -42,9 +42,11 @@ def first_bad(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
 def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries: str) -> None:
     """A row pointer starts at 0, never falls and ends at the number of entries."""
     if len(indptr) == 0:
-        raise reject(source, key, "is empty: row pointers have one entry more than the graph has vertices")
+        raise reject(source, key, f"is empty, and has one entry more than there are vertices: {_INDPTR}")
     if indptr[0] != 0:
-        raise reject(source, key, f"value {indptr[0]} at position 0 is not 0, where the first row starts")
+        raise reject(
+            source, key, f"value {indptr[0]} at position 0 is not 0, where the first row starts: {_INDPTR}"
+        )
     at = first_bad(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
@@ -106,7 +108,7 @@ def check_columns(
     if at is not None:
         value = columns[at]
         if value < 0:
-            raise reject(source, key, f"value {value} at position {at} is negative: {what} count from 0")
+            raise reject(source, key, f"value {value} at position {at} is negative: number {what} from 0 on")
         raise reject(
             source,
             key,
@@ -159,10 +161,14 @@ def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> Non
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
     """Numbers of vertices are 0..count-1, each of them once."""
     if len(numbers) != count:
-        raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices")
+        raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices: give one each")
     at = first_bad(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
     if at is not None:
-        raise reject(source, key, f"value {numbers[at]} at position {at} is none of the {count:,} vertices")
+        raise reject(
+            source,
+            key,
+            f"value {numbers[at]} at position {at} is none of the {count:,} vertices: number them from 0 on",
+        )
     seen = np.zeros(count, np.bool_)
     seen[numbers] = True
     if not seen.all():
@@ -186,10 +192,13 @@ def check_masks(
             )
         if mask.shape != masks[0].shape:
             raise reject(
-                source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'"
+                source,
+                key,
+                f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}': give "
+                "equal ones",
             )
         if mask.ndim == 2 and mask.shape[1] == 0:
-            raise reject(source, key, f"shape {list(mask.shape)} has no split")
+            raise reject(source, key, f"shape {list(mask.shape)} has no split: give at least one column")
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
         # A file can hold any byte where a bool should be; numpy would count it as true in one place and not
         # in another.

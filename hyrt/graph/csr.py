@@ -142,7 +142,7 @@ def build_csr(
         if bad >= 0:
             raise DataError(
                 f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) does not join two of the "
-                f"{num_vertices:,} vertices"
+                f"{num_vertices:,} vertices: number them from 0 on"
             )
         kernels.count_edges(sources, targets, symmetric, counts)
         at += len(sources)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from hyrt.checks import check_word
 from hyrt.errors import DataError, readable
 from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
+from hyrt.graph.formats.objects.check_graph import check_graph
 from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
 from hyrt.graph.formats.schema import (
     Dataset,
@@ -69,6 +71,9 @@ def open_graph(
     DataError
         Names source, key and the first bad position, or the remedy.
     """
+    check_word("normalize", normalize, get_args(Normalize))
+    if isinstance(source, Graph):
+        check_graph(source)
     if isinstance(source, Graph) and (normalize == "none" or (normalize == "auto" and not _has_bags(source))):
         return source
     data, trusted = _read(source, check, None)
@@ -134,7 +139,7 @@ def _has_bags(graph: Graph) -> bool:
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:
     """The dataset of a source, and whether it was made here and needs no check."""
     if isinstance(source, Graph):
-        return from_graph(source), True
+        return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
         from hyrt.graph.formats.objects.dgl_graph import is_dgl, read_dgl
         from hyrt.graph.formats.pyg import read_pyg
@@ -150,6 +155,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         spec = parse_spec(name)
         return (generate_typed if spec.typed else generate)(spec, scratch), True
     path, shown = path_of(name), readable(name)
+    shown = shown if shown.isprintable() else repr(shown)
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 

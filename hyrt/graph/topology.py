@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array
 from hyrt.graph import check, transpose
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
@@ -96,6 +97,15 @@ class Topology:
         check.check_columns(
             "Topology", "indices", self.indices, self.indptr, self.num_vertices, "vertices", ordered=False
         )
+        edges = self.num_edges
+        if self.edge_types is not None:
+            check_array("edge_types", self.edge_types, "iu", (edges,), "the type of each edge")
+            check.check_edge_types("Topology", "edge_types", self.edge_types, edges)
+        if self.edge_weights is not None:
+            check_array("edge_weights", self.edge_weights, "f", (edges,), "the weight of each edge")
+            check.check_edge_weights("Topology", "edge_weights", self.edge_weights, edges)
+        if self.edge_features is not None:
+            check_array("edge_features", self.edge_features, "f", (edges, None), "a row for each edge")
         return self
 
     @cached_property

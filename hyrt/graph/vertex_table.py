@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_whole, show
 from hyrt.errors import DataError
 from hyrt.graph.labels.label_kind import LabelKind, label_kind, labels_in_words, num_outputs, training_labels
 from hyrt.graph.row_source import RowSource
@@ -111,12 +112,13 @@ class VertexTable:
         DataError
             If there is no such split or column.
         """
-        if name not in self.masks:
-            raise DataError(f"{source}: no split {name!r}: the splits are {', '.join(self.masks)}")
+        check_whole("the number of a split", column, -(2**63))
+        if not isinstance(name, str) or name not in self.masks:
+            raise DataError(f"{source}: no split {show(name)}: the splits are {', '.join(self.masks)}")
         mask = self.masks[name]
         if column < 0 or column >= self.num_splits:
             raise DataError(
-                f"{source}: no split {column}: the dataset has {counted(self.num_splits, 'split')}, numbered "
-                "from 0"
+                f"{source}: no split {column}: the dataset has {counted(self.num_splits, 'split')}: give its "
+                "number, from 0 on"
             )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])

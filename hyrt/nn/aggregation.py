@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from hyrt.checks import check_flag, check_number, check_word
+
 Reduce = Literal["mean", "sum", "gcn", "max"]
 SelfPath = Literal["none", "add", "concat"]
 
@@ -34,9 +36,10 @@ class Aggregation:
     """Whether weights of edges count."""
 
     def __post_init__(self) -> None:
-        for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):
-            if word not in known:
-                raise ValueError(f"unknown aggregation {word!r}: give one of {', '.join(known)}")
+        check_word("reduce", self.reduce, get_args(Reduce))
+        check_word("self_path", self.self_path, get_args(SelfPath))
+        check_number("epsilon", self.epsilon)
+        check_flag("weighted", self.weighted)
         if self.reduce == "max" and self.self_path == "add":
             raise ValueError(
                 "a maximum cannot be added to the vertex's own row: use self_path none or concat"

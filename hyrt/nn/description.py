@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hyrt.checks import check_kind
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
 from hyrt.quantities import one_line
@@ -90,6 +91,8 @@ def describe(
         Naming layer and device, if a layer does more than these words say, a parameter is frozen, or there is
         dropout and the device has none.
     """
+    check_kind("device", device, str, "give the name of a device, such as fpga:0")
+    check_kind("model", model, nn.Module, "give a torch module")
     remedy = other_device(device)
     speaks = getattr(model, "description", None)
     if speaks is None:

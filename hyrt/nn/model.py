@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
-from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.checks import check_flag, check_number, check_word, show
+from hyrt.errors import ArgumentError, ConfigError, UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription
@@ -21,7 +22,9 @@ from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.nn.overridden import is_newer
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import checked_blocks
 
 
 @contextmanager
@@ -166,6 +169,7 @@ class GNN(nn.Module, DeclaresInputs):
             If there is not one block a layer.
         """
         a = self.architecture
+        check_model_input(blocks, x)
         if len(blocks) != a.layers:
             raise ValueError(
                 f"the model has {a.layers} layers, but the mini-batch has {len(blocks)} blocks: give "
@@ -235,6 +239,16 @@ class GNN(nn.Module, DeclaresInputs):
         return linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own
 
 
+def check_model_input(blocks: Any, x: Any) -> None:
+    """Refuse blocks that do not go together, and what are no rows of features."""
+    if not isinstance(blocks, Sequence) or not all(isinstance(block, TensorBlock) for block in blocks):
+        checked_blocks(blocks)
+    if not isinstance(x, get_args(Rows)):
+        raise ArgumentError(
+            f"x is {show(x)}: give a float32 tensor with a row for each source of the first block"
+        )
+
+
 def stack(
     *layers: Layer,
     norm: Literal["none", "layer"] = "none",
@@ -270,6 +284,11 @@ def stack(
                 f"layer {i + 1} of stack() is a {type(layer).__name__}: give a hyrt.nn.SagaLayer, or another "
                 "layer of hyrt that has in_features and out_features"
             )
+    check_word("norm", norm, ("none", "layer"))
+    check_flag("residual", residual)
+    for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
+        if check_number(name, rate, 0, 1) == 1:
+            raise ArgumentError(f"{name} is 1, which drops everything: give a number below 1")
     sizes: list[tuple[Any, Any]] = [(layer.in_features, layer.out_features) for layer in layers]
     for i, ((_, out), (into, _)) in enumerate(pairwise(sizes), 1):
         if out != into or out != sizes[0][1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyrt.checks import check_kind
 from hyrt.errors import UnsupportedModel
 
 
@@ -15,6 +16,7 @@ def refuse_batch_statistics(model: torch.nn.Module, device: str) -> None:
     UnsupportedModel
         Naming the layer and the device.
     """
+    check_kind("model", model, torch.nn.Module, "give a torch module")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             raise UnsupportedModel(

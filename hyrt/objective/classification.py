@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import check_number, check_range, check_whole
 from hyrt.errors import ConfigError
+from hyrt.objective.check_scores import check_labels, check_scores
 from hyrt.objective.metrics import (
     balanced_class_weights,
     check_weights,
@@ -51,7 +53,7 @@ class Classification(Objective):
         label_smoothing: float = 0.0,
     ) -> None:
         check_weights(class_weights)
-        if not 0 <= label_smoothing < 1:
+        if not 0 <= check_number("label_smoothing", label_smoothing) < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}: give at least 0 and less than 1")
         self._class_weights = class_weights
         self._label_smoothing = label_smoothing
@@ -64,12 +66,14 @@ class Classification(Objective):
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
+        check_scores(scores, labels, "classes", weights)
         losses = partial(
             torch.nn.functional.cross_entropy, scores, labels, label_smoothing=self._label_smoothing
         )
         return losses(reduction="sum") if weights is None else (losses(reduction="none") * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
+        check_scores(scores, labels, "classes")
         return {"correct": (scores.argmax(1) == labels).sum(), "targets": len(labels)}
 
     def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
@@ -95,8 +99,15 @@ class Classification(Objective):
             )
         return ""
 
+    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+        check_labels(labels, "classes")
+        check_whole("num_outputs", num_outputs, 1)
+        return self
+
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
-        if self._class_weights == "none":
+        check_labels(labels, "classes")
+        check_range("labels", labels, check_whole("num_classes", num_classes), "classes")
+        if isinstance(self._class_weights, str) and self._class_weights == "none":
             return None
         if self._class_weights == "balanced":
             return balanced_class_weights(labels, num_classes)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.objective.check_scores import check_scores
 from hyrt.objective.metrics import roc_auc
 
 Array = NDArray[Any]
@@ -87,8 +88,7 @@ def flag_metrics(scores: Array, labels: Array) -> dict[str, float]:
     The average precision is the mean over the labels that some target has, and the ROC AUC the mean over
     those that some target has and another has not.
     """
-    if scores.shape != labels.shape:
-        raise ValueError(f"scores {scores.shape} and labels {labels.shape}: expected [n, K] of both")
+    check_scores(scores, labels, "flags")
     micro, macro = f1_scores(scores, labels)
     precisions, areas = [], []
     for column in range(labels.shape[1]):

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import ConfigError
+from hyrt.checks import show
+from hyrt.errors import ArgumentError, ConfigError
+from hyrt.objective.check_scores import check_scores
 
 Array = NDArray[Any]
 
@@ -21,7 +23,7 @@ _ROWS_AT_ONCE = 16384
 
 def accuracy(scores: Array, labels: Array) -> float:
     """Return the share in 0..1 of rows with the highest score at the label; of equal ones the first one."""
-    _check(scores, labels)
+    check_scores(scores, labels, "classes")
     if not len(labels) or np.isnan(scores).any():
         return float("nan")
     return float(np.mean(scores.argmax(axis=1) == labels))
@@ -32,7 +34,7 @@ def macro_f1(scores: Array, labels: Array) -> float:
 
     Classes that are neither a label nor a prediction of any row are left out of the mean.
     """
-    _check(scores, labels)
+    check_scores(scores, labels, "classes")
     if np.isnan(scores).any():
         return float("nan")
     predicted, num_classes = scores.argmax(axis=1), scores.shape[1]
@@ -97,7 +99,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
-        raise ValueError(f"ROC AUC needs both labels, 0 and 1; found {classes.tolist()}")
+        raise ValueError(f"ROC AUC needs both labels, 0 and 1, not {classes.tolist()[:9]}: give both")
     if np.isnan(scores).any():
         return float("nan")
     values, place = np.unique(scores, return_inverse=True)
@@ -110,7 +112,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
 
 def cross_entropy(scores: Array, labels: Array) -> float:
     """Mean of -log softmax(scores)[label] over the rows, in nats, in float64; nan where a score is inf."""
-    _check(scores, labels)
+    check_scores(scores, labels, "classes")
     total = 0.0
     # Scores of a model that has diverged are infinite, or so far apart that a probability is 0.
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -149,11 +151,18 @@ def check_weights(weights: Any) -> None:
     """
     if isinstance(weights, str):
         if weights not in ("none", "balanced"):
-            raise ValueError(f"class_weights is {weights!r}: give none, balanced or a list of numbers")
+            raise ArgumentError(f"class_weights is {show(weights)}: give none, balanced or a list of numbers")
         return
-    numbers = np.asarray(weights, np.float64)
+    try:
+        numbers = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"class_weights is {show(weights)}: give none, balanced or a list of numbers"
+        ) from None
     if numbers.ndim != 1 or not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
-        raise ValueError(f"class_weights is {weights!r}: give numbers of at least 0, not all of them 0")
+        raise ArgumentError(
+            f"class_weights is {show(weights)}: give numbers of at least 0, not all of them 0"
+        )
 
 
 def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
@@ -182,10 +191,3 @@ def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float3
     weights = np.zeros(num_classes, np.float32)
     weights[present] = len(labels) / (np.count_nonzero(present) * counts[present])
     return weights
-
-
-def _check(scores: Array, labels: Array) -> None:
-    if scores.ndim != 2 or labels.shape != scores.shape[:1]:
-        raise ValueError(f"scores {scores.shape} and labels {labels.shape}: expected [n, C] and [n]")
-    if len(labels) and not 0 <= labels.min() <= labels.max() < scores.shape[1]:
-        raise ValueError(f"labels {labels.min()}..{labels.max()} with scores of {scores.shape[1]} classes")

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import check_whole
 from hyrt.errors import ConfigError
+from hyrt.objective.check_scores import check_labels, check_scores
 from hyrt.objective.flag_metrics import flag_metrics, micro_f1
 from hyrt.objective.known_entries import known_per_target
 from hyrt.objective.metrics import check_weights
@@ -48,6 +50,8 @@ class MultiLabel(Objective):
         self._known: float | None = None
 
     def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+        check_labels(labels, "flags")
+        check_whole("num_outputs", num_outputs, 1)
         fitted = copy.copy(self)
         fitted._known = known_per_target(labels >= 0)
         if self._class_weights == "none":
@@ -69,7 +73,7 @@ class MultiLabel(Objective):
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        _check_shapes(scores, labels)
+        check_scores(scores, labels, "flags", weights)
         known = labels >= 0
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
             scores,
@@ -81,7 +85,7 @@ class MultiLabel(Objective):
         return of_targets.sum() if weights is None else (of_targets * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
-        _check_shapes(scores, labels)
+        check_scores(scores, labels, "flags")
         predicted = scores > 0
         return {
             "hits": (predicted & (labels == 1)).sum(),
@@ -111,11 +115,3 @@ class MultiLabel(Objective):
                 "another data.split"
             )
         return ""
-
-
-def _check_shapes(scores: torch.Tensor, labels: torch.Tensor) -> None:
-    if scores.shape != labels.shape:
-        raise ValueError(
-            f"the model returns {scores.shape[1]} scores for {labels.shape[1]} labels of a target: return "
-            "one score for each label"
-        )

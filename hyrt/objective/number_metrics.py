@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.objective.check_scores import check_scores
+
 Array = NDArray[Any]
 
 
@@ -30,8 +32,7 @@ def determination(scores: Array, labels: Array) -> float:
 
 def number_metrics(scores: Array, labels: Array) -> dict[str, float]:
     """All metrics of a split: `mse`, `mae` over all known numbers; `r2`, the mean of that of each column."""
-    if scores.shape != labels.shape:
-        raise ValueError(f"scores {scores.shape} and labels {labels.shape}: expected [n, K] of both")
+    check_scores(scores, labels, "numbers")
     known = ~np.isnan(labels)
     if not known.any():
         return dict.fromkeys(("mse", "mae", "r2"), float("nan"))

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import check_whole, check_word
+from hyrt.objective.check_scores import check_labels, check_scores
 from hyrt.objective.known_entries import known_per_target
 from hyrt.objective.number_metrics import number_metrics
 from hyrt.objective.objective import Objective
@@ -39,12 +41,12 @@ class Regression(Objective):
     lowest_is_best = ("mse", "mae")
 
     def __init__(self, *, loss: Literal["mse", "mae"] = "mse") -> None:
-        if loss not in ("mse", "mae"):
-            raise ValueError(f"loss is {loss!r}: give mse or mae")
-        self._loss = loss
+        self._loss = check_word("loss", loss, ("mse", "mae"))
         self._known: float | None = None
 
     def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+        check_labels(labels, "numbers")
+        check_whole("num_outputs", num_outputs, 1)
         fitted = copy.copy(self)
         fitted._known = known_per_target(~np.isnan(labels))
         return fitted
@@ -52,12 +54,14 @@ class Regression(Objective):
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
+        check_scores(scores, labels, "numbers", weights)
         off = _errors(scores, labels)
         losses = off.square() if self._loss == "mse" else off.abs()
         of_targets = losses.sum(1) / (self._known or labels.shape[1])
         return of_targets.sum() if weights is None else (of_targets * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
+        check_scores(scores, labels, "numbers")
         off = _errors(scores, labels)
         # Not every device has numbers of 64 bits.
         off = off.double() if off.device.type == "cpu" else off
@@ -87,10 +91,5 @@ class Regression(Objective):
 
 def _errors(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """[n, K] what the scores are off by; 0 where the number is not known."""
-    if scores.shape != labels.shape:
-        raise ValueError(
-            f"the model returns {scores.shape[1]} scores for {labels.shape[1]} numbers of a target: return "
-            "one score for each number"
-        )
     unknown = labels.isnan()
     return torch.where(unknown, 0, scores - labels.masked_fill(unknown, 0))

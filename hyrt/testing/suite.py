@@ -15,9 +15,10 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import get_args
 
+from hyrt.checks import check_flag, check_kind, check_number, check_whole, show
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.calls import call_device
-from hyrt.errors import DeviceUnavailable, one_line
+from hyrt.errors import ArgumentError, DeviceUnavailable, one_line
 from hyrt.testing import (
     cases,
     check_faults,
@@ -91,6 +92,12 @@ def check_device(
     ValueError
         If no check's name has `only` in it.
     """
+    if not callable(open_fn):
+        raise ArgumentError(f"open_fn is {show(open_fn)}: give a function that opens a device with options")
+    check_flag("computes", computes)
+    check_whole("cycles", cycles, 1)
+    check_number("limit_s", limit_s, 0)
+    check_kind("only", only, str, "give words of the names of checks")
     chosen = [check for check in all_checks(computes=computes) if only in check.name]
     if not chosen:
         raise ValueError(f"no check has {only!r} in its name")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import AllowInfNan, BeforeValidator, Strict
 from pydantic_core import PydanticCustomError
+
+Kind = TypeVar("Kind")
 
 
 def _refuse_truth(value: Any) -> Any:
@@ -44,6 +46,27 @@ def check_numbers(owner: str, value: Any) -> None:
         number = getattr(value, name)
         if not (_is_number(number, rule) or (number is None and may_be_none)):
             raise ValueError(f"{owner}: {name} is {number!r}: give {rule}")
+
+
+def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
+    """Return a value that is of a class.
+
+    Raises
+    ------
+    ValueError
+        Naming what it is instead, and what to do.
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{owner} is of type {type(value).__name__}: {remedy}")
+    return value
+
+
+def check_sizes(owner: str, values: Any, count: int | None = None) -> None:
+    """Refuse what is not a tuple of so many numbers of at least 0."""
+    fits = isinstance(values, tuple | list) and count in (None, len(values))
+    if not fits or not all(_is_number(value, "a number of at least 0") for value in values):
+        many = "numbers" if count is None else f"{count} numbers"
+        raise ValueError(f"{owner} is {values!r:.60}: give {many} of at least 0")
 
 
 @cache

@@ -88,16 +88,21 @@ def read_pyg(data: Any) -> Dataset:
     edges = arrays["edge_index"]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise reject(
-            name, "edge_index", f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]"
+            name,
+            "edge_index",
+            f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]: convert it",
         )
     count = _num_vertices(data, held, arrays, name)
     x, y = arrays.get("x"), arrays.get("y", np.full(count, -1, np.int8))
     if x is not None and x.ndim != 2:
-        raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]")
+        raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]: reshape it")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
-        raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]")
+        raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]: reshape it")
+    for key, array in (("x", x), ("y", y)):
+        if array is not None and array.dtype.kind not in "biuf":
+            raise reject(name, key, f"dtype {array.dtype.name}, expected real numbers: convert it")
     indptr, indices = rows_of_pairs(edges[0], edges[1], count, name)
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:

@@ -501,7 +501,9 @@ def _check_features(data: Dataset, count: int, features: FeatureCheck, source: s
         return
     check_header(name, "features", rows.dtype, rows.shape)
     if rows.shape[0] != count:
-        raise check.reject(name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices")
+        raise check.reject(
+            name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices: give one each"
+        )
     if rows.shape[1] == 0:
         raise check.reject(name, "features", "has no columns: give at least one, such as the degrees")
     if features == "all" or (features == "small" and not is_large(data)):
@@ -512,10 +514,14 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
     indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
     if shape.shape != (2,) or shape[0] != count or shape[1] < 1:
         raise check.reject(
-            name, "feat_shape", f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1"
+            name,
+            "feat_shape",
+            f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1: give these",
         )
     if len(indptr) != count + 1:
-        raise check.reject(name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices")
+        raise check.reject(
+            name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices: give one more"
+        )
     check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
     width = int(shape[1])
     check.check_columns(
@@ -523,7 +529,9 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
     )
     if len(values) != len(columns):
         raise check.reject(
-            name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}"
+            name,
+            "feat_values",
+            f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}: give equal numbers",
         )
     check.check_finite(name, "feat_values", check.row_blocks(values))
 
@@ -576,6 +584,8 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
     types = types_of_arrays(arrays)
     if types is not None:
         graph = replace(graph, types=types)
+    # They need not be read again where graphs that were made in memory are checked.
+    graph.__dict__["was_checked"], graph.topology.__dict__["checked"] = True, graph.topology
     if symmetric is not None:
         graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
     return graph

@@ -94,6 +94,6 @@ def check_all_classes(source: str, labels: Array) -> None:
         raise reject(
             source,
             "labels",
-            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}. "
-            "Number the classes from 0 to C-1 without gaps",
+            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}: "
+            "number the classes from 0 to C-1 without gaps",
         )

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.errors import UnsupportedModel
+from hyrt.checks import check_flag, check_kind, show
+from hyrt.errors import ArgumentError, UnsupportedModel
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.aggregation import Aggregation, Reduce
 from hyrt.nn.operators import kernels
@@ -21,6 +22,8 @@ from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 _GRAIN = 512
+# Those of 16 bits are the bits of float16 and bfloat16.
+_ROW_DTYPES = (np.float32, np.float64, np.uint16, np.int16)
 
 Array = NDArray[Any]
 
@@ -53,6 +56,10 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
     and the sums of all of them take the place of degrees in means and in GCN's normalisation. So sums, means
     and GCN's sums are unbiased in either case, and exact where no neighbour is left out.
     """
+    check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
+    if not isinstance(dtype, np.dtype) or dtype.kind != "f":
+        raise ArgumentError(f"dtype is {show(dtype)}: give numpy.dtype(numpy.float32) or that of float64")
+    _ = check_kind("block", block, Block, "give a hyrt.sampling.block.Block").checked
     one = dtype.type(1)
     counts = np.diff(block.indptr).astype(dtype)
     degrees = block.degrees.astype(dtype)
@@ -132,13 +139,18 @@ def aggregate_into(
         If x has not one row a source, `out` has not the shape of the result, or a maximum is to be
         accumulated.
     """
+    check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
+    check_flag("accumulate", accumulate)
     check_rows(block, x)
     check_weights(aggregation, block)
-    width = x.shape[1]
+    x, width = np.ascontiguousarray(x), x.shape[1]
+    is_result = isinstance(out, np.ndarray) and out.dtype in (np.float32, np.float64)
+    if not is_result or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ArgumentError(f"out is {show(out)}: give a contiguous array of float32 or float64 to write to")
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
             f"layer {block.layer}: out has shape {out.shape}, "
-            f"but the result has {(block.num_dst, aggregation.width(width))}"
+            f"but the result has {(block.num_dst, aggregation.width(width))}: give an array of that shape"
         )
     own_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, own_rows, x)
@@ -162,7 +174,14 @@ def aggregate_into(
 
 
 def check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
-    """Refuse rows that are not one a source, with a `ValueError`."""
+    """Refuse rows that are not one for each source, and blocks whose arrays do not go together."""
+    if isinstance(block, Block):
+        _ = block.checked
+    elif not isinstance(block, TensorBlock):
+        raise ArgumentError(f"block is {show(block)}: give a hyrt.sampling.block.Block")
+    is_rows = isinstance(x, torch.Tensor) or (isinstance(x, np.ndarray) and x.dtype in _ROW_DTYPES)
+    if not is_rows:
+        raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
     if x.ndim != 2 or len(x) != block.num_src:
         raise ValueError(
             f"layer {block.layer}: x has shape {tuple(x.shape)}, but the block has {block.num_src} "
@@ -188,7 +207,9 @@ class _Aggregate(torch.autograd.Function):
         aggregation: Aggregation,
         block: Block,
     ) -> torch.Tensor:
-        rows: Array = x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else x
+        rows: Array = (
+            x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else np.ascontiguousarray(x)
+        )
         if onto is None:
             dtype = np.float64 if rows.dtype == np.float64 else np.float32
             out = torch.from_numpy(empty_array((block.num_dst, aggregation.width(rows.shape[1])), dtype))
@@ -269,6 +290,12 @@ def aggregate(
         If x has not one row a source or is of another dtype, or if a maximum is to be added to something.
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
+    check_kind(
+        "aggregation",
+        what,
+        Aggregation,
+        "give one of sum, mean, gcn, max, or a hyrt.nn.aggregation.Aggregation",
+    )
     check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import show
+from hyrt.errors import ArgumentError
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.attention_mask import AttentionMask, edge_factors
@@ -93,13 +95,22 @@ class _Attend(torch.autograd.Function):
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     """[n, S, f] view for the kernels."""
-    rows: NDArray[Any] = x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else x
+    rows: NDArray[Any] = (
+        x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else np.ascontiguousarray(x)
+    )
     return rows[:, None, :] if rows.ndim == 2 else rows
 
 
 def _check(
     block: Block | TensorBlock, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_dst: torch.Tensor
 ) -> None:
+    if isinstance(block, Block):
+        _ = block.checked
+    if not (isinstance(x, torch.Tensor) and x.is_floating_point()) and not isinstance(x, np.ndarray):
+        raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
+    for name, vector in (("u_src", u_src), ("u_dst", u_dst)):
+        if not isinstance(vector, torch.Tensor) or vector.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(f"{name} is {show(vector)}: give a tensor of float32 or float64")
     where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
     if x.ndim not in (2, 3) or len(x) != block.num_src:
         raise ValueError(
@@ -107,13 +118,13 @@ def _check(
         )
     if u_src.ndim != 2 or u_src.shape != u_dst.shape:
         raise ValueError(
-            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be "
-            "[heads, f]"
+            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} differ, or "
+            "are not [heads, f]: give two tensors of that shape"
         )
     heads, width = u_src.shape
     if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
         raise ValueError(
-            f"{where}, but for {heads} heads of width {width} it must be [n, {width}] or [n, {heads}, "
+            f"{where}, and there are {heads} heads of width {width}: give [n, {width}] or [n, {heads}, "
             f"{width}]"
         )
     if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:

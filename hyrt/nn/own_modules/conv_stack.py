@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hyrt.checks import check_number, show
 from hyrt.errors import DataError, UnsupportedModel
 from hyrt.nn.operators.dropout import dropout as drop
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
@@ -167,8 +168,12 @@ def stack_of(
             f"{calls.maker}() needs at least one convolution: give all of them, the one that reads features "
             "first"
         )
-    if not 0 <= dropout < 1:
-        raise UnsupportedModel(f"{calls.maker}(): dropout={dropout} is not in [0, 1)")
+    if not 0 <= check_number("dropout", dropout) < 1:
+        raise UnsupportedModel(f"{calls.maker}(): dropout={dropout} is not in [0, 1): give another rate")
+    if not callable(activation):
+        raise UnsupportedModel(
+            f"activation is {show(activation)}: give a function of a tensor, such as torch.relu"
+        )
     width = None
     for i, conv in enumerate(convolutions):
         named = f"{calls.maker}(): convolution {i + 1} ({type(conv).__name__})"
@@ -184,7 +189,9 @@ def _width_after(named: str, conv: nn.Module, calls: ConvCalls, width: int | Non
             f"{named} does not say how many columns it returns: put it after a convolution that does"
         )
     if width is not None and into is not None and into != width:
-        raise UnsupportedModel(f"{named} takes {into} columns, but is given {width}")
+        raise UnsupportedModel(
+            f"{named} takes {into} columns, but is given {width}: give layers whose widths go together"
+        )
     columns = into or width or 1
     values = torch.arange(_SOURCES * columns, dtype=_dtype(conv))
     x = torch.sin(values).view(_SOURCES, columns)

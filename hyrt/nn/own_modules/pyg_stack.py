@@ -126,8 +126,8 @@ def _check_conv(named: str, conv: Any) -> None:
         raise UnsupportedModel(f"{named} is a graph: give it to hyrt.load, and convolutions to from_pyg()")
     if not isinstance(conv, nn.Module) or not hasattr(conv, "propagate"):
         inside = isinstance(conv, nn.Module) and any(hasattr(each, "propagate") for each in conv.modules())
-        remedy = f": {from_pyg_instead(conv)}" if inside else ""
-        raise UnsupportedModel(f"{named} is not a convolution of torch_geometric.nn{remedy}")
+        remedy = from_pyg_instead(conv) if inside else "give one, such as SAGEConv(16, 32)"
+        raise UnsupportedModel(f"{named} is not a convolution of torch_geometric.nn: {remedy}")
     if any(isinstance(each, nn.parameter.UninitializedParameter) for each in conv.parameters()):
         raise UnsupportedModel(f"{named} does not know its width yet: give in_channels, not -1")
     if getattr(conv, "dropout", 0.0):

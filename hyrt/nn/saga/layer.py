@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hyrt.checks import check_whole
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.loop_runner import is_on_device
@@ -85,8 +86,8 @@ class SagaLayer(Layer):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.in_features = in_features
-        self.out_features = out_features
+        self.in_features = check_whole("in_features", in_features, 1, 2**31 - 1)
+        self.out_features = check_whole("out_features", out_features, 1, 2**31 - 1)
         self._programs: dict[bool, tuple[EdgeProgram, VertexProgram] | tuple[None, None]] = {}
 
     @abstractmethod

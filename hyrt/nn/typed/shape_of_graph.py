@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hyrt.checks import check_kind
 from hyrt.graph.graph import Graph
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.nn.typed.typed_shape import TypedShape
@@ -9,7 +10,7 @@ from hyrt.nn.typed.typed_shape import TypedShape
 
 def shape_of(graph: Graph) -> TypedShape | None:
     """What a model has to know of a typed graph; None of a graph of one type."""
-    types = graph.types
+    types = check_kind("graph", graph, Graph, "give a graph, from hyrt.load").types
     if types is None:
         return None
     rows = graph.features

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hyrt_perfmodel.checks import Number
+from hyrt_perfmodel.checks import Number, check_kind
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
 from hyrt_perfmodel.nearest_name import nearest_name
@@ -39,6 +39,9 @@ def load_platform(name_or_path: str) -> Platform:
     CalibrationError
         If this machine has not been calibrated.
     """
+    check_kind("platform", name_or_path, str, "give its name, or the path of a .yaml file")
+    if not name_or_path:
+        raise ValueError("the name of the platform is empty: give a name, or the path of a .yaml file")
     if name_or_path == THIS_MACHINE:
         return read_calibration().platform
     if name_or_path in platform_names():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.checks import check_kind
 from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
 from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
@@ -146,6 +147,9 @@ def predict(
     ValueError
         If a step does not fit into the trainers' memories.
     """
+    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
+    check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
+    check_kind("paper", paper, bool, "give True or False")
     terms = PAPER if paper else Terms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
@@ -301,8 +305,13 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
     ValueError
         If it has none to count, or none would be left to train.
     """
+    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"the number of accelerators is {count!r:.60}: give a whole number of at least 0")
     if not platform.accelerators:
-        raise ValueError(f"platform {platform.name!r} has no accelerator whose number could change")
+        raise ValueError(
+            f"platform {platform.name!r} has no accelerator whose number could change: give one that has"
+        )
     kinds = platform.accelerators
     before = sum(kind.count for kind in kinds) or 1
     counts = [kind.count * count // before for kind in kinds]

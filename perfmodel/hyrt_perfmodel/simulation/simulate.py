@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.checks import check_kind, check_sizes
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.policy import AssignmentLimits, Policy
 from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -78,11 +79,13 @@ def simulate(
         If a number is out of range, a change is of no trainer, the start does not belong to the platform, or
         the policy decides what the limits do not allow.
     """
-    if not noise >= 0:
-        raise ValueError(f"simulation: noise is {noise!r}: give a number of at least 0")
-    for name, value in (("iterations", iterations), ("depth", depth)):
-        if value < 1:
-            raise ValueError(f"simulation: {name} is {value}: give a number of at least 1")
+    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
+    check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
+    check_kind("start", start, Assignment, "give an assignment, as a prediction has")
+    check_sizes("simulation: noise", (noise,))
+    for name, value, least in (("iterations", iterations, 1), ("depth", depth, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"simulation: {name} is {value!r:.60}: give a whole number of at least {least}")
     terms = Terms() if terms is None else terms
     num_trainers = len(platform.trainers(training.model))
     check_changes(changes, num_trainers)

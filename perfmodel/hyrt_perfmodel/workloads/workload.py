@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from hyrt_perfmodel.checks import Count, NotNegative, check_numbers
+from hyrt_perfmodel.checks import Count, NotNegative, check_kind, check_numbers, check_sizes
 from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
@@ -91,21 +91,16 @@ class Workload:
     and edges that enter them, among which those inside are looked for. 0 where neighbours are drawn."""
 
     def __post_init__(self) -> None:
+        check_sizes("workload: edges", self.edges)
         layers = len(self.edges)
-        if len(self.vertices) != layers + 1 or len(self.features) != layers + 1:
-            raise ValueError(
-                f"{layers} layers of edges need {layers + 1} vertex counts and widths, "
-                f"not {len(self.vertices)} and {len(self.features)}"
-            )
-        if self.widths_in is not None and len(self.widths_in) != layers:
-            raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
-        if self.widths_between is not None and len(self.widths_between) != layers:
-            raise ValueError(f"{layers} layers need {layers} widths_between, not {len(self.widths_between)}")
-        if self.edge_bytes is not None and len(self.edge_bytes) != layers:
-            raise ValueError(f"{layers} layers need {layers} edge_bytes, not {len(self.edge_bytes)}")
-        sizes = (*self.vertices, *self.edges, *self.features, self.bytes_per_value, self.input_bytes or 0)
-        if min(sizes) < 0:
-            raise ValueError("sizes cannot be negative")
+        for name, values in (("vertices", self.vertices), ("features", self.features)):
+            check_sizes(f"workload: {name}", values, layers + 1)
+        for name in ("widths_in", "widths_between", "edge_bytes"):
+            if getattr(self, name) is not None:
+                check_sizes(f"workload: {name}", getattr(self, name), layers)
+        check_sizes(
+            "workload: bytes_per_value and input_bytes", (self.bytes_per_value, self.input_bytes or 0)
+        )
 
     @property
     def layers(self) -> int:
@@ -263,4 +258,8 @@ class TrainingWorkload:
 
 def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
     """Sizes that grow in proportion to the targets, from those of one mini-batch."""
+    check_kind("workload", workload, Workload, "give a Workload")
+    check_sizes("the number of targets", (targets,))
+    if not targets:
+        raise ValueError("the number of targets is 0: give a number above 0")
     return lambda wanted: workload.scaled(wanted / targets)

@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_named() -> None:
         (torch.zeros(4, 5), u, u, "2 heads of width 3"),
         (torch.zeros(4, 3, 3), u, u, "2 heads of width 3"),
         (torch.zeros(4), u, u, "4 sources"),
-        (torch.zeros(4, 3), u, torch.zeros(1, 3), "must both be"),
+        (torch.zeros(4, 3), u, torch.zeros(1, 3), "give two tensors"),
         (torch.zeros(4, 3).double(), u, u, "equal dtypes"),
     ]
     for x, u_src, u_dst, message in bad:

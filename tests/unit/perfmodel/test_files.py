@@ -311,7 +311,7 @@ def test_a_workload_is_read(tmp_path: Path) -> None:
         ("", "found nothing"),
         ("- 1", r"expected a mapping \(key: value\), found"),
         ("a: [", "not valid YAML"),
-        ({**WORKLOAD, "vertices": [1, 2]}, "2 layers of edges need 3 vertex counts"),
+        ({**WORKLOAD, "vertices": [1, 2]}, "vertices is .1, 2.: give 3 numbers"),
         ({**WORKLOAD, "vertices": [1, -2, 3]}, "negative"),
         ({**WORKLOAD, "vertices": 5}, "vertices is 5: give a list"),
         ({**WORKLOAD, "edges": [1, "x"]}, r"edges\[1\] is 'x': give a number"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
 from hyrt.graph.topology import Topology
 
 # The numbers of the vertices, and their multiples.
@@ -35,4 +35,5 @@ class BlockParts:
         bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
+        check_cut(topology, training, num_parts, seed)
         return np.arange(topology.num_vertices) * num_parts // topology.num_vertices

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array, check_kind, check_whole
 from hyrt.graph.topology import Topology
 
 Announce = Callable[[str], None]
@@ -26,6 +27,22 @@ class PartBounds:
 
 BY_METHOD = PartBounds()
 """The method's own bound of the weight, and no other."""
+
+
+def check_cut(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
+    """Check the arguments of `PartitionMethod.homes`.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the argument.
+    DataError
+        If the topology's arrays are not those of a graph.
+    """
+    edges = check_kind("topology", topology, Topology, "give the topology of a graph").checked
+    check_array("training", training, "b", (edges.num_vertices,), "True for the vertices to train on")
+    check_whole("num_parts", num_parts, 1, edges.num_vertices)
+    check_whole("seed", seed, 0, 2**64 - 1)
 
 
 class PartitionMethod(Protocol):

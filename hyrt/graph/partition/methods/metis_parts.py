@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, build_csr, row_ranges
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
@@ -65,6 +65,7 @@ class MetisParts:
         announce: Announce | None = None,
     ) -> NDArray[Any]:
         self.check_installed()
+        check_cut(topology, training, num_parts, seed)
         if num_parts == 1:
             return np.zeros(topology.num_vertices, np.int64)
         pointers, neighbors = _undirected(topology)

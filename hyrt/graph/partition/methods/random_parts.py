@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
 from hyrt.graph.topology import Topology
 
 # The homes in order, and shuffled.
@@ -35,6 +35,7 @@ class RandomParts:
         bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
+        check_cut(topology, training, num_parts, seed)
         dealt = np.arange(topology.num_vertices) % num_parts
         np.random.default_rng(seed).shuffle(dealt)
         return dealt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hyrt.checks import show
 from hyrt.errors import DataError, listed
 from hyrt.graph.partition.methods.block_parts import BlockParts
 from hyrt.graph.partition.methods.method import PartitionMethod
@@ -26,8 +27,9 @@ def partition_method(name: str) -> PartitionMethod:
     DataError
         If there is no such method, or what it needs is missing.
     """
-    if name not in METHODS:
-        raise DataError(f"--method {name}: give {listed(METHODS, 'or')}")
+    if not isinstance(name, str) or name not in METHODS:
+        word = name if isinstance(name, str) and name.isprintable() else show(name)
+        raise DataError(f"--method {word}: give {listed(METHODS, 'or')}")
     method = METHODS[name]()
     method.check_installed()
     return method

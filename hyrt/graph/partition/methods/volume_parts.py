@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.partition.figures import imbalance as imbalance_of
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds
+from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
 from hyrt.graph.partition.methods.metis_parts import MetisParts, has_loops
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.graph.partition.volumes.refine import refined
@@ -52,6 +52,7 @@ class VolumeParts:
         bounds: PartBounds = BY_METHOD,
         announce: Announce | None = None,
     ) -> NDArray[Any]:
+        check_cut(topology, training, num_parts, seed)
         first = MetisParts().homes(topology, training, num_parts, seed, PartBounds(bounds.imbalance))
         if num_parts == 1:
             return first

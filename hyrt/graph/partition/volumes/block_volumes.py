@@ -9,7 +9,9 @@ import numpy as np
 from hyrt_perfmodel.communication.full_graph_epoch import BlockVolumes
 from numpy.typing import NDArray
 
+from hyrt.checks import check_array, check_range, check_whole
 from hyrt.graph.partition.dealt_rows import by_home
+from hyrt.graph.topology import Topology
 from hyrt.machine.kernels.kept_kernels import nb
 
 Array = NDArray[Any]
@@ -27,6 +29,10 @@ def block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks: int)
     num_blocks
         The number of blocks.
     """
+    _ = Topology(indptr, indices).checked
+    check_whole("num_blocks", num_blocks, 1, 2**31 - 1)
+    check_array("blocks", blocks, "iu", (len(indptr) - 1,), "a number for each vertex")
+    check_range("blocks", blocks, num_blocks, "parts")
     order, bounds = by_home(blocks, num_blocks)
     needed = np.zeros((num_blocks, num_blocks), np.int64)
     edges = np.zeros((num_blocks, num_blocks), np.int64)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import show
+from hyrt.errors import ArgumentError
 from hyrt.graph.narrow.narrow_rows import as_numbers
 from hyrt.nn.inputs import Aggregated, DividedRows, InPlace, Multiplied, Rows
 from hyrt.nn.operators.first_derivative import first_derivative
@@ -35,7 +37,7 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     if isinstance(x, Aggregated | Multiplied | DividedRows | TypedInput | TypedInPlace | TypedSources):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
     if not isinstance(x, InPlace):
-        return block, x
+        return block.checked, x
     columns = np.asarray(block.columns)
     others = np.setdiff1d(columns, block.destinations)
     sources = np.concatenate([block.destinations, others]).astype(block.destinations.dtype)
@@ -56,7 +58,7 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
         kept=None,
         _transposed=None,
         relations=None,
-    )
+    ).trusted()
     return own, torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
 
 
@@ -97,6 +99,14 @@ def gather_over_block(
     UnsupportedModel
         If a destination has more edges than the layer has slots for.
     """
+    if not isinstance(rows, SparseRows | torch.Tensor):
+        raise ArgumentError(
+            f"layer {block.layer}: x is {show(rows)}: give rows of floats, one for each source"
+        )
+    if isinstance(rows, torch.Tensor):
+        wanted = what.layer.in_features
+        if rows.ndim != 2 or rows.shape[1] != wanted or not rows.is_floating_point():
+            raise ArgumentError(f"layer {block.layer}: x is {show(rows)}: give floats [sources, {wanted}]")
     if len(rows) != block.num_src:
         raise ValueError(
             f"layer {block.layer}: x has {len(rows)} rows, but the block has {block.num_src} sources: give "

@@ -1,0 +1,57 @@
+"""The check of a graph that was made of arrays in memory: the same as of one in a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hyrt.checks import check_array, check_kind, check_whole
+from hyrt.errors import ArgumentError
+from hyrt.graph.formats.schema import check_dataset, from_graph, mask_suffixes
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.topology import Topology
+from hyrt.graph.vertex_table import SPLITS, VertexTable
+
+_REMEDY = "make graphs by hyrt.load, or by hyrt.Graph.of_arrays of numpy arrays"
+
+
+def check_graph(graph: Graph) -> Graph:
+    """Return a graph whose arrays go together; dense features are not read.
+
+    Raises
+    ------
+    DataError, ArgumentError
+        Naming the array and its first bad position.
+    """
+    if "was_checked" in graph.__dict__:
+        return graph
+    topology = check_kind("topology of the graph", graph.topology, Topology, _REMEDY).checked
+    table = check_kind("vertices of the graph", graph.vertices, VertexTable, _REMEDY)
+    check_kind("name of the graph", graph.name, str, _REMEDY)
+    check_kind("labels of the graph", table.labels, np.ndarray, _REMEDY)
+    num = topology.num_vertices
+    for name, mask in check_kind("masks of the graph", table.masks, dict, _REMEDY).items():
+        check_kind(f"mask {name!r} of the graph", mask, np.ndarray, _REMEDY)
+    if isinstance(table.features, DenseFeatures):
+        check_array("features", table.features.values, "f", (num, None), "a row for each vertex")
+    elif isinstance(table.features, SparseFeatures):
+        check_whole("width of sparse features", table.features.width, 1, 2**31 - 1)
+        for name in ("indptr", "columns", "values"):
+            check_kind(f"{name} of sparse features", getattr(table.features, name), np.ndarray, _REMEDY)
+    elif not hasattr(table.features, "rows") or not hasattr(table.features, "width"):
+        raise ArgumentError(f"features of the graph are {type(table.features).__name__}: {_REMEDY}")
+    data = from_graph(graph)
+    # A graph in memory may leave masks out.
+    masks = {
+        key: np.zeros(num, np.bool_)
+        for suffix in mask_suffixes(data.arrays)
+        for split in SPLITS
+        if (key := f"{split}_mask{suffix}") not in data.arrays
+    }
+    shape = graph.masks["train"].shape if "train" in graph.masks else (num,)
+    masks = {key: np.zeros(shape, np.bool_) for key in masks}
+    check_dataset(replace(data, arrays=data.arrays | masks), features="none", ordered=False)
+    graph.__dict__["was_checked"] = True
+    return graph
