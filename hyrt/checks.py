@@ -141,7 +141,7 @@ def check_ids(
             twice = ordered[1:][repeats.argmax()]
             raise ArgumentError(f"{name} has {twice} twice: give each of the {of} once")
     kept = ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64
-    return np.require(ids, kept if dtype is None else dtype, "CWE")
+    return np.require(ids, np.dtype(kept if dtype is None else dtype), ["C", "W", "E"])
 
 
 def check_offsets(name: str, values: Any, rows: int, entries: int, dtypes: tuple[Any, ...]) -> Array:

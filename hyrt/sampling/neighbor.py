@@ -52,7 +52,9 @@ class NeighborSampler:
         *,
         sampled_degrees: bool = False,
     ) -> None:
-        graph, targets = check_sampler(graph, targets, seed, class_weights, batch_size=batch_size)
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, may_be_empty=True, batch_size=batch_size
+        )
         self._graph = graph
         # Counted from the input, as layers are.
         self._fanouts = check_fanouts(fanouts)[::-1]

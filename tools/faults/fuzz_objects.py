@@ -229,9 +229,6 @@ UNITS = Arrays(lambda: targets()[:8], bound=V, distinct=True, any_length=True)
 TARGETS = Arrays(targets, bound=V, distinct=True, any_length=True)
 
 
-STEP = whole(3)
-
-
 SEED = whole(1, wrong=(3.5, "3", None, 2**70))
 
 

@@ -13,7 +13,6 @@ from fuzz_objects import (
     COUNT,
     LAYERS,
     SEED,
-    STEP,
     TARGETS,
     UNITS,
     Call,
@@ -87,7 +86,7 @@ def sampler_calls() -> list[Call]:
                 f"samplers.{kind}.sample",
                 sample,
                 {
-                    "step": STEP if kind != "full" else whole(3, wrong=(3.5, "3", None)),
+                    "step": whole(3, wrong=(3.5, "3", None)),
                     **units,
                     "in_place": flag(optional=False),
                 }

@@ -27,13 +27,19 @@ def id_dtype(graph: Graph) -> type[np.signedinteger[Any]]:
 
 def check_graph(graph: Any) -> Graph:
     """Return a graph whose edges compiled loops may follow."""
-    graph = check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
-    _ = check_kind("topology of the graph", graph.topology, Topology, "give a graph, from hyrt.load").checked
-    return graph
+    found = check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
+    _ = check_kind("topology of the graph", found.topology, Topology, "give a graph, from hyrt.load").checked
+    return found
 
 
 def check_sampler(
-    graph: Any, targets: Any, seed: Any, class_weights: Any = None, **counts: Any
+    graph: Any,
+    targets: Any,
+    seed: Any,
+    class_weights: Any = None,
+    *,
+    may_be_empty: bool = False,
+    **counts: Any,
 ) -> tuple[Graph, Ids]:
     """Return the graph and the targets that a sampler is built for.
 
@@ -41,6 +47,8 @@ def check_sampler(
     ----------
     graph, targets, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    may_be_empty
+        Whether there may be no targets, as in the evaluation of an empty split.
     **counts
         Whole numbers of at least 1, by name.
 
@@ -58,7 +66,7 @@ def check_sampler(
             "give one each"
         )
     ids = check_ids("targets", targets, graph.num_vertices, dtype=id_dtype(graph), distinct=True)
-    if not len(ids):
+    if not len(ids) and not may_be_empty:
         raise ArgumentError("targets is empty: give at least one vertex to train on")
     check_whole("seed", seed, *_SEEDS)
     for name, count in counts.items():
@@ -114,7 +122,8 @@ def check_call(
     takes_hops
         Whether a device may draw the neighbours.
     """
-    check_step(step)
+    # Steps below zero are never trained: evaluations draw from streams of their own.
+    check_whole("step", step, -(2**62), 2**62)
     check_kind("workers", workers, Workers, "give a hyrt.machine.workers.Workers")
     check_flag("in_place", in_place)
     if hops is not None and not (takes_hops and callable(getattr(hops, "draw", None))):

@@ -39,7 +39,7 @@ class FullSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        graph, targets = check_sampler(graph, targets, seed, class_weights, layers=layers)
+        graph, targets = check_sampler(graph, targets, seed, class_weights, may_be_empty=True, layers=layers)
         self._layers = layers
         self._seed = seed
         self._whole = WholeGraph(graph.topology, typed=graph.types is not None)

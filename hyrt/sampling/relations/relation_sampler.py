@@ -49,7 +49,9 @@ class RelationSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        graph, targets = check_sampler(graph, targets, seed, class_weights, batch_size=batch_size)
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, may_be_empty=True, batch_size=batch_size
+        )
         if graph.types is None:
             raise ArgumentError(f"{graph.name} has no relations: use hyrt.sampling.neighbor.NeighborSampler")
         by_layer = [check_fanouts(list(of_layer), may_be_0=True) for of_layer in fanouts]

@@ -95,14 +95,13 @@ def test_units_of_any_form_are_the_same_vertices(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_arguments_of_build_are_refused(kind: str) -> None:
-    for targets in (
-        np.append(TARGETS, V),
-        np.append(TARGETS, -1),
-        np.append(TARGETS, TARGETS[0]),
-        TARGETS[:0],
-    ):
+    for targets in (np.append(TARGETS, V), np.append(TARGETS, -1), np.append(TARGETS, TARGETS[0])):
         with pytest.raises(ArgumentError, match=r"^targets.*: give "):
             sampler_of(kind, targets=targets)
+    if kind not in ("neighbor", "full"):
+        # Those also make the mini-batches of evaluations, of which there may be none.
+        with pytest.raises(ArgumentError, match=r"^targets is empty: give "):
+            sampler_of(kind, targets=TARGETS[:0])
     for targets in (None, TARGETS.tolist(), TARGETS.astype(np.float64)):
         with pytest.raises(ArgumentError, match=r"^targets is .*: give "):
             sampler_of(kind, targets=targets)
