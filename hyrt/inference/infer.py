@@ -136,6 +136,12 @@ def infer_sampled(
     -------
     [n, classes] float32 in the order of `vertices`.
     """
+    distinct, places = np.unique(vertices, return_inverse=True)
+    if len(distinct) < len(vertices):
+        given: Any = {"fanouts": fanouts, "batch_size": batch_size, "seed": seed, "plan": plan}
+        # A mini-batch has each of its targets once.
+        scores = infer_sampled(model, graph, distinct, workers, between_chunks=between_chunks, **given)
+        return scores[places]
     sampler: NeighborSampler | RelationSampler
     if graph.types is None:
         sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)

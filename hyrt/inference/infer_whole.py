@@ -46,7 +46,7 @@ def infer_whole(
     -------
     [n, classes] float32 in the order of `vertices`.
     """
-    sampler = FullSampler(graph, vertices, layers, seed=0)
+    sampler = FullSampler(graph, np.unique(vertices), layers, seed=0)
     was_training = model.training
     model.eval()
     with ExitStack() as stack, torch.no_grad(), working(workers):

@@ -173,13 +173,15 @@ def aggregate_into(
     (workers or current_workers()).run_rows(work, block.num_dst, _GRAIN)
 
 
-def check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
+def check_rows(
+    block: Block | TensorBlock, x: torch.Tensor | Array, dtypes: tuple[Any, ...] = _ROW_DTYPES
+) -> None:
     """Refuse rows that are not one for each source, and blocks whose arrays do not go together."""
     if isinstance(block, Block):
         _ = block.checked
     elif not isinstance(block, TensorBlock):
         raise ArgumentError(f"block is {show(block)}: give a hyrt.sampling.block.Block")
-    is_rows = isinstance(x, torch.Tensor) or (isinstance(x, np.ndarray) and x.dtype in _ROW_DTYPES)
+    is_rows = isinstance(x, torch.Tensor) or (isinstance(x, np.ndarray) and x.dtype in dtypes)
     if not is_rows:
         raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
     if x.ndim != 2 or len(x) != block.num_src:

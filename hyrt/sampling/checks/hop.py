@@ -30,23 +30,23 @@ def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -
     ArgumentError
         Naming the array and the first bad position.
     """
-    hop = check_kind("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
+    drawn = check_kind("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)
     what = "vertices of the dtype of the given ones,"
-    neighbors = check_array("neighbors of a Hop", hop.neighbors, (vertices.dtype,), (None,), what)
+    neighbors = check_array("neighbors of a Hop", drawn.neighbors, (vertices.dtype,), (None,), what)
     check_range("neighbors of a Hop", neighbors, num_vertices, "vertices")
-    check_offsets("offsets of a Hop", hop.offsets, num, len(neighbors), (np.int32,))
-    check_array("degrees of a Hop", hop.degrees, (np.int32,), (num,), "one int32 each")
+    check_offsets("offsets of a Hop", drawn.offsets, num, len(neighbors), (np.int32,))
+    check_array("degrees of a Hop", drawn.degrees, (np.int32,), (num,), "one int32 each")
     for name, kinds in (("weights", "f"), ("edge_types", "iu"), ("edges", "i")):
-        values = getattr(hop, name)
+        values = getattr(drawn, name)
         if values is not None:
             check_array(f"{name} of a Hop", values, kinds, (len(neighbors),), "one number for each neighbour")
-    if relabelled and hop.sources is not None and hop.columns is not None:
-        sources = check_ids("sources of a Hop", hop.sources, num_vertices)
+    if relabelled and drawn.sources is not None and drawn.columns is not None:
+        sources = check_ids("sources of a Hop", drawn.sources, num_vertices)
         if len(sources) < num or not np.array_equal(sources[:num], vertices):
             raise ArgumentError("sources of a Hop do not begin with the given vertices: put these first")
         columns = check_array(
-            "columns of a Hop", hop.columns, (np.int32,), (len(neighbors),), "int32 places in sources"
+            "columns of a Hop", drawn.columns, (np.int32,), (len(neighbors),), "int32 places in sources"
         )
         check_range("columns of a Hop", columns, len(sources), "sources")
-    return hop
+    return drawn

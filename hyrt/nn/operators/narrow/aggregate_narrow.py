@@ -37,7 +37,7 @@ def aggregate_narrow_into(
     if matrix is not None:
         aggregate_into(aggregation, block, matrix, out, workers=workers)
         return
-    check_rows(block, x.codes)
+    check_rows(block, x.codes, (x.codes.dtype,))
     check_weights(aggregation, block)
     own_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, own_rows, x.codes, x.row_scales, x.column_scales)
