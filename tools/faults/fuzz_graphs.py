@@ -33,7 +33,6 @@ import hyrt
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.methods.registry import METHODS, partition_method
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
-from hyrt.graph.partition.volumes.send_volumes import send_volumes
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.nn.model import GNN
 
@@ -143,16 +142,6 @@ def graph_calls() -> list[Call]:
             for name in METHODS
         ),
         Call("partition_method", partition_method, {"name": words_of(("random", "block"))}),
-        Call(
-            "send_volumes",
-            send_volumes,
-            {
-                "indptr": Arrays(lambda: base.topology.indptr),
-                "indices": Arrays(lambda: base.topology.indices, bound=V),
-                "homes": Arrays(lambda: np.arange(V) % 4, bound=4),
-                "num_parts": whole(4, wrong=(0, -1, 2, "a", None)),
-            },
-        ),
         Call(
             "block_volumes",
             block_volumes,
