@@ -109,7 +109,7 @@ def test_values(tmp_path):
         ),
         (
             _changed(good, "indices", 0, -3),
-            "key 'indices': value -3 at position 0 is negative: vertices count",
+            "key 'indices': value -3 at position 0 is negative: number vertices",
         ),
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
@@ -220,7 +220,7 @@ def test_classes_up_to_the_limit_of_their_dtype(tmp_path, dtype):
     arrays["labels"][classes + 3] = 4
     # Data to score need not have every class; a training does.
     graph = open_graph(save(arrays, tmp_path / "b"))
-    with pytest.raises(DataError, match=r"value 4 at position 3 .*: no vertex has class 3\."):
+    with pytest.raises(DataError, match=r"value 4 at position 3 .*: no vertex has class 3: number"):
         PreparedRun(build_config({}), graph)
 
 
