@@ -58,7 +58,8 @@ class Altered(Plain):
             "none": ("sample", lambda *_, **__: None),
             "no steps": ("steps_per_epoch", lambda: 0),
             "no units": ("units", lambda step: np.empty(0, np.int32)),
-            "more later": ("units", lambda step: np.repeat(first, 2) if step else first),
+            "more later": ("units", lambda step: np.arange(2 * len(first)) if step else first),
+            "repeats": ("units", lambda step: np.resize(first[:2], len(first))),
         }
         name, answer = answers[self.what]
         setattr(sampler, name, answer)
@@ -114,6 +115,7 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
             "more later",
             "step 1: the sampler .* gave step 1 128 units, more than the 64 that it declared: return fewer",
         ),
+        ("repeats", r"step 0: the sampler .* gave step 0 wrong units: units has \d+ twice: give each"),
     ],
 )
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:
