@@ -23,10 +23,11 @@ def show(value: Any) -> str:
     """Return a value in a few words for a message: an array as its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if value is None or isinstance(value, bool | int | float | str):
-        text = one_line(repr(value))
-        return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
-    return f"of type {type(value).__name__}"
+    text = one_line(repr(value))
+    if isinstance(value, str) and len(text) > _SHOWN_LETTERS:
+        return f"{text[:_SHOWN_LETTERS]}..."
+    is_short = len(text) <= _SHOWN_LETTERS and " at 0x" not in text
+    return text if is_short else f"of type {type(value).__name__}"
 
 
 def check_kind(name: str, value: Any, kind: type[Value], remedy: str) -> Value:

@@ -134,5 +134,7 @@ def test_it_is_both_kinds_of_error() -> None:
 def test_a_value_is_shown_in_one_short_line() -> None:
     assert show(np.zeros((2, 3), np.float32)) == "ndarray float32[2, 3]"
     assert show("a\nb") == r"'a\nb'"
-    assert show({"a": 1}) == "of type dict"
+    assert show({"a": 1}) == "{'a': 1}"
+    assert show([1] * 100) == "of type list"
+    assert show(object()) == "of type object"
     assert len(show("x" * 1000)) < 60
