@@ -327,7 +327,7 @@ def printed() -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessorOutcome:
     """What came of the tests on one processor."""
 
     passed: int
@@ -344,7 +344,7 @@ class Outcome:
         return "; ".join([words, *self.problems])
 
 
-def run_tests(name: str, words: Sequence[str]) -> Outcome:
+def run_tests(name: str, words: Sequence[str]) -> ProcessorOutcome:
     """Run pytest with these words on an emulated processor."""
     processor = PROCESSORS[name]
     started = time.monotonic()
@@ -375,7 +375,7 @@ def run_tests(name: str, words: Sequence[str]) -> Outcome:
         # 5 is pytest's code for no test, which is no proof either.
         if code and not (code == 1 and failed):
             problems.append(f"pytest ended with {code}")
-        return Outcome(
+        return ProcessorOutcome(
             passed=counts["tests"] - failed - counts["skipped"],
             failed=failed,
             skipped=counts["skipped"],

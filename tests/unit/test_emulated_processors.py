@@ -120,8 +120,8 @@ def test_the_exit_code_says_whether_all_passed(
     (output := tmp_path / "output.txt").write_text("FAILED test_one")
     outcomes: dict[str, Any] = {"failed": 0, "problems": []}
 
-    def run_tests(name: str, words: list[str]) -> emulated_processors.Outcome:
-        return emulated_processors.Outcome(
+    def run_tests(name: str, words: list[str]) -> emulated_processors.ProcessorOutcome:
+        return emulated_processors.ProcessorOutcome(
             passed=1, skipped=0, wall_s=2.0, cpu_s=1.0, output=output, **outcomes
         )
 

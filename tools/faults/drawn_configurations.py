@@ -25,7 +25,7 @@ _STAGES = ("propagate", "sample", "load", "transfer", "update")
 
 
 @dataclass(frozen=True)
-class Configuration:
+class DrawnConfiguration:
     """A run, and what is done to it and must not change a bit.
 
     Parameters
@@ -61,7 +61,7 @@ def _quote(word: str) -> str:
     return f"'{word}'" if set(word) & set(" {}[]") else word
 
 
-def draw_configuration(draw: random.Random, family: str) -> Configuration:
+def draw_configuration(draw: random.Random, family: str) -> DrawnConfiguration:
     """Draw a configuration of a family.
 
     The first of the options of a choice is the simplest one, so that hypothesis, which may provide `draw`,
@@ -78,7 +78,7 @@ def draw_configuration(draw: random.Random, family: str) -> Configuration:
     _draw_training(options, family)
     overlaps = options.settings.get("sampler.kind") != "full"
     threads, others = (_draw_threads(draw, counts, overlaps=overlaps) for counts in _COUNTS)
-    return Configuration(
+    return DrawnConfiguration(
         family=family,
         settings=tuple(f"{name}={value}" for name, value in options.settings.items()),
         threads=threads,

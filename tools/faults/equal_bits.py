@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compared_runs import compare_runs, read_summary
-from drawn_configurations import FAMILIES, Configuration, draw_configuration
+from drawn_configurations import FAMILIES, DrawnConfiguration, draw_configuration
 from forked_runs import PROCESSORS, ForkedRun, ForkedRuns
 from graphs_of_kinds import write_graphs
 from polled_stops import POLLS, STOP_AT_POLL
@@ -99,7 +99,7 @@ class BitCheck:
         self._count = 0
         write_graphs(folder)
 
-    def check(self, configuration: Configuration) -> Outcome:
+    def check(self, configuration: DrawnConfiguration) -> Outcome:
         """Train a configuration once, and again in each of `WAYS`."""
         self._count += 1
         place = self._folder / f"configuration-{self._count}"
@@ -114,7 +114,7 @@ class BitCheck:
             shutil.rmtree(place)
         return outcome
 
-    def _train(self, configuration: Configuration, place: Path, outcome: Outcome) -> None:
+    def _train(self, configuration: DrawnConfiguration, place: Path, outcome: Outcome) -> None:
         words = self._words(configuration, configuration.threads)
         first = self._make_folder(place, "first")
         polls = first / "polls"
@@ -144,7 +144,7 @@ class BitCheck:
                 outcome.problems += [f"{way}: {each}" for each in problems]
                 outcome.compared.append(way)
 
-    def _words(self, configuration: Configuration, threads: tuple[str, ...]) -> list[str]:
+    def _words(self, configuration: DrawnConfiguration, threads: tuple[str, ...]) -> list[str]:
         settings = [
             re.sub(r"^data\.source=(.*\.npz)$", rf"data.source={self._folder}/\1", word)
             for word in configuration.settings
@@ -194,7 +194,7 @@ def start_servers(folder: Path) -> Iterator[tuple[ForkedRuns, ForkedRuns]]:
         yield here, there
 
 
-def draw_numbered(seed: int, number: int) -> Configuration:
+def draw_numbered(seed: int, number: int) -> DrawnConfiguration:
     """Return the configuration of a number; families take turns, the one with the most samplers twice."""
     turns = (*FAMILIES, FAMILIES[0])
     return draw_configuration(random.Random(f"{seed} {number}"), turns[number % len(turns)])

@@ -103,14 +103,14 @@ class SaintSampler:
         coverage: int = 50,
         workers: Workers | None = None,
     ) -> None:
-        counts = {
-            "layers": layers,
-            "roots": roots,
-            "walk_length": walk_length,
-            "units_per_step": units_per_step,
-            "coverage": coverage,
-        }
-        graph, targets = check_sampler(graph, targets, seed, class_weights, **counts)
+        graph, targets = check_sampler(
+            *(graph, targets, seed, class_weights),
+            layers=layers,
+            roots=roots,
+            walk_length=walk_length,
+            units_per_step=units_per_step,
+            coverage=coverage,
+        )
         if graph.topology.edge_types is not None:
             raise ConfigError(
                 f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "

@@ -52,8 +52,13 @@ class ShadowSampler:
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        counts = {"batch_size": batch_size, "layers": layers, "hops": hops, "fanout": fanout}
-        graph, targets = check_sampler(graph, targets, seed, class_weights, **counts)
+        graph, targets = check_sampler(
+            *(graph, targets, seed, class_weights),
+            batch_size=batch_size,
+            layers=layers,
+            hops=hops,
+            fanout=fanout,
+        )
         self._graph = graph
         self._layers, self._hops, self._fanout = layers, hops, fanout
         self._most = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
