@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -65,6 +67,17 @@ class MachineWarning(UserWarning):
 
 class RunWarning(UserWarning):
     """What a run tells of and goes on after, where nobody hears its events."""
+
+
+_PACKAGES = {"hyrt", "hyrt_devices", "hyrt_perfmodel", "hyrt_hls"}
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that called hyrt."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 class DataNotWritten(DataError):

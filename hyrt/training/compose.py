@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hyrt_perfmodel.policy import Policy
 from hyrt.config import Config
 from hyrt.config.unused_settings import settings_without_effect, unused_settings
 from hyrt.device.names import split_by_shares
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, warn_user
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.graph.links.link_split import check_held_out
@@ -248,6 +247,6 @@ def compose_run(
 def _tell_of_labels(graph: Graph, prepared: PreparedRun, tell: Emit) -> None:
     """Warn of labels that are probably not what was meant, or of classes that nothing is trained on."""
     if odd := why_odd(graph.labels):
-        warnings.warn(f"{graph.name}: {odd}", DataWarning, stacklevel=3)
+        warn_user(f"{graph.name}: {odd}", DataWarning)
     elif untrained := why_untrained(graph, prepared.targets):
         tell(Notice(kind="warning", text=untrained))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed
+from hyrt.errors import DataError, DataWarning, listed, warn_user
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
 from hyrt.graph.formats.objects.hetero_data import read_hetero_data
@@ -84,7 +83,9 @@ def read_pyg(data: Any) -> Dataset:
     time = _time_of_edges(held, arrays)
     for key, value in held.items():
         if key not in (*arrays, *_OF_EDGES, "adj_t", time) and getattr(value, "ndim", None):
-            _warn(f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}")
+            warn_user(
+                f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}", DataWarning
+            )
     edges = arrays["edge_index"]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise reject(
@@ -106,8 +107,9 @@ def read_pyg(data: Any) -> Dataset:
     indptr, indices = rows_of_pairs(edges[0], edges[1], count, name)
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
-        _warn(
-            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are left out: self loops, or equal to others"
+        warn_user(
+            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are left out: self loops, or equal to others",
+            DataWarning,
         )
     dataset: dict[str, Array] = {
         "indptr": indptr,
@@ -126,12 +128,15 @@ def read_pyg(data: Any) -> Dataset:
     if is_bare:
         dataset |= {key: np.zeros(count, np.bool_) for key in masks}
         if "y" in arrays:
-            _warn(
+            warn_user(
                 f"{name}: there are no masks, so vertices are in no split and only links can be predicted: "
-                "torch_geometric.transforms.RandomNodeSplit makes masks"
+                "torch_geometric.transforms.RandomNodeSplit makes masks",
+                DataWarning,
             )
     if x is None:
-        _warn(f"{name}: there is no x: the feature of a vertex is the logarithm of its degree")
+        warn_user(
+            f"{name}: there is no x: the feature of a vertex is the logarithm of its degree", DataWarning
+        )
         x = np.log1p(np.diff(indptr))[:, None]
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
@@ -199,10 +204,6 @@ def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str
         else:
             found[EDGE_FEATURES] = np.ascontiguousarray(rows, np.float32)
     return found
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, DataWarning, stacklevel=6)
 
 
 def _array(held: dict[str, Any], key: str, name: str) -> Array:

@@ -15,7 +15,8 @@ Array = NDArray[Any]
 def as_targets(values: Array, source: str, key: str) -> Array:
     """Labels that other libraries keep, of whatever dtype, as hyrt keeps those of their kind.
 
-    [V] whole numbers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; others are numbers.
+    [V] integers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; other floats are numbers,
+    even if they are whole, as in files.
 
     Raises
     ------
@@ -32,7 +33,7 @@ def as_targets(values: Array, source: str, key: str) -> Array:
         if not is_float:
             raise reject(source, key, "integers [V, K] that are not 0 or 1: make numbers floats")
         return values.astype(np.float32)
-    if is_float and (known != np.floor(known)).any():
+    if is_float:
         return values.astype(np.float32)
     return as_labels(values, source, key)
 

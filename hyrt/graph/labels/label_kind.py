@@ -11,6 +11,9 @@ from hyrt.quantities import counted
 
 Array = NDArray[Any]
 
+# Labels with more values are rather counts than classes.
+_MAX_CLASSES = 1000
+
 LabelKind = Literal["classes", "flags", "numbers"]
 """`classes`: integers [V], one of several classes for each vertex, -1 for none. `flags`: [V, K] of 0 and 1,
 any number of K labels for each vertex, -1 where one is not known. `numbers`: floats [V] or [V, K], nan where
@@ -100,4 +103,17 @@ def why_odd(labels: Array) -> str:
     known = labels[~np.isnan(labels)]
     if len(known) and ((known == 0) | (known == 1)).all():
         return "all labels are the numbers 0 and 1: to train for labels of 0 and 1, write them as int8 [V, K]"
+    if labels.ndim == 1 and _are_consecutive(known):
+        return (
+            f"all labels are whole numbers from 0 to {int(known.max())}, trained as numbers because they are "
+            "floats: to train for classes, write integers, with -1 for an unknown class"
+        )
     return ""
+
+
+def _are_consecutive(known: Array) -> bool:
+    """Return whether floats are the numbers of classes: all whole numbers from 0 to the largest one."""
+    if not len(known) or not (known == np.floor(known)).all():
+        return False
+    values = np.unique(known)
+    return len(values) <= _MAX_CLASSES and values[0] == 0 and values[-1] == len(values) - 1

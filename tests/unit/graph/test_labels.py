@@ -88,6 +88,9 @@ def test_labels_that_are_probably_meant_otherwise_are_told() -> None:
     assert not why_odd(FLAGS)
     assert "write them as int8 [V, K]" in why_odd(np.array([0, 1, np.nan, 1], np.float32))
     assert not why_odd(np.array([0.5, 1.0]))
+    assert "whole numbers from 0 to 2, trained as numbers" in why_odd(np.array([2, 0, np.nan, 1], np.float32))
+    assert not why_odd(np.array([1, 2, 3], np.float32))
+    assert not why_odd(np.array([0, 1, 5], np.float32))
     assert "nothing to learn" in why_odd(np.zeros(3, np.int16))
 
 
@@ -97,6 +100,8 @@ def test_labels_of_other_libraries_are_read_as_what_they_are() -> None:
     assert as_targets(many, "x", "y").dtype == np.int8
     assert as_targets(np.array([[0.5, 1.0]]), "x", "y").dtype == np.float32
     assert as_targets(np.array([0.5, np.nan]), "x", "y").dtype == np.float32
-    np.testing.assert_array_equal(as_targets(np.array([2.0, np.nan, 0.0]), "x", "y"), [2, -1, 0])
+    whole = as_targets(np.array([2.0, np.nan, 0.0]), "x", "y")
+    assert whole.dtype == np.float32
+    np.testing.assert_array_equal(whole, [2, np.nan, 0])
     with pytest.raises(DataError, match="make numbers floats"):
         as_targets(np.array([[3, 1]]), "x", "y")

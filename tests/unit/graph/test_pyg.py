@@ -81,10 +81,13 @@ def test_attributes_that_are_not_read_are_told():
 
 def test_missing_labels():
     data = _data()
-    labels = data.y.float()
-    labels[data.train_mask] = float("nan")
-    graph = open_graph(_data(y=labels, train_mask=torch.zeros(30, dtype=torch.bool)))
-    assert (graph.labels == -1).sum() == data.train_mask.sum()
+    for missing, kind in ((float("nan"), "numbers"), (-1, "classes")):
+        labels = data.y.float() if kind == "numbers" else data.y.clone()
+        labels[data.train_mask] = missing
+        graph = open_graph(_data(y=labels, train_mask=torch.zeros(30, dtype=torch.bool)))
+        assert graph.vertices.label_kind == kind
+        unknown = np.isnan(graph.labels) if kind == "numbers" else graph.labels == -1
+        assert unknown.sum() == data.train_mask.sum()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_missing_labels():
             r"edge 0 \(0 → 30\) does not join two of the 30 vertices",
         ),
         ({"y": torch.zeros(30, 2, 2)}, "key 'y': shape"),
-        ({"y": torch.full((30,), float("inf"))}, "key 'y': value inf at position 0 is not a class"),
+        ({"y": torch.full((30,), float("inf"))}, "inf"),
         ({"x": torch.full((30, 2), float("nan"))}, "key 'features': value nan at row 0, column 0"),
         ({"x": torch.zeros(30)}, "key 'x': shape"),
         ({"x": torch.eye(30).to_sparse()}, "attribute 'x' is sparse"),

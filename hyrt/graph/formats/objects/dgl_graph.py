@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, warn_user
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.dgl_heterograph import WEIGHTS, read_heterograph
 from hyrt.graph.formats.objects.edge_pairs import edges_in_rows, rows_of_pairs
@@ -73,7 +72,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     arrays = {key: _array(graph.ndata, key, name) for key in read}
     for key in graph.ndata:
         if key not in _READ and key not in _OWN:
-            _warn(f"{name}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}")
+            warn_user(f"{name}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}", DataWarning)
     count = len(arrays["feat"]) if "feat" in arrays else int(graph.num_nodes(vertex_types[0]))
     x, y = arrays.get("feat"), arrays.get("label", np.full(count, -1, np.int8))
     if x is not None and x.ndim != 2:
@@ -88,7 +87,10 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     of_edges = _of_edges(held, (sources, destinations), len(indices), name)
     left_out = len(sources) - len(indices)
     if left_out:
-        _warn(f"{name}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others")
+        warn_user(
+            f"{name}: {left_out:,} of {len(sources):,} edges are left out: self loops, or equal to others",
+            DataWarning,
+        )
     dataset: dict[str, Array] = {
         "indptr": indptr,
         "indices": indices,
@@ -106,12 +108,16 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     if is_bare:
         dataset |= {key: np.zeros(count, np.bool_) for key in masks}
         if "label" in arrays:
-            _warn(
+            warn_user(
                 f"{name}: there are no masks, so vertices are in no split and only links can be predicted"
-                f"{_remedy(masks[0])}"
+                f"{_remedy(masks[0])}",
+                DataWarning,
             )
     if x is None:
-        _warn(f"{name}: there is no ndata['feat']: the feature of a vertex is the logarithm of its degree")
+        warn_user(
+            f"{name}: there is no ndata['feat']: the feature of a vertex is the logarithm of its degree",
+            DataWarning,
+        )
         x = np.log1p(np.diff(indptr))[:, None]
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
@@ -157,8 +163,3 @@ def _remedy(key: str) -> str:
         ": dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)) makes masks of a dataset; otherwise "
         f"set g.ndata[{key!r}] to a bool for each vertex"
     )
-
-
-def _warn(text: str) -> None:
-    # The line of the caller of hyrt.load.
-    warnings.warn(text, DataWarning, stacklevel=6)

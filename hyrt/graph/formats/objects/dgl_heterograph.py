@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, warn_user
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, hetero_dataset
@@ -56,7 +55,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         for key in held:
             if key not in _READ and key not in _OWN:
                 hint = nearest(key, _READ, cutoff=0.75)
-                warnings.warn(f"{name}: {where}[{key!r}] is not read{hint}", DataWarning, stacklevel=6)
+                warn_user(f"{name}: {where}[{key!r}] is not read{hint}", DataWarning)
         counts[vertex_type] = int(graph.num_nodes(vertex_type))
         if "feat" in held:
             features[vertex_type] = as_array(held["feat"], f"{name}: {where}['feat']")

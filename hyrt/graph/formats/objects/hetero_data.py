@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, warn_user
 from hyrt.graph.check import nearest
 from hyrt.graph.formats.objects.edge_weights import as_edge_features, as_weights
 from hyrt.graph.formats.objects.hetero_parts import HeteroParts, Triple, hetero_dataset
@@ -53,7 +52,7 @@ def read_hetero_data(data: Any) -> Dataset:
         for key, value in held.items():
             if key not in _OF_VERTICES and getattr(value, "ndim", None):
                 hint = nearest(key, _OF_VERTICES, cutoff=0.75)
-                warnings.warn(f"{NAME}: {where}.{key} is not read{hint}", DataWarning, stacklevel=6)
+                warn_user(f"{NAME}: {where}.{key} is not read{hint}", DataWarning)
         counts[vertex_type] = _count(held, arrays, where)
         if "x" in arrays:
             features[vertex_type] = arrays["x"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed
+from hyrt.errors import DataError, DataWarning, listed, warn_user
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, Dataset, FeatureRows, table_name
 from hyrt.graph.labels.foreign_labels import as_targets
 from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
@@ -92,11 +91,10 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
         masks[f"{split}_mask"] = np.ascontiguousarray(parts.masks[target][split])
     labels = parts.labels.get(target, np.full(count, -1, np.int8))
     if target in parts.labels and not parts.masks.get(target):
-        warnings.warn(
+        warn_user(
             f"{name}: {parts.where_mask.format(target, 'train')} and other masks are missing, so vertices "
             "are in no split and only links can be predicted",
             DataWarning,
-            stacklevel=7,
         )
     where = parts.where_labels.format(target)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -124,9 +122,8 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     if parts.times:
         data.arrays[EDGE_TIME] = _times_of_edges(parts, types, data.arrays)
     if left_out:
-        # The line of the caller of hyrt.load.
         words = left_out_in_words(name, left_out, weighted=bool(parts.weights))
-        warnings.warn(words, DataWarning, stacklevel=7)
+        warn_user(words, DataWarning)
     return data
 
 

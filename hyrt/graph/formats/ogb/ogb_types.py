@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed
+from hyrt.errors import DataError, DataWarning, listed, warn_user
 from hyrt.graph.csr import Store
 from hyrt.graph.formats.ogb.ogb_files import (
     MAX_EDGES_IN_MEMORY,
@@ -72,7 +71,7 @@ def read_typed(name: str, folder: Path, scratch: Path | None) -> Dataset:
             f"processed/paper nor raw/triplet-type-list.csv.gz; without {SUFFIX}, it may open"
         )
     if left_out:
-        warnings.warn(left_out_in_words(name, left_out), DataWarning, stacklevel=6)
+        warn_user(left_out_in_words(name, left_out), DataWarning)
     return data
 
 
