@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from hyrt.checks import check_kind, show
 from hyrt.errors import ArgumentError
-from hyrt.graph.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -313,6 +312,9 @@ def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
 
 
 def _check_device(device: Any, graph: Any) -> None:
+    # Graphs need numba, which `hyrt doctor` must outlive where its installation is broken.
+    from hyrt.graph.graph import Graph
+
     if not hasattr(device, "info"):
         raise ArgumentError(f"device is {show(device)}: give an open device")
     check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
