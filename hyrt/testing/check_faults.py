@@ -88,8 +88,10 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     """A mini-batch of another model: too few blocks, other widths. No library's bare error comes through."""
     skip_unless(trial.computes, "it computes nothing")
 
+    # Both are consistent in themselves: `transfer` may refuse other mini-batches, and go on.
     def cut(batch: MiniBatch) -> None:
-        batch.blocks = batch.blocks[:-1]
+        batch.blocks = batch.blocks[1:]
+        batch.inputs = batch.inputs[: batch.blocks[0].num_src].contiguous()
 
     def narrow(batch: MiniBatch) -> None:
         batch.inputs = batch.inputs[:, 1:].contiguous()
