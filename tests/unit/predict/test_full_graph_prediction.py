@@ -64,8 +64,8 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
     # A ring adds up gradients: each of 4 ranks receives 3 quarters of them twice.
     gradients = 4 * 2 * 0.75 * 4 * weights
     assert by_name["1d"].epoch_bytes - gradients == rows * 4 * columns
-    # Each block goes to the 3 others. The gradients of a block are added up around the ring, in which each rank
-    # receives 3 quarters, and then its owner receives the 3 quarters that others have.
+    # Each block goes to the 3 others. The gradients of a block are added up around the ring, in which each
+    # rank receives 3 quarters, and then its owner receives the 3 quarters that others have.
     broadcast = 3 * graph.num_vertices * 4 * columns // 2
     assert by_name["1d-oblivious"].epoch_bytes - gradients == broadcast + broadcast * (1 + 1 / 4)
     assert [each.ranks for each in found.scaling] == [1, 2, 4]
