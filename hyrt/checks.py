@@ -1,19 +1,24 @@
 """Checks of arguments at the public boundary: compiled loops do not look where they read and write.
 
-Each check looks at a header, or reads the values of one array once.
+Each check looks at a header, or reads the values of one array once. Settings are read without numpy, which
+takes long to import: only a check of an array, or of what is not a Python number, imports it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import numbers
 from collections.abc import Iterable
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyrt.errors import ArgumentError, one_line
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
 Value = TypeVar("Value")
 
 _SHOWN_LETTERS = 40
@@ -47,29 +52,40 @@ def check_word(name: str, value: Any, words: Iterable[str]) -> str:
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False; the word 'no' would count as True."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool) and not _is_truth_of_numpy(value):
         raise ArgumentError(f"{name} is {show(value)}: give True or False")
     return bool(value)
 
 
+def _is_truth_of_numpy(value: Any) -> bool:
+    """Return whether a value is numpy's True or False."""
+    import numpy as np
+
+    return isinstance(value, np.bool_)
+
+
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:
     """Return a whole number within bounds."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ArgumentError(f"{name} is {show(value)}: give a whole number")
-    if not least <= value <= most:
-        bound = f"at least {least}" if value < least else f"at most {most}"
-        raise ArgumentError(f"{name} is {show(int(value))}: give a whole number of {bound}")
-    return int(value)
+    number = int(value)
+    if not least <= number <= most:
+        bound = f"at least {least}" if number < least else f"at most {most}"
+        raise ArgumentError(f"{name} is {show(number)}: give a whole number of {bound}")
+    return number
 
 
-def check_number(name: str, value: Any, least: float = -np.inf, most: float = np.inf) -> float:
+def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number within bounds."""
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not np.isfinite(value) or not least <= value <= most:
-        bounds = f" from {least:g} to {most:g}" if np.isfinite(least) and np.isfinite(most) else ""
-        bounds = bounds or (f" of at least {least:g}" if np.isfinite(least) else "")
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not math.isfinite(number) or not least <= number <= most:
+        bounds = f" from {least:g} to {most:g}" if math.isfinite(least) and math.isfinite(most) else ""
+        bounds = bounds or (f" of at least {least:g}" if math.isfinite(least) else "")
         raise ArgumentError(f"{name} is {show(value)}: give a finite number{bounds}")
-    return float(value)
+    return number
 
 
 def check_array(
@@ -88,6 +104,8 @@ def check_array(
     what
         What to give, for the message.
     """
+    import numpy as np
+
     fits = isinstance(value, np.ndarray) and (
         value.dtype.kind in dtypes if isinstance(dtypes, str) else value.dtype in dtypes
     )
@@ -133,6 +151,8 @@ def check_ids(
     ArgumentError
         Naming the argument, the first bad position and its value.
     """
+    import numpy as np
+
     ids = check_array(name, values, "iu", (None,), f"numbers of {of}")
     check_range(name, ids, count, of)
     if distinct and len(ids) > 1:
