@@ -61,12 +61,19 @@ def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
     return value
 
 
-def check_sizes(owner: str, values: Any, count: int | None = None) -> None:
-    """Refuse what is not a tuple of so many numbers of at least 0."""
+def check_size(owner: str, value: Any) -> None:
+    """Refuse what is not a number of at least 0."""
+    if not _is_number(value, "a number of at least 0"):
+        raise ValueError(f"{owner} is {value!r:.60}: give a number of at least 0")
+
+
+def check_sizes(owner: str, values: Any, count: int | None = None, reason: str = "") -> None:
+    """Refuse what is not a tuple of so many numbers of at least 0; the reason is that of the count."""
     fits = isinstance(values, tuple | list) and count in (None, len(values))
     if not fits or not all(_is_number(value, "a number of at least 0") for value in values):
-        many = "numbers" if count is None else f"{count} numbers"
-        raise ValueError(f"{owner} is {values!r:.60}: give {many} of at least 0")
+        many = "numbers" if count is None else f"{count} number{'s' * (count != 1)}"
+        because = f", because {reason}" if reason else ""
+        raise ValueError(f"{owner} is {values!r:.60}: give {many} of at least 0{because}")
 
 
 @cache

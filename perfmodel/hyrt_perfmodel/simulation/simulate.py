@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.checks import check_kind, check_sizes
+from hyrt_perfmodel.checks import check_kind, check_size
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.policy import AssignmentLimits, Policy
 from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -82,7 +82,7 @@ def simulate(
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
     check_kind("start", start, Assignment, "give an assignment, as a prediction has")
-    check_sizes("simulation: noise", (noise,))
+    check_size("simulation: noise", noise)
     for name, value, least in (("iterations", iterations, 1), ("depth", depth, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"simulation: {name} is {value!r:.60}: give a whole number of at least {least}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from hyrt_perfmodel.checks import Count, NotNegative, check_kind, check_numbers, check_sizes
+from hyrt_perfmodel.checks import Count, NotNegative, check_kind, check_numbers, check_size, check_sizes
 from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
@@ -93,14 +93,15 @@ class Workload:
     def __post_init__(self) -> None:
         check_sizes("workload: edges", self.edges)
         layers = len(self.edges)
+        reason = f"edges has {layers}"
         for name, values in (("vertices", self.vertices), ("features", self.features)):
-            check_sizes(f"workload: {name}", values, layers + 1)
+            check_sizes(f"workload: {name}", values, layers + 1, reason)
         for name in ("widths_in", "widths_between", "edge_bytes"):
             if getattr(self, name) is not None:
-                check_sizes(f"workload: {name}", getattr(self, name), layers)
-        check_sizes(
-            "workload: bytes_per_value and input_bytes", (self.bytes_per_value, self.input_bytes or 0)
-        )
+                check_sizes(f"workload: {name}", getattr(self, name), layers, reason)
+        check_size("workload: bytes_per_value", self.bytes_per_value)
+        if self.input_bytes is not None:
+            check_size("workload: input_bytes", self.input_bytes)
 
     @property
     def layers(self) -> int:
@@ -259,7 +260,7 @@ class TrainingWorkload:
 def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
     """Sizes that grow in proportion to the targets, from those of one mini-batch."""
     check_kind("workload", workload, Workload, "give a Workload")
-    check_sizes("the number of targets", (targets,))
+    check_size("the number of targets", targets)
     if not targets:
         raise ValueError("the number of targets is 0: give a number above 0")
     return lambda wanted: workload.scaled(wanted / targets)

@@ -50,6 +50,10 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     try:
         if not given.edges:
             raise ValueError("edges is empty: give one number per layer")
+        if given.batch_per_trainer < 1:
+            raise ValueError(
+                f"batch_per_trainer is {given.batch_per_trainer}: give a whole number of at least 1"
+            )
         if min([given.bytes_per_value, *given.features]) < 1:
             raise ValueError("bytes_per_value and features: give numbers of at least 1")
         work = Workload(

@@ -217,7 +217,9 @@ def test_a_key_that_takes_the_place_of_a_merged_one_is_no_duplicate(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["", "x" * 5000])
 def test_no_file_has_such_a_name(name: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown platform|cannot be read"):
+    with pytest.raises(
+        ValueError, match=r"unknown platform|cannot be read|name of the platform is empty: give"
+    ):
         load_platform(name)
 
 
@@ -311,13 +313,19 @@ def test_a_workload_is_read(tmp_path: Path) -> None:
         ("", "found nothing"),
         ("- 1", r"expected a mapping \(key: value\), found"),
         ("a: [", "not valid YAML"),
-        ({**WORKLOAD, "vertices": [1, 2]}, "vertices is .1, 2.: give 3 numbers"),
-        ({**WORKLOAD, "vertices": [1, -2, 3]}, "negative"),
+        (
+            {**WORKLOAD, "vertices": [1, 2]},
+            r"vertices is \(1.0, 2.0\): give 3 numbers of at least 0, because edges has 2",
+        ),
+        (
+            {**WORKLOAD, "vertices": [1, -2, 3]},
+            r"vertices is \(1.0, -2.0, 3.0\): give 3 numbers of at least 0",
+        ),
         ({**WORKLOAD, "vertices": 5}, "vertices is 5: give a list"),
         ({**WORKLOAD, "edges": [1, "x"]}, r"edges\[1\] is 'x': give a number"),
         ({**WORKLOAD, "edges": []}, "edges is empty"),
         ({**WORKLOAD, "concat": 1}, "concat is 1: give true or false"),
-        ({**WORKLOAD, "batch_per_trainer": 0}, "batch_per_trainer"),
+        ({**WORKLOAD, "batch_per_trainer": 0}, "batch_per_trainer is 0: give a whole number of at least 1"),
         ({**WORKLOAD, "targets_per_epoch": 1.5}, "targets_per_epoch is 1.5: give a whole number"),
         ({**WORKLOAD, "sample_s": -1}, "sample_s"),
         ({**WORKLOAD, "bytes_per_value": 0}, "give numbers of at least 1"),

@@ -34,11 +34,22 @@ def test_backward_leaves_the_first_aggregation_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"vertices": (1, 2)}, {"features": (1, 2)}, {"edges": (-1, 5)}, {"bytes_per_value": -4}]
+    ("change", "says"),
+    [
+        ({"vertices": (1, 2)}, r"vertices is \(1, 2\): give 3 numbers of at least 0, because edges has 2"),
+        ({"features": (1, 2)}, r"features is \(1, 2\): give 3 numbers of at least 0, because edges has 2"),
+        (
+            {"widths_in": (1, 2, 3)},
+            r"widths_in is \(1, 2, 3\): give 2 numbers of at least 0, because edges has 2",
+        ),
+        ({"edges": (-1, 5)}, r"edges is \(-1, 5\): give numbers of at least 0"),
+        ({"bytes_per_value": -4}, "workload: bytes_per_value is -4: give a number of at least 0"),
+        ({"input_bytes": "4"}, "workload: input_bytes is '4': give a number of at least 0"),
+    ],
 )
-def test_sizes_that_do_not_belong_together(change: dict) -> None:
+def test_sizes_that_do_not_belong_together(change: dict, says: str) -> None:
     settings = {"vertices": (3, 2, 1), "edges": (2, 1), "features": (4, 4, 4), "concat": False}
-    with pytest.raises(ValueError, match=r"layers|negative"):
+    with pytest.raises(ValueError, match=says):
         Workload(**{**settings, **change})
 
 
