@@ -68,6 +68,8 @@ def open_graph(
 
     Raises
     ------
+    ArgumentError
+        If `normalize` is none of these words.
     DataError
         Names source, key and the first bad position, or the remedy.
     """

@@ -7,7 +7,7 @@ from scipy.sparse import csr_matrix
 from sklearn.preprocessing import StandardScaler, normalize
 
 from hyrt.config import Config
-from hyrt.errors import DataError
+from hyrt.errors import ArgumentError, DataError
 from hyrt.graph import normalize as normalize_module
 from hyrt.graph import open_graph
 from hyrt.graph.formats import schema
@@ -115,5 +115,5 @@ def test_graph_and_unknown_name(tmp_path):
     graph = open_graph(save(make_arrays(6, further=True), tmp_path / "a.npz"))
     assert open_graph(graph) is graph
     assert set(open_graph(graph, normalize="standard").masks) == set(graph.masks)
-    with pytest.raises(DataError, match="unknown normalize 'rows'"):
+    with pytest.raises(ArgumentError, match="normalize is 'rows': give one of auto, none, row"):
         open_graph(graph, normalize="rows")
