@@ -13,7 +13,7 @@ import torch
 import hyrt
 from hyrt.config import Config
 from hyrt.config.section_types import Sections
-from hyrt.errors import ConfigError, HyrtError, StageFailure
+from hyrt.errors import ConfigError, DataError, HyrtError, StageFailure
 
 GRAPH = hyrt.load("synthetic:tiny")
 
@@ -26,6 +26,20 @@ class Narrow(torch.nn.Module):
         self.product = torch.nn.Linear(5, 4)
 
     def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x[: blocks[-1].num_dst])
+
+
+class Misspelling(torch.nn.Module):
+    """A module that calls hyrt wrongly, while it is trained or while it is evaluated."""
+
+    def __init__(self, is_wrong_in_training: bool) -> None:
+        super().__init__()
+        self.is_wrong_in_training = is_wrong_in_training
+        self.product = torch.nn.Linear(GRAPH.num_features, 4)
+
+    def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        if self.training == self.is_wrong_in_training:
+            GRAPH.split("tset")
         return self.product(x[: blocks[-1].num_dst])
 
 
@@ -95,6 +109,18 @@ def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [line for line in lines if "/hyrt/pipeline/" in line or "/torch/" in line]
     monkeypatch.setenv("HYRT_TRACEBACK", "1")
     assert any("/hyrt/pipeline/" in line for line in shown(wrongly(hyrt.train, GRAPH, Narrow())))
+
+
+@pytest.mark.parametrize("is_wrong_in_training", [True, False])
+def test_hyrts_own_errors_keep_their_causes_and_the_users_line(is_wrong_in_training: bool) -> None:
+    error = wrongly(hyrt.train, GRAPH, Misspelling(is_wrong_in_training), train={"epochs": 1})
+    assert isinstance(error, StageFailure) == is_wrong_in_training
+    cause = error.__cause__ if is_wrong_in_training else error
+    assert isinstance(cause, DataError)
+    assert "no split 'tset'" in str(cause)
+    own = [frame.line for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == __file__]
+    assert own[-1] == 'GRAPH.split("tset")'
+    assert "/hyrt/pipeline/" not in "".join(traceback.format_exception(error))
 
 
 def test_type_checkers_know_all_sections() -> None:

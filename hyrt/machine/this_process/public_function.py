@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +40,12 @@ def public_function(function: Callable[P, R]) -> Callable[P, R]:
         except HyrtError as error:
             if os.environ.get("HYRT_TRACEBACK"):
                 raise
-            raise error.with_traceback(None) from _find_root(error)
+            causes = _list_causes(error)
+            for cause in causes:
+                cause.with_traceback(_keep_frames(cause))
+            # The messages of hyrt's errors in between are in the last one already.
+            root = next((cause for cause in causes if not isinstance(cause, HyrtError)), error.__cause__)
+            raise error.with_traceback(_keep_frames(error)) from root
 
     return call
 
@@ -77,30 +82,27 @@ def _describe_call(
     return f"{name}: {error}: see help({name})"
 
 
-def _find_root(error: BaseException) -> BaseException | None:
-    """Return the first cause that is not hyrt's own, with the frames that are the user's."""
-    for cause in _causes(error):
-        if not isinstance(cause, HyrtError):
-            return cause.with_traceback(_keep_frames(cause.__traceback__))
-    return None
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return the causes of an error, the direct one first."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain[1:]
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen = {id(error)}
-    cause = error.__cause__
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__
+def _keep_frames(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback without the frames of hyrt and of libraries.
 
-
-def _keep_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without frames of hyrt and of libraries; the last frame if there are no others."""
-    frames = []
+    If there are no others, the last frame remains of an error that is not hyrt's own: its text names no
+    place.
+    """
+    frames, trace = [], error.__traceback__
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    kept = [each for each in frames if _is_users(each.tb_frame.f_code.co_filename)] or frames[-1:]
+    kept = [each for each in frames if _is_users(each.tb_frame.f_code.co_filename)]
+    if not kept and not isinstance(error, HyrtError):
+        kept = frames[-1:]
     found = None
     for each in reversed(kept):
         found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
