@@ -15,7 +15,7 @@ from hyrt_perfmodel.policy import Policy
 from hyrt.config import Config
 from hyrt.config.unused_settings import settings_without_effect, unused_settings
 from hyrt.device.names import split_by_shares
-from hyrt.errors import DataError, DataWarning, warn_user
+from hyrt.errors import DataWarning, warn_user
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.graph.links.link_split import check_held_out
@@ -178,11 +178,6 @@ def compose_run(
         check_held_out(graph.name, graph.topology, graph.links)
         for line in graph.links.notes:
             tell(Notice(kind="info", text=line))
-    elif not graph.num_outputs:
-        raise DataError(
-            f"{graph.name}: no vertex has a label, so there are no classes to learn: give labels, or set "
-            "train.objective=links to predict links"
-        )
     else:
         check_objective(objective, evaluator.metric, graph.num_outputs)
         _tell_of_labels(graph, prepared, tell)

@@ -234,11 +234,16 @@ class PreparedRun:
     Raises
     ------
     DataError
-        If a class has no vertex, though a higher one has.
+        If no vertex has a label, or a class has no vertex, though a higher one has.
     """
 
     def __init__(self, config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
         if graph.links is None:
+            if not graph.num_outputs:
+                raise DataError(
+                    f"{graph.name}: no vertex has a label, so there are no classes to learn: give labels, or "
+                    "set train.objective=links to predict links"
+                )
             check_all_classes(graph.name, graph.labels)
         self.graph = graph
         self.is_own_model = module is not None

@@ -192,6 +192,10 @@ def test_devices_that_cannot_say_so() -> None:
 
 def test_a_graph_without_labels_says_what_to_do() -> None:
     unlabelled = with_labels(np.full(150, -1))
+    with pytest.raises(DataError, match="vertex 3 is in the split but has no label: set its mask to False"):
+        hyrt.train(unlabelled, "gcn")
+    masks = {name: np.zeros_like(mask) for name, mask in unlabelled.masks.items()}
+    unlabelled = replace(unlabelled, vertices=replace(unlabelled.vertices, masks=masks))
     with pytest.raises(DataError, match=r"random: no vertex has a label.*train\.objective=links"):
         hyrt.train(unlabelled, "gcn")
     hyrt.train(unlabelled, "gcn", train={"objective": "links", "epochs": 1})
