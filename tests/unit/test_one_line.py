@@ -49,7 +49,7 @@ def test_a_graph() -> None:
     assert repr(GRAPH.topology) == "Topology(indptr=int64[2001], indices=int32[20000])"
     assert repr(GRAPH.vertices) == (
         "VertexTable(features=DenseFeatures(values=float32[2000, 16]), labels=int16[2000], "
-        "masks={'train': bool[2000], 'val': bool[2000], 'test': bool[2000]}, vertex_ids=None)"
+        "masks={'train': bool[2000], 'val': bool[2000], 'test': bool[2000]}, vertex_ids=None, outputs=None)"
     )
 
 

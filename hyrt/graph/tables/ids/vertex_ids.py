@@ -13,6 +13,7 @@ from hyrt.graph.tables.ids.vertex_names import VertexNames
 from hyrt.graph.tables.reading.bad_rows import BadRows
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import texts, whole_numbers
+from hyrt.quantities import one_line
 
 Numbers = NDArray[np.int64]
 
@@ -59,6 +60,8 @@ class Positions:
     """The ids that there are, in order, if others between them are not."""
     from_table: bool = True
     """Whether a table has the vertices; for messages."""
+
+    __repr__ = one_line
 
     @property
     def num_vertices(self) -> int:
