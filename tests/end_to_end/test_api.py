@@ -222,7 +222,7 @@ def test_folders_and_files_that_can_be_none() -> None:
             hyrt.load_run("runs/x", checkpoint=checkpoint)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^model=Linear is a class: make the module first, Linear\("):
         hyrt.load_run("runs/x", model=torch.nn.Linear)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^folder='x{99}: give the path of a run's folder"):
+    with pytest.raises(ConfigError, match=r"^folder='x{30,}\.\.\.: give the path of a run's folder"):
         hyrt.load_run("x" * 5000)
     with pytest.raises(DataError, match=r"^x{40}\.\.\.: this is too long for a path; a dataset is"):
         hyrt.load("x" * 5000)

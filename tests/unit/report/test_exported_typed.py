@@ -14,6 +14,7 @@ from typed_cases import COUNTS, shape_of_small, small_typed
 
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph
+from hyrt.graph.reuse.run_schema import schema_of
 from hyrt.graph.typed.typed_graph import edge_lists
 from hyrt.inference.infer import infer_layerwise
 from hyrt.machine.workers import Workers
@@ -94,7 +95,15 @@ def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
     model = model_of(PLAIN, kind="rgcn")
     assert tables_of(model)
     config = build_config({"model": {"kind": "rgcn"}})
-    trained = TrainedRun(model=model, config=config, metrics={}, graph=PLAIN, weights="step 3", scratch=None)
+    trained = TrainedRun(
+        model=model,
+        config=config,
+        metrics={},
+        graph=PLAIN,
+        weights="step 3",
+        schema=schema_of(PLAIN),
+        scratch=None,
+    )
     write_export(trained, tmp_path / "out")
     torch.save(inputs_of(PLAIN)[:2], tmp_path / "given.pt")
     code = (
