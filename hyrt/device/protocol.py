@@ -246,7 +246,7 @@ class Device(Protocol):
         """Stage a mini-batch's buffers; the host buffers stay until the step is over.
 
         Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free
-        again.
+        again. It also goes on after an ArgumentError for a mini-batch whose arrays do not go together.
         """
         ...
 
