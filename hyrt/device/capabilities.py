@@ -317,9 +317,6 @@ def _check_device(device: Any, graph: Any) -> None:
 
     if not hasattr(device, "info"):
         raise ArgumentError(f"device is {show(device)}: give an open device")
-    # Loaded by then: a prediction asks for the backends' words without a graph, and without numba.
-    from hyrt.graph.graph import Graph
-
     check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
 
 
