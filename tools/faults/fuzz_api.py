@@ -150,19 +150,18 @@ def in_child(call: Any, draw: random.Random, number: int, timeout_s: float = TIM
             finally:
                 os._exit(0)
     os.close(writer)
-    text, deadline = b"", time.monotonic() + timeout_s
-    while (left := deadline - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
+    text, deadline, has_ended = b"", time.monotonic() + timeout_s, False
+    while not has_ended and select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
         piece = os.read(reader, 1 << 16)
-        if not piece:
-            break
+        has_ended = not piece
         text += piece
-    else:
+    if not has_ended:
         os.kill(pid, signal.SIGKILL)
     os.close(reader)
     _, status = os.waitpid(pid, 0)
     lines = text.decode().splitlines()
     words = json.loads(lines[0]) if lines else words
-    if left <= 0:
+    if not has_ended:
         return Ending(number, call.name, words, "hang", f"more than {timeout_s:g} s")
     if status or len(lines) < 2:
         code = os.waitstatus_to_exitcode(status)

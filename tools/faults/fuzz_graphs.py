@@ -56,9 +56,10 @@ def graph_calls() -> list[Call]:
     def of_features(features: Any) -> Any:
         return hyrt.load(replace(base, vertices=replace(base.vertices, features=features)), normalize="row")
 
-    from torch_geometric.data import Data
-
     def data(**given: Any) -> Any:
+        # It takes seconds to import, and few calls need it.
+        from torch_geometric.data import Data
+
         names = {
             "train_mask": base.masks["train"],
             "val_mask": base.masks["val"],
@@ -162,9 +163,14 @@ class OnlyObjects(Kind):
         return self.draw_wrong(draw)
 
 
-def train_calls() -> list[Call]:
+def _convolution() -> type[torch.nn.Module]:
+    # It takes seconds to import, and few calls need it.
     from torch_geometric.nn import SAGEConv
 
+    return SAGEConv
+
+
+def train_calls() -> list[Call]:
     sections = {
         name: Kind(dict, wrong=[("3", lambda: 3), ("unknown", lambda: {"unknown": 1})], optional=True)
         for name in ("train", "data", "sampler", "runtime")
@@ -210,12 +216,12 @@ def train_calls() -> list[Call]:
             lambda convolutions, **given: hyrt.from_pyg(*convolutions, **given),
             {
                 "convolutions": OnlyWrong(
-                    lambda: [SAGEConv(WIDTH, 4), SAGEConv(4, 3)],
+                    lambda: [_convolution()(WIDTH, 4), _convolution()(4, 3)],
                     wrong=[
                         ("none", list),
                         ("3", lambda: [3]),
-                        ("a class", lambda: [SAGEConv]),
-                        ("widths", lambda: [SAGEConv(WIDTH, 4), SAGEConv(5, 3)]),
+                        ("a class", lambda: [_convolution()]),
+                        ("widths", lambda: [_convolution()(WIDTH, 4), _convolution()(5, 3)]),
                     ],
                 ),
                 "dropout": Kind(
