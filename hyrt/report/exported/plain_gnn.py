@@ -26,7 +26,7 @@ from hyrt.report.exported.plain_features import PlainFeatures
 def degrees_of(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
     """[V, 1], the number of edges into each vertex, or the sum of their weights, in the dtype of x."""
     each = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
-    return x.new_zeros(len(x)).index_add(0, edge_index[1], each)[:, None]
+    return x.new_zeros(x.shape[0]).index_add(0, edge_index[1], each)[:, None]
 
 
 def summed(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
@@ -130,7 +130,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         rows = torch.einsum("vf,hdf->vhd", x, self.weight)
-        loops = torch.arange(len(x), device=x.device).expand(2, -1)
+        loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
         source, end = torch.cat([edge_index, loops], 1)
         of_source, of_end = (rows * self.source).sum(2), (rows * self.destination).sum(2)
         scores = torch.nn.functional.leaky_relu(of_source[source] + of_end[end], 0.2)

@@ -102,8 +102,8 @@ class RelationMeans(nn.Module):
         total = by_type(x, sizes, self.own) if self.own.ndim == 3 else x @ self.own.T
         for relation, (sources, ends, weights, _) in enumerate(edges):
             each = x.new_ones(len(ends)) if weights is None else weights.to(x.dtype)
-            sums = summed(each, ends, len(x))[:, None]
-            mean = summed(each[:, None] * x[sources], ends, len(x)) / torch.where(sums > 0, sums, 1)
+            sums = summed(each, ends, x.shape[0])[:, None]
+            mean = summed(each[:, None] * x[sources], ends, x.shape[0]) / torch.where(sums > 0, sums, 1)
             total = total + mean @ self.matrix(relation).T
         return total + self.bias
 
@@ -157,8 +157,8 @@ class RelationAttention(nn.Module):
             if self.edge is not None and features is not None:
                 sums = sums + features.to(x.dtype) @ self.edge[relation].T
             scores = torch.nn.functional.leaky_relu(sums, 0.2)
-            shares = softmax_at(scores, ends, len(x))
-            result = summed(shares[:, :, None] * rows[sources], ends, len(x))
+            shares = softmax_at(scores, ends, x.shape[0])
+            result = summed(shares[:, :, None] * rows[sources], ends, x.shape[0])
             total = total + (result.mean(1) if self.average else result.flatten(1))
         return total
 
@@ -190,7 +190,9 @@ class TypedTransformer(nn.Module):
 
     def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
         keys, queries, values = (
-            by_type(x, sizes, getattr(self, name), getattr(self, f"{name}_bias")).view(len(x), self.heads, -1)
+            by_type(x, sizes, getattr(self, name), getattr(self, f"{name}_bias")).view(
+                x.shape[0], self.heads, -1
+            )
             for name in ("key", "query", "value")
         )
         scores, messages = [], []
@@ -200,8 +202,8 @@ class TypedTransformer(nn.Module):
             scores.append((turned * keys[sources]).sum(2) * scale)
             messages.append(torch.einsum("ehi,hio->eho", values[sources], self.message[relation]))
         ends = torch.cat([ends for _, ends, _, _ in edges])
-        shares = softmax_at(torch.cat(scores), ends, len(x))
-        gathered = summed(shares[:, :, None] * torch.cat(messages), ends, len(x)).flatten(1)
+        shares = softmax_at(torch.cat(scores), ends, x.shape[0])
+        gathered = summed(shares[:, :, None] * torch.cat(messages), ends, x.shape[0]).flatten(1)
         out = by_type(torch.nn.functional.gelu(gathered), sizes, self.result, self.result_bias)
         if self.gate is None:
             return out

@@ -81,6 +81,27 @@ def test_the_plain_module_takes_weights_of_edges(kind: str) -> None:
     np.testing.assert_allclose(found.detach().numpy(), scores_of(model, graph), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "settings",
+    [{"kind": "gcn"}, {"kind": "graphsage", "residual": True}, {"kind": "gin"}, {"kind": "gat", "heads": 2}],
+    ids=lambda settings: settings["kind"],
+)
+def test_torch_exports_the_plain_module_for_any_number_of_vertices(settings: dict[str, Any]) -> None:
+    model = model_of(**settings)
+    plain = PlainGNN(**plain_arguments(model.architecture)).eval()
+    plain.load_state_dict(model.state_dict())
+    random = torch.Generator().manual_seed(0)
+    size = torch.export.Dim
+    program = torch.export.export(
+        plain,
+        (torch.randn(20, 9, generator=random), torch.randint(0, 20, (2, 60), generator=random)),
+        dynamic_shapes={"x": {0: size("V")}, "edge_index": {1: size("E")}},
+    )
+    found = program.module()(torch.from_numpy(X), torch.from_numpy(EDGES))
+    np.testing.assert_allclose(found.detach().numpy(), scores_of(model), rtol=1e-5, atol=1e-5)
+
+
 def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
     model = model_of(kind="gat", heads=2)
     trained = TrainedRun(
