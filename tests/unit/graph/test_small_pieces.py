@@ -61,6 +61,7 @@ ELSEWHERE = {
 }
 """Those that `test_formats`, `test_ogb_layout` and `test_parts` make small."""
 NO_PIECES = {
+    "labels.label_kind": {"_MAX_CLASSES"},
     "check": {"MOST_TYPES"},
     "formats.npy": {"_MAX_HEADER"},
     "formats.npz": {"_MAX_EXPANSION"},
