@@ -1,9 +1,10 @@
-"""The tool that runs tests as on other processors: whom it emulates here, and how it sees that it did not."""
+"""Emulated processors: which ones can be emulated, and how an emulation without effect is noticed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
 import emulated_processors
-from emulated_processors import LEVELS, PROCESSORS, Processor, check_reports, marked_files, why_not
+from emulated_processors import LEVELS, PROCESSORS, check_reports, find_obstacle, marked_files
 
 EVERY_LEVEL = frozenset().union(*LEVELS)
 HASWELL = {
@@ -27,7 +28,7 @@ HASWELL = {
 
 
 @pytest.mark.parametrize(
-    ("maker", "level", "emulated"),
+    ("vendor", "level", "emulated"),
     [
         ("Intel", 5, ["haswell", "skylake-avx512", "generic", "zen2", "westmere"]),
         ("Intel", 4, ["haswell", "generic", "zen2", "westmere"]),
@@ -39,12 +40,12 @@ HASWELL = {
     ],
 )
 def test_at_least_three_others_are_emulated_on_every_processor_with_avx2(
-    monkeypatch: pytest.MonkeyPatch, maker: str, level: int, emulated: list[str]
+    monkeypatch: pytest.MonkeyPatch, vendor: str, level: int, emulated: list[str]
 ) -> None:
     features = frozenset().union(*LEVELS[:level])
     monkeypatch.setattr(emulated_processors, "host_features", lambda: features)
-    monkeypatch.setattr(emulated_processors, "host_maker", lambda: maker)
-    reasons = {name: why_not(processor) for name, processor in PROCESSORS.items()}
+    monkeypatch.setattr(emulated_processors, "host_vendor", lambda: vendor)
+    reasons = {name: find_obstacle(processor) for name, processor in PROCESSORS.items()}
     assert [name for name, reason in reasons.items() if reason is None] == emulated
     if level < 4:
         assert "avx512bw, avx512cd, avx512dq" in str(reasons["skylake-avx512"])
@@ -53,12 +54,12 @@ def test_at_least_three_others_are_emulated_on_every_processor_with_avx2(
 def test_an_emulation_with_effect_is_no_problem() -> None:
     assert not check_reports(PROCESSORS["haswell"], [HASWELL, HASWELL])
     assert check_reports(PROCESSORS["haswell"], []) == [
-        "no process of the tests wrote what its libraries say"
+        "no process of the tests wrote a report of its libraries"
     ]
 
 
 @pytest.mark.parametrize(
-    ("library", "says"),
+    ("library", "report"),
     [
         ("ATen", "AVX512"),
         ("MKL", "Intel(R) Architecture processors, Lnx SGEMM(N,N,8,8,8) CNR:OFF"),
@@ -73,44 +74,48 @@ def test_an_emulation_with_effect_is_no_problem() -> None:
         ("OpenBLAS", "SkylakeX"),
     ],
 )
-def test_an_emulation_without_effect_is_an_error(library: str, says: str) -> None:
-    (problem,) = check_reports(PROCESSORS["haswell"], [HASWELL, HASWELL | {library: says}])
+def test_an_emulation_without_effect_is_an_error(library: str, report: str) -> None:
+    (problem,) = check_reports(PROCESSORS["haswell"], [HASWELL, HASWELL | {library: report}])
     assert problem.startswith(library)
     assert "the emulation had no effect on it" in problem
 
 
 @pytest.mark.parametrize("is_intel", [True, False])
-def test_mkl_is_told_another_maker(tmp_path: Path, is_intel: bool) -> None:
-    library = emulated_processors._library_for_mkl(is_intel, tmp_path)
+def test_mkl_gets_another_vendor(tmp_path: Path, is_intel: bool) -> None:
+    library = emulated_processors._compile_vendor_library(is_intel, tmp_path)
     code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).mkl_serv_intel_cpu_true())"
     command = [sys.executable, "-S", "-c", code, str(library)]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{int(is_intel)}\n"
 
 
-def test_numpy_goes_without_what_a_processor_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_features_of_numpy_that_a_processor_lacks_are_disabled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import numpy
 
     found = ["SSE42", "AVX2", "X86_V3", "X86_V4", "AVX512_SKX", "AVX512_ICL"]
     monkeypatch.setattr(numpy, "show_config", lambda mode: {"SIMD Extensions": {"found": found}})
 
     def disabled(level: int) -> list[str]:
-        processor = Processor("", level, None, {}, {})
-        return emulated_processors.environment_of(processor, tmp_path)["NPY_DISABLE_CPU_FEATURES"].split()
+        processor = replace(PROCESSORS["generic"], level=level)
+        return emulated_processors.emulation_environment(processor, tmp_path)[
+            "NPY_DISABLE_CPU_FEATURES"
+        ].split()
 
-    assert disabled(5) == []
+    assert [emulated_processors._numpy_level(name) for name in found] == [2, 3, 3, 4, 4, 5]
     assert disabled(4) == ["AVX512_ICL"]
     assert disabled(3) == ["X86_V4", "AVX512_SKX", "AVX512_ICL"]
     assert disabled(1) == found
 
 
-def test_some_tests_are_marked_and_this_file_is_none_of_them() -> None:
+def test_only_files_with_marked_tests_are_run() -> None:
     files = marked_files()
     assert "tests/unit/nn/test_product.py" in files
     assert str(Path(__file__).relative_to(emulated_processors.ROOT)) not in files
 
 
-def run_main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["emulated_processors.py", *words])
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["emulated_processors.py", *arguments])
     return emulated_processors.main()
 
 
@@ -120,7 +125,7 @@ def test_the_exit_code_says_whether_all_passed(
     (output := tmp_path / "output.txt").write_text("FAILED test_one")
     outcomes: dict[str, Any] = {"failed": 0, "problems": []}
 
-    def run_tests(name: str, words: list[str]) -> emulated_processors.ProcessorOutcome:
+    def run_tests(name: str, arguments: list[str]) -> emulated_processors.ProcessorOutcome:
         return emulated_processors.ProcessorOutcome(
             passed=1, skipped=0, wall_s=2.0, cpu_s=1.0, output=output, **outcomes
         )
@@ -132,9 +137,9 @@ def test_the_exit_code_says_whether_all_passed(
     outcomes["failed"] = 1
     assert run_main(monkeypatch, "--only", "generic", "test_one.py") == 1
     assert "FAILED test_one" in capsys.readouterr().out
-    outcomes |= {"failed": 0, "problems": ["ATen says 'AVX512'"]}
+    outcomes |= {"failed": 0, "problems": ["ATen reports 'AVX512'"]}
     assert run_main(monkeypatch, "--short") == 1
     outcomes["problems"] = []
     monkeypatch.setattr(emulated_processors, "host_features", lambda: LEVELS[0])
     assert run_main(monkeypatch) == 1
-    assert "the rule is 3" in capsys.readouterr().out
+    assert "only 0 of at least 3" in capsys.readouterr().out
