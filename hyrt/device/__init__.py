@@ -13,6 +13,7 @@ from hyrt.device.protocol import (
     Rates,
     Span,
     StepResult,
+    check_parameters,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Rates",
     "Span",
     "StepResult",
+    "check_parameters",
 ]

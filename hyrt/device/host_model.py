@@ -12,9 +12,8 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from hyrt.checks import show
-from hyrt.device import StepResult
-from hyrt.errors import ArgumentError, UnsupportedModel
+from hyrt.device import StepResult, check_parameters
+from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.fullgraph.replica import FullGraphReplica
@@ -35,19 +34,6 @@ from hyrt.sampling.minibatch import MiniBatch
 def _writes(inputs: object) -> int | None:
     """How often a tensor was written to; None of other inputs, which no module of the user's is given."""
     return inputs._version if isinstance(inputs, torch.Tensor) else None
-
-
-def check_parameters(given: Any, known: Sequence[torch.Tensor]) -> None:
-    """Refuse weights that are not one tensor for each parameter, of its shape."""
-    if not isinstance(given, Sequence) or len(given) != len(known):
-        raise ArgumentError(
-            f"parameters is {show(given)}: give a list of {len(known)} tensors, one for each parameter"
-        )
-    for number, (new, own) in enumerate(zip(given, known, strict=True)):
-        if not isinstance(new, torch.Tensor) or new.shape != own.shape:
-            raise ArgumentError(
-                f"parameters[{number}] is {show(new)}: give a tensor of shape {list(own.shape)}"
-            )
 
 
 class HostModel:
@@ -96,7 +82,7 @@ class HostModel:
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         """Take new weights."""
-        check_parameters(parameters, self._parameters)
+        check_parameters(parameters, [parameter.shape for parameter in self._parameters])
         with torch.no_grad():
             for mine, new in zip(self._parameters, parameters, strict=True):
                 mine.copy_(new)

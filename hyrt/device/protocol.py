@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from hyrt.checks import check_whole
-from hyrt.errors import DeviceFault, HyrtError
+from hyrt.checks import check_whole, show
+from hyrt.errors import ArgumentError, DeviceFault, HyrtError
 from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.quantities import one_line
 
@@ -214,6 +214,27 @@ class Health:
     def close(self) -> None:
         """From now on, every call is a fault."""
         self._fault = DeviceFault(f"{self._name}: used after close")
+
+
+def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
+    """Refuse new weights that are not one tensor per parameter of the model, of the same shape.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the first wrong one.
+    """
+    import torch
+
+    if not isinstance(parameters, Sequence) or len(parameters) != len(shapes):
+        raise ArgumentError(
+            f"parameters is {show(parameters)}: give a list of {len(shapes)} tensors, one per parameter"
+        )
+    for number, (weight, shape) in enumerate(zip(parameters, shapes, strict=True)):
+        if not isinstance(weight, torch.Tensor) or tuple(weight.shape) != tuple(shape):
+            raise ArgumentError(
+                f"parameters[{number}] is {show(weight)}: give a tensor of shape {list(shape)}"
+            )
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from unit.nn.dense_reference import parameters_of, scores
 import hyrt
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.discovery import find_device
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import ArgumentError, DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.generator import SAMPLE, stream_key
@@ -274,6 +274,14 @@ def test_weights_are_not_overwritten_while_they_are_copied(driver: FakeDriver, d
     driver.calls.clear()
     device.update(list(model.parameters()))
     assert driver.calls[0] == ("wait", sent)
+
+
+def test_weights_of_other_shapes_are_refused_and_the_device_goes_on(device: TorchDevice) -> None:
+    weights = [parameter.detach().clone() for parameter in loaded(device).parameters()]
+    for wrong in (weights[:-1], [weights[0].T, *weights[1:]], [weights[0][:1, :1], *weights[1:]], None):
+        with pytest.raises(ArgumentError, match=r"^parameters.*: give a (list|tensor) of"):
+            device.update(wrong)  # type: ignore[arg-type]
+    device.update(weights)
 
 
 def test_several_mini_batches_in_flight_from_several_threads(device: TorchDevice) -> None:

@@ -9,7 +9,12 @@ from hyrt_devices import null
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.host_staged import HostStaged
 
+from hyrt.device import DeviceOptions
+from hyrt.device.discovery import find_device
+from hyrt.errors import ArgumentError, ConfigError, DeviceUnavailable
 from hyrt.machine.cores import available_cores, vector_instructions
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.testing.cases import edgeless
 
 
@@ -46,6 +51,25 @@ def test_no_list_of_features() -> None:
 
 def test_the_null_device_is_short() -> None:
     assert len(Path(null.__file__).read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "opencl:0", "fpga-csim:0"])
+def test_weights_of_other_shapes_are_refused_and_the_device_goes_on(name: str) -> None:
+    try:
+        backend, info = find_device(name)
+        device = backend.open(info, DeviceOptions())
+    except (DeviceUnavailable, ConfigError) as error:
+        pytest.skip(str(error))
+    model = GNN(Architecture(kind="gcn", in_features=5, hidden=4, num_classes=3))
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    try:
+        device.load(model, list(model.parameters()))
+        for wrong in (weights[:-1], [weights[0].T, *weights[1:]], [weights[0][:1, :1], *weights[1:]], None):
+            with pytest.raises(ArgumentError, match=r"^parameters.*: give a (list|tensor) of"):
+                device.update(wrong)  # type: ignore[arg-type]
+        device.update(weights)
+    finally:
+        device.close()
 
 
 def test_a_mini_batch_may_be_staged_twice_but_each_is_taken_once() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult, check_parameters
 from hyrt.device.capabilities import (
     CachesRows,
     ExplainsAbsence,
@@ -419,9 +419,10 @@ class TorchDevice(
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"), torch.no_grad():
+            assert self._weights is not None
+            check_parameters(parameters, [parameter.shape for parameter in self._parameters])
             if self._saga is not None:
                 self._saga.update(parameters)
-            assert self._weights is not None
             if self._weights_sent is not None:
                 # The last copy must have read the buffer before it is written again.
                 self._driver.wait(self._weights_sent)

@@ -11,6 +11,7 @@ from hyrt_hls.task.layout import MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS
 from hyrt_perfmodel.cycles.design import LANES, num_chunks
 from numpy.typing import NDArray
 
+from hyrt.device import check_parameters
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.description import LayerDescription, ModelDescription, describe
 
@@ -165,14 +166,10 @@ class WeightLayout:
 
         Raises
         ------
-        ValueError
-            If they are not those of the model.
+        ArgumentError
+            If these are not the parameters of the model.
         """
-        if [tuple(parameter.shape) for parameter in parameters] != self._shapes:
-            raise ValueError(
-                f"the parameters have shapes {[tuple(parameter.shape) for parameter in parameters]}, "
-                f"but those of the model have {self._shapes}"
-            )
+        check_parameters(parameters, self._shapes)
         packed = np.zeros(self.num_floats, np.float32)
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
             matrix, row = self._views(packed, shape)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.device import check_parameters
 from hyrt.errors import UnsupportedModel
 from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
 from hyrt.nn.description import ModelDescription, Product
@@ -142,13 +143,10 @@ class Replica:
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
         """Take new weights; the copy may end later, but before anything that is enqueued afterwards."""
-        # What the last update copied may still be read.
+        check_parameters(parameters, self._shapes)
+        # The last update's copy may still read these weights.
         queue.finish()
-        for start, end, parameter, shape in zip(
-            self._starts, self._ends, parameters, self._shapes, strict=True
-        ):
-            if tuple(parameter.shape) != shape:
-                raise ValueError(f"a parameter has shape {tuple(parameter.shape)}, not {shape}")
+        for start, end, parameter in zip(self._starts, self._ends, parameters, strict=True):
             self._weights[start:end] = parameter.detach().to("cpu", torch.float32).numpy().ravel()
         queue.write(self.parameters, self._weights)
         for products in self.products:

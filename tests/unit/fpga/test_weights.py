@@ -11,7 +11,7 @@ from hyrt_devices.fpga.weights import WeightLayout, layer_shapes
 from hyrt_perfmodel.cycles.design import LANES
 from torch import nn
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import ArgumentError, UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription, Product, describe
@@ -91,9 +91,9 @@ def test_packing_copies_and_checks_shapes() -> None:
     with torch.no_grad():
         parameters[0].fill_(7)
     np.testing.assert_array_equal(packed, before)
-    with pytest.raises(ValueError, match="the parameters have shapes"):
+    with pytest.raises(ArgumentError, match=r"^parameters\[0\] is .*: give a tensor of shape"):
         layout.pack([parameters[0].T, *parameters[1:]])
-    with pytest.raises(ValueError, match="the parameters have shapes"):
+    with pytest.raises(ArgumentError, match=r"^parameters is .*: give a list of"):
         layout.pack(parameters[:1])
 
 
