@@ -1,6 +1,6 @@
 """A few of the trials of the tools in tools/faults/.
 
-They are kills of kill_nine.py, damages of flip_bytes.py and runs of soak.py and seeds.py.
+They are kills of kill_nine.py, damages of flip_bytes.py and runs of soak.py, and the fit of memory_growth.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fault_case import FaultSuite
 from flip_bytes import FORMS, Sample, cuts, samples, trial
 from forked_runs import ForkedRuns
 from kill_nine import TRAINERS, kill_and_resume
-from seeds import losses_differ, slope
+from memory_growth import slope
 from soak import check, random_plan
 
 
@@ -42,10 +42,6 @@ def test_checkpoints_cut_at_every_block(made: dict[str, Sample]) -> None:
     answers = cuts(made["checkpoint"])
     assert len(answers) > 30
     assert set(answers) == {"detected"}
-
-
-def test_equal_seeds_give_equal_losses(suite: FaultSuite, tmp_path: Path) -> None:
-    assert losses_differ(suite.runs, tmp_path, suite.data, [1, 2, 4], "cpu:0") == []
 
 
 def test_the_slope_of_memory() -> None:
