@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz_samplers import FuzzHops
 
 import hyrt
 from hyrt.errors import ArgumentError, DataError
@@ -19,7 +20,6 @@ from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.registry import SAMPLERS
-from hyrt.sampling.sampler import Hop
 
 ALONE = Workers(1, "test")
 GRAPH: Graph = hyrt.load("synthetic:tiny,vertices=300")
@@ -132,22 +132,6 @@ def test_a_wrong_step_is_refused(step: Any) -> None:
             sampler_of(kind).units(step)
 
 
-class Drawn:
-    """Draws neighbours on a device that is wrong about some array."""
-
-    def __init__(self, **fields: Any) -> None:
-        self._fields = fields
-
-    def draw(self, vertices: Any, fanout: int, key: Any, *, relabel: bool) -> Hop:
-        num = len(vertices)
-        arrays = {
-            "degrees": np.full(num, 2, np.int32),
-            "offsets": np.arange(0, 2 * num + 1, 2, dtype=np.int32),
-            "neighbors": np.resize(np.arange(10), 2 * num).astype(vertices.dtype),
-        }
-        return Hop(**arrays | {name: change(arrays.get(name)) for name, change in self._fields.items()})
-
-
 def _with(at: int, bad: int) -> Callable[[Any], Any]:
     def change(array: Any) -> Any:
         changed = array.copy()
@@ -174,9 +158,9 @@ def _with(at: int, bad: int) -> Callable[[Any], Any]:
 def test_wrong_neighbours_of_a_device_are_refused(fields: dict[str, Any], in_place: bool) -> None:
     sampler = NeighborSampler(GRAPH, TARGETS, [2, 2], 8, 1)
     units = sampler.units(0)
-    assert sampler.sample(0, units, ALONE, in_place=in_place, hops=Drawn()).num_edges
+    assert sampler.sample(0, units, ALONE, in_place=in_place, hops=FuzzHops()).num_edges
     with pytest.raises(ArgumentError, match=r"^(neighbors|offsets|degrees|weights) of a Hop"):
-        sampler.sample(0, units, ALONE, in_place=in_place, hops=Drawn(**fields))
+        sampler.sample(0, units, ALONE, in_place=in_place, hops=FuzzHops(**fields))
 
 
 def batch_of_user() -> MiniBatch:
