@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from hyrt.checks import show
 from hyrt.config import Config, build_config, to_yaml
-from hyrt.errors import ConfigError, RunWarning
+from hyrt.errors import ConfigError, RunWarning, user_warner
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
@@ -22,8 +20,6 @@ from hyrt.machine.this_process.public_function import public_function
 from hyrt.section import as_list, check_known
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     import torch
 
     from hyrt.config.section_types import Sections
@@ -222,7 +218,7 @@ def train(
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     if checkpoints is not None and prepared.graph.links is not None:
         write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
-    hear = emit or _hears_warnings(_warns_at(_caller()))
+    hear = emit or _hears_warnings(user_warner(RunWarning))
     tell = hear
     mark_forks()
     with ExitStack() as stack:
@@ -313,22 +309,6 @@ def _check_path(name: str, given: Any, wanted: str) -> None:
         raise ConfigError(f"{name}={show(given)}: {wanted}")
 
 
-def _caller() -> FrameType:
-    """Return the frame that has called a public function, which `public_function` wraps."""
-    return sys._getframe(3)
-
-
-def _warns_at(caller: FrameType) -> Callable[[str], None]:
-    """What gives a text as a warning of Python's, at the line that has called hyrt."""
-    place, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
-
-    def warn(text: str) -> None:
-        shown = names.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(text, RunWarning, *place, names.get("__name__"), shown)
-
-    return warn
-
-
 def _hears_warnings(warn: Callable[[str], None]) -> Emit:
     """What tells of the warnings among a run's events only."""
     from hyrt.observe.events import Notice
@@ -404,5 +384,5 @@ def load_run(
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
         raise ConfigError(f"model={show(model)}: give the torch module that was trained, or omit it")
 
-    warn = _warns_at(_caller())
+    warn = user_warner(RunWarning)
     return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)

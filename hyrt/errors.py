@@ -6,10 +6,12 @@ The command line prints them as one line and exits with `exit_code`.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
+import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -70,14 +72,44 @@ class RunWarning(UserWarning):
 
 
 _PACKAGES = {"hyrt", "hyrt_devices", "hyrt_perfmodel", "hyrt_hls"}
+_LIBRARIES = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def _is_hyrts(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Return whether a frame runs the user's code, which is neither hyrt's nor an installed library's."""
+    return not _is_hyrts(frame) and not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARIES))
+
+
+def user_warner(category: type[Warning]) -> Callable[[str], None]:
+    """Return a function that warns at the line of the user's code that is calling hyrt now.
+
+    Any thread may call the function. If only libraries call hyrt, warnings are at the line of the innermost.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    callers = [frame for frame in frames if not _is_hyrts(frame)] or frames
+    caller = next((frame for frame in callers if is_user_frame(frame)), callers[0])
+    place, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
+
+    def warn(text: str) -> None:
+        registry = names.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, category, *place, names.get("__name__"), registry)
+
+    return warn
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that called hyrt."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, category, stacklevel=level)
+    """Warn at the line of the user's code that is calling hyrt."""
+    user_warner(category)(text)
 
 
 class DataNotWritten(DataError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 from hyrt_perfmodel.file_content import StrictDumper, StrictYaml, yaml_problem
 
 from hyrt.config.settings import Config
-from hyrt.errors import ConfigError, SettingWarning, told_of_system
+from hyrt.errors import ConfigError, SettingWarning, told_of_system, warn_user
 
 _NAMES = ("data.source", "links.relation", "links.split", "links.times", "distributed.network")
 """Settings that are names, of files above all, which may have any letters in them."""
@@ -117,14 +116,13 @@ def _note_given(given: dict[str, Any], path: str, value: Any) -> None:
     now = dict(leaves({path: value}))
     for key, before in given.items():
         if key in now and now[key] != before:
-            _warn(f"{key} is given twice: {_text(now[key])} counts, not {_text(before)}")
+            warn_user(f"{key} is given twice: {_text(now[key])} counts, not {_text(before)}", SettingWarning)
         if key.startswith(f"{path}.") and key not in now:
-            _warn(f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too")
+            warn_user(
+                f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too",
+                SettingWarning,
+            )
     given |= now
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, SettingWarning, stacklevel=4)
 
 
 def _text(value: Any) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import linecache
+import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 
 import hyrt
 from hyrt.config import Config
 from hyrt.config.section_types import Sections
-from hyrt.errors import ConfigError, DataError, HyrtError, StageFailure
+from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageFailure
 
 GRAPH = hyrt.load("synthetic:tiny")
 
@@ -121,6 +125,31 @@ def test_hyrts_own_errors_keep_their_causes_and_the_users_line(is_wrong_in_train
     own = [frame.line for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == __file__]
     assert own[-1] == 'GRAPH.split("tset")'
     assert "/hyrt/pipeline/" not in "".join(traceback.format_exception(error))
+
+
+def _load(path: Path) -> hyrt.Graph:
+    return hyrt.load(path)
+
+
+def test_warnings_are_at_the_users_line_also_if_a_library_calls_hyrt(tmp_path: Path) -> None:
+    hyrt.save(GRAPH, tmp_path / "tiny.npz")
+    with np.load(tmp_path / "tiny.npz") as arrays:
+        np.savez(tmp_path / "more.npz", **arrays, remarks=np.zeros(3))
+    library: dict[str, Any] = {"__name__": "library"}
+    path = f"{sysconfig.get_path('purelib')}/library.py"
+    exec(compile("def call(function, *args):\n    return function(*args)\n", path, "exec"), library)
+    for call in (
+        _load,
+        lambda path: library["call"](_load, path),
+        lambda path: library["call"](hyrt.load, path),
+    ):
+        with pytest.warns(DataWarning, match="key 'remarks' is not read") as caught:
+            call(tmp_path / "more.npz")
+        assert [(warning.filename, "hyrt.load" in _line(warning)) for warning in caught] == [(__file__, True)]
+
+
+def _line(warning: warnings.WarningMessage) -> str:
+    return linecache.getline(warning.filename, warning.lineno)
 
 
 def test_type_checkers_know_all_sections() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from hyrt.device.capabilities import (
     Traceable,
 )
 from hyrt.device.host_saga import HostSaga
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel, warn_user
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
@@ -262,7 +261,7 @@ class TorchDevice(
             try:
                 sampler = self._if_it_fits(size, lambda: make(resident=True)) or make(resident=False)
             except MemoryError as error:
-                warnings.warn(f"{error}: the host samples for {self.info.name}", RuntimeWarning, stacklevel=2)
+                warn_user(f"{error}: the host samples for {self.info.name}", RuntimeWarning)
                 return None
             self._samplers.append(sampler)
             return sampler
@@ -801,11 +800,10 @@ def _launcher(device: torch.device) -> KernelLauncher | None:
         launcher = kinds[0](device)
         KernelProgram(launcher, "aggregate")
     except Exception as error:  # Whatever the compiler and the driver's interface raise.
-        warnings.warn(
+        warn_user(
             f"{device}: its kernels cannot be built, so torch's operators are used instead and the "
             f"host samples: {type(error).__name__}: {error}: see docs/devices.md#cuda",
             RuntimeWarning,
-            stacklevel=3,
         )
         return None
     return launcher

@@ -6,12 +6,11 @@ import atexit
 import os
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
 
 from hyrt_perfmodel.user_cache import user_cache
 
-from hyrt.errors import MachineWarning
+from hyrt.errors import MachineWarning, warn_user
 from hyrt.quantities import size
 from hyrt_devices.opencl_host.kept_programs import note_programs, remove_damaged
 
@@ -31,10 +30,8 @@ def ensure_driver_cache() -> None:
     why = _unusable(own)
     if not why:
         if remove_damaged(own):
-            warnings.warn(
-                f"compiled OpenCL kernels in {own} are damaged: they are compiled again",
-                MachineWarning,
-                stacklevel=2,
+            warn_user(
+                f"compiled OpenCL kernels in {own} are damaged: they are compiled again", MachineWarning
             )
         atexit.unregister(note_programs)
         atexit.register(note_programs, own)
@@ -43,11 +40,10 @@ def ensure_driver_cache() -> None:
     folder = tempfile.mkdtemp(prefix="hyrt-opencl-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["POCL_CACHE_DIR"] = folder
-    warnings.warn(
+    warn_user(
         f"{own}, where PoCL keeps compiled OpenCL kernels, {why}, so every process compiles them again: mend "
         "that, or set POCL_CACHE_DIR to another folder",
         MachineWarning,
-        stacklevel=2,
     )
 
 

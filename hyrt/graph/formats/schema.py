@@ -6,7 +6,6 @@ need not be in memory.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed
+from hyrt.errors import DataError, DataWarning, listed, warn_user
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.check_labels import check_labels
@@ -382,7 +381,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
             )
         known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES, *TYPE_KEYS)
         hint = check.nearest(key, known, cutoff=0.75)
-        warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
+        warn_user(f"{source}: key '{key}' is not read{hint}", DataWarning)
 
 
 def names_edges(key: str) -> bool:

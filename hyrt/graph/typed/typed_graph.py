@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning
+from hyrt.errors import DataError, DataWarning, warn_user
 from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows, check_dataset, table_name, to_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
@@ -83,7 +82,7 @@ def typed_graph(
         None,
     )
     if left_out:
-        warnings.warn(left_out_in_words(name, left_out, weighted=bool(weights)), DataWarning, stacklevel=2)
+        warn_user(left_out_in_words(name, left_out, weighted=bool(weights)), DataWarning)
     check_dataset(data)
     return to_graph(data)
 

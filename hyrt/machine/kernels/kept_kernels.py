@@ -6,14 +6,13 @@ import hashlib
 import pickle
 import secrets
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numba as nb
 from numba.core.caching import IndexDataCacheFile
 
-from hyrt.errors import MachineWarning
+from hyrt.errors import MachineWarning, warn_user
 
 __all__ = ["nb"]
 
@@ -81,13 +80,11 @@ _WARNED = threading.Event()
 
 
 def _warn(folder: str) -> None:
-    """Warn once in a process: where one kernel is damaged, others mostly are."""
+    """Warn once per process: if one kernel is damaged, others usually are, too."""
     if not _WARNED.is_set():
         _WARNED.set()
-        warnings.warn(
-            f"compiled kernels are damaged, such as in {folder}: they are compiled again",
-            MachineWarning,
-            stacklevel=2,
+        warn_user(
+            f"compiled kernels are damaged, such as in {folder}: they are compiled again", MachineWarning
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hyrt_perfmodel.user_cache import user_cache
 
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, warn_user
 
 
 def check_compiler() -> None:
@@ -46,7 +46,6 @@ def ensure_kernel_cache() -> None:
     import atexit
     import shutil
     import tempfile
-    import warnings
 
     try:
         folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
@@ -56,11 +55,10 @@ def ensure_kernel_cache() -> None:
     os.environ["NUMBA_CACHE_DIR"] = folder
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = folder
-    warnings.warn(
+    warn_user(
         "no folder for compiled kernels is writable, so every run compiles them again (half a minute): "
         "set NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
-        stacklevel=2,
     )
 
 

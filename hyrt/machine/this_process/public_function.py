@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from functools import wraps
-from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from hyrt_perfmodel.nearest_name import nearest_name
 
-from hyrt.errors import ConfigError, HyrtError
+from hyrt.errors import ConfigError, HyrtError, is_user_frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def public_function(function: Callable[P, R]) -> Callable[P, R]:
@@ -100,16 +96,10 @@ def _keep_frames(error: BaseException) -> TracebackType | None:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    kept = [each for each in frames if _is_users(each.tb_frame.f_code.co_filename)]
+    kept = [each for each in frames if is_user_frame(each.tb_frame)]
     if not kept and not isinstance(error, HyrtError):
         kept = frames[-1:]
     found = None
     for each in reversed(kept):
         found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return found
-
-
-def _is_users(file: str) -> bool:
-    packages = [getattr(sys.modules.get(name), "__file__", None) for name in ("hyrt", "hyrt_devices")]
-    folders = [*_LIBRARIES, *(str(Path(each).parent) for each in packages if each)]
-    return not file.startswith(("<frozen", *(f"{folder}{os.sep}" for folder in folders)))
