@@ -1,8 +1,9 @@
-"""numba, with a cache of kernels that processes cannot mix up, and that is rebuilt when it is damaged."""
+"""numba, with a cache of kernels that is safe for concurrent processes and rebuilt if it is damaged."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import secrets
 import threading
@@ -35,7 +36,7 @@ def _data_name(self: Any, number: int) -> str:
 
 
 def _save_data(self: Any, name: str, data: Any) -> None:
-    """Write a kernel with a checksum behind it: machine code with a flipped bit would be run."""
+    """Write a kernel and its checksum, because machine code with a flipped bit would be run."""
     content = self._dump(data)
     with self._open_for_write(self._data_path(name)) as file:
         file.write(content + _digest(content))
@@ -45,7 +46,7 @@ def _load_data(self: Any, name: str) -> Any:
     content = Path(self._data_path(name)).read_bytes()
     content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if _digest(content) != digest:
-        raise ValueError(f"{name} is not what was written")
+        raise ValueError(f"{name} differs from its checksum")
     return pickle.loads(content)
 
 
@@ -54,24 +55,28 @@ def _digest(content: bytes) -> bytes:
 
 
 def _checked_index(self: Any) -> dict[Any, str]:
-    """The files of a function's kernels; none if the index is damaged, so that it is written again."""
+    """Return the file names of a function's kernels; none if the index is damaged and has to be replaced."""
     try:
-        names = _load_index(self)
+        # A flipped bit may turn a name into a path of a folder that does not exist.
+        return {
+            key: name
+            for key, name in _load_index(self).items()
+            if name.endswith(_CHECKED) and os.path.basename(name) == name
+        }
     except OSError:
         raise
     except Exception:  # Damaged pickles raise anything.
         _warn(self._cache_path)
         return {}
-    return {key: name for key, name in names.items() if name.endswith(_CHECKED)}
 
 
 def _checked_load(self: Any, key: Any) -> Any:
-    """A kernel; None if it was not kept or is damaged, so that it is compiled and written again."""
+    """Return a kernel; None if it is missing or damaged, so that it is compiled and saved again."""
     try:
         return _load(self, key)
     except OSError:
         raise
-    except Exception:
+    except Exception:  # Compiling again is always safe, and raises the errors of the compiler.
         _warn(self._cache_path)
         return None
 

@@ -44,8 +44,8 @@ def test_a_kernel_of_an_earlier_source_is_not_given(tmp_path: Path, monkeypatch:
     assert _file(tmp_path, "changed").load("eight columns") is None
 
 
-def test_a_kernel_that_was_kept_without_a_checksum_is_compiled_again(tmp_path: Path) -> None:
-    """As an earlier version kept it."""
+def test_a_kernel_without_a_checksum_is_compiled_again(tmp_path: Path) -> None:
+    """Earlier versions saved kernels without checksums."""
     file = _file(tmp_path)
     file._save_index({"eight columns": "module.function-1.py311.1.nbc"})
     (tmp_path / "module.function-1.py311.1.nbc").write_bytes(file._dump("loop of eight"))
@@ -54,10 +54,21 @@ def test_a_kernel_that_was_kept_without_a_checksum_is_compiled_again(tmp_path: P
     assert _file(tmp_path).load("eight columns") == "loop of eight, again"
 
 
+@pytest.mark.parametrize("name", ["module/function-1.py311.5.checked.nbc", 3, None])
+def test_an_index_with_wrong_names_is_replaced(name: Any, tmp_path: Path) -> None:
+    """As flipped bits may leave names: in a folder that does not exist, or of another type."""
+    kept_kernels._WARNED.set()
+    file = _file(tmp_path)
+    file._save_index({"eight columns": name})
+    assert file.load("eight columns") is None
+    file.save("eight columns", "loop of eight")
+    assert _file(tmp_path).load("eight columns") == "loop of eight"
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ending=st.sampled_from(["nbi", "nbc"]), at=st.floats(0, 1, exclude_max=True), bit=st.integers(-2, 7))
-def test_damaged_files_are_written_again(ending: str, at: float, bit: int, tmp_path: Path) -> None:
-    """A flipped bit of a kernel is found, and so are files that are cut off or emptied; one line says so."""
+def test_damaged_files_are_replaced(ending: str, at: float, bit: int, tmp_path: Path) -> None:
+    """A flipped bit of a kernel and a truncated or empty file give one warning, and are written again."""
     file = _file(tmp_path)
     file.save("eight columns", "loop of eight")
     (damaged,) = tmp_path.glob(f"*.{ending}")
@@ -69,9 +80,9 @@ def test_damaged_files_are_written_again(ending: str, at: float, bit: int, tmp_p
     kept_kernels._WARNED.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = _file(tmp_path).load("eight columns")
-        # A bit of the index may be in a name or a key, of which nothing is found.
-        assert found is None or (ending == "nbi" and bit >= 0 and found == "loop of eight")
+        loaded = _file(tmp_path).load("eight columns")
+        # A flipped bit of the index may be outside of the kernel's name and key.
+        assert loaded is None or (ending == "nbi" and bit >= 0 and loaded == "loop of eight")
         _file(tmp_path).load("eight columns")
     if ending == "nbc" or bit < 0:
         (warned,) = caught
@@ -83,5 +94,5 @@ def test_damaged_files_are_written_again(ending: str, at: float, bit: int, tmp_p
         warnings.simplefilter("ignore")
         _file(tmp_path).save("eight columns", "loop of eight")
         assert _file(tmp_path).load("eight columns") == "loop of eight"
-    for each in tmp_path.iterdir():
-        each.unlink()
+    for path in tmp_path.iterdir():
+        path.unlink()
