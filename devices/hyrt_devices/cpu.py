@@ -32,7 +32,7 @@ from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import shared_cores, vector_instructions
 from hyrt.machine.workers import Watch, Workers, working
-from hyrt.nn.description import describe
+from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
@@ -51,13 +51,24 @@ class HostRoom(TorchRoom):
 
     math = HostTileMath()
     counts_work = False
-    workers: Workers
-    """The team."""
+
+    def __init__(
+        self,
+        name: str,
+        driver: HostDriver,
+        workers: Workers,
+        model: ModelDescription,
+        objective: Objective,
+        free: Callable[[], int],
+    ) -> None:
+        # Copies are synchronous, so a second chunk in flight would only take memory.
+        super().__init__(name, driver, None, None, model, objective, free, in_flight=1)
+        self._workers = workers
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         use_one_torch_thread()
-        with working(self.workers), super().errors():
+        with working(self._workers), super().errors():
             yield
 
 
@@ -190,17 +201,9 @@ class CpuDevice(
         with self._health.terminal("chunk_room"):
             described = describe(self._health.loaded(self._model).module, self.info.name)
             self._shared = HostRoom(
-                self.info.name,
-                self._driver,
-                None,
-                None,
-                described,
-                self._objective,
-                self._free_bytes,
-                # What is copied is there at once.
-                in_flight=1,
+                *(self.info.name, self._driver, self._workers),
+                *(described, self._objective, self._free_bytes),
             )
-            self._shared.workers = self._workers
             return self._shared
 
     def _free_bytes(self) -> int:

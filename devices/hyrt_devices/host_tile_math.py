@@ -1,4 +1,4 @@
-"""The operations on the rows of a tile on the host, in fixed row ranges that the thread team shares."""
+"""Operations on the rows of a tile in host memory, in fixed row ranges that a thread team shares."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hyrt_devices.cuda.chunks.tile_math import TileEdges
 Array = NDArray[Any]
 
 _GRAIN = 1024
-# Elements of the sums that are computed before they are added to their rows.
-_SUMS = 1 << 20
+# Number of elements in the temporary matrix of sums.
+_MAX_SUMS = 1 << 20
 
 
 class HostTileMath:
-    """`TileMath` of the host: bits do not depend on the number of threads or on memory addresses."""
+    """`TileMath` on the host; bits depend neither on the number of threads nor on memory addresses."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         def work(start: int, stop: int) -> None:
@@ -57,7 +57,7 @@ class HostTileMath:
     def gather(self, x: torch.Tensor, edges: TileEdges, starts: Array, out: torch.Tensor) -> None:
         rows, columns, source, width = edges.rows, edges.columns.numpy(), x.numpy(), x.shape[1]
         by_column = None if edges.column_scale is None else edges.column_scale.numpy()
-        step = max(1, _SUMS // width)
+        step = max(1, _MAX_SUMS // width)
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             sums = empty((len(part), width), x)

@@ -1,4 +1,4 @@
-"""The operations on the rows of a tile, by torch's operators on a device's stream."""
+"""Operations on the rows of a tile: the protocol, and its implementation with torch's operators."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Array = NDArray[Any]
 
 
 class TileEdges(NamedTuple):
-    """The edges of a tile, row by row, and the factors of their ends."""
+    """Edges of a tile, sorted by destination row, with optional factors of their ends."""
 
     rows: torch.Tensor
-    """[n] int32, the rows that have edges, in ascending order."""
+    """[n] int32, the destination rows that have edges, in ascending order."""
     starts: torch.Tensor
-    """[n + 1] int32, the first edge of each."""
+    """[n + 1] int32, the first edge of each of these rows, and the number of edges."""
     columns: torch.Tensor
-    """[E] int32, the row that each edge reads."""
+    """[E] int32, the source row of each edge."""
     row_scale: torch.Tensor | None
     column_scale: torch.Tensor | None
-    """`row_scale`, `column_scale`: float32 factors of the rows that are added to, and of the rows read."""
+    """`row_scale`, `column_scale`: float32 factors of all destination rows, and of all source rows."""
 
 
 class TileMath(Protocol):
-    """Computes on the float32 rows of tiles, where they lie."""
+    """Computes on float32 rows of tiles, in the memory of one device."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
-        """Copy rows, between the host and the device too."""
+        """Copy rows within the device, or between it and the host."""
         ...
 
     def clear(self, rows: torch.Tensor) -> None:
@@ -44,19 +44,19 @@ class TileMath(Protocol):
         ...
 
     def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
-        """Apply dropout to the rows of [n] vertices in place: the masks are `hyrt.nn.operators.dropout`'s."""
+        """Apply dropout to rows of [n] vertices in place, with the masks of `hyrt.nn.operators.dropout`."""
         ...
 
     def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
-        """Zero a gradient where a ReLU's result is not above zero, and scale the rest, in place."""
+        """Multiply a gradient by `scale`, or by zero if a ReLU's result is not positive, in place."""
         ...
 
     def gather(self, x: torch.Tensor, edges: TileEdges, starts: Array, out: torch.Tensor) -> None:
-        """Add sums of rows of `x` along edges to rows of `out`; `starts` is `edges.starts` on the host."""
+        """Add the sum of each row's source rows in `x` to `out`; `starts` is `edges.starts` on the host."""
         ...
 
     def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
-        """Write a product of rows, with its bias and ReLU, to `out`."""
+        """Write the product of rows and a weight, with bias and ReLU, to `out`."""
         ...
 
     def multiply_backward(
@@ -68,16 +68,16 @@ class TileMath(Protocol):
         bias_sum: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> None:
-        """Compute the gradients of a product, whose ReLU has masked `grad` already.
+        """Compute the gradients of a product; its ReLU has already been applied to `grad` by `mask`.
 
         Parameters
         ----------
         rows, product
-            The factors.
+            The arguments of `multiply`.
         grad
-            [n, out features] the gradient of the product.
+            [n, out features] gradient of the product.
         weight_sum, bias_sum
-            The gradients of the parameters are added to these.
+            Accumulate the gradients of weight and bias; None without a bias.
         out
             [n, in features] receives the gradient of the rows; None if it is not needed.
         """
@@ -85,7 +85,7 @@ class TileMath(Protocol):
 
 
 class TorchTileMath:
-    """`TileMath` by torch's operators; sums have a fixed order, which float atomics would not have."""
+    """`TileMath` with torch's operators; sums have a fixed order, so no float atomics are used."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         out.copy_(rows, non_blocking=non_blocking)
@@ -95,12 +95,12 @@ class TorchTileMath:
 
     def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
         threshold, scale = dropout_threshold(rate)
-        # A draw of 64 bits is for four columns, and each of them is looked at as a number of 64 bits.
+        # One random number of 64 bits serves four columns, but is widened to 64 bits per column.
         step = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = torch.from_numpy(np.ascontiguousarray(vertices[start : start + step])).to(rows.device)
-            kept = kept_elements(part, rows.shape[1], key, int(threshold))
-            rows[start : start + step].mul_(kept).mul_(scale)
+            mask = kept_elements(part, rows.shape[1], key, int(threshold))
+            rows[start : start + step].mul_(mask).mul_(scale)
 
     def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
         step = max(1, WORK_NUMBERS // grad.shape[1])
@@ -146,7 +146,7 @@ class TorchTileMath:
 
 
 def _pieces(starts: Array, max_edges: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut a tile into pieces of at most `max_edges` edges: first and last row, first and last edge."""
+    """Split a tile into pieces of up to `max_edges` edges: first and last row, first and last edge."""
     total = int(starts[-1])
     for edge_first in range(0, total, max_edges):
         edge_last = min(edge_first + max_edges, total)

@@ -49,7 +49,7 @@ class TorchRoom:
     """
 
     math: TileMath = TorchTileMath()
-    """How the rows of tiles are computed."""
+    """Computes on the rows of tiles."""
     counts_work = True
     """Whether what operators make for a while is of the memory that chunks may take."""
 

@@ -23,7 +23,7 @@ from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
 from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, EdgeMemory
 from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
-from hyrt_devices.cuda.chunks.tile_math import TileEdges, TileMath, TorchTileMath
+from hyrt_devices.cuda.chunks.tile_math import TileEdges, TileMath
 from hyrt_devices.cuda.driver import Driver
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ class TorchChunks:
     driver, stream, copies
         The hardware, the stream that computes, and the one that copies beside it; None if `stream` does both.
     math
-        How rows are computed; by torch's operators by default.
+        Computes on the rows of tiles.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class TorchChunks:
         objective: Objective,
         driver: Driver,
         stream: Any,
-        copies: Any = None,
-        math: TileMath | None = None,
+        copies: Any,
+        math: TileMath,
     ) -> None:
         self._model = model
-        self._math: TileMath = math or TorchTileMath()
+        self._math = math
         self._memory = memory
         self._objective = objective
         self._driver = driver
@@ -185,7 +185,7 @@ class TorchChunks:
     def _copy_edges(
         self, slot: _Slot[EdgeMemory], edges: EdgeChunk, row_scale: Array | None, column_scale: Array | None
     ) -> TileEdges:
-        """Bring the edges of a tile to the device, unless it reads them where they lie."""
+        """Copy the edges of a tile to the device, unless the device reads host memory in place."""
         memory = slot.memory
         places = [
             (memory.rows, edges.rows),
@@ -250,7 +250,7 @@ class TorchChunks:
                 product = described.products[p]
                 of = product.weight.shape[1]
                 rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
-                # The product's result is not read any more: its memory receives the gradient of its rows.
+                # The result of this product is no longer needed: its memory takes the gradient of its rows.
                 out = _view(self._memory.results[p], num, of) if p or wanted else None
                 bias_sum = None if product.bias is None else self.gradients[id(product.bias)]
                 weight_sum = self.gradients[id(product.weight)]
