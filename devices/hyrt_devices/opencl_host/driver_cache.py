@@ -12,7 +12,7 @@ from hyrt_perfmodel.user_cache import user_cache
 
 from hyrt.errors import MachineWarning, warn_user
 from hyrt.quantities import size
-from hyrt_devices.opencl_host.kept_programs import note_programs, remove_damaged
+from hyrt_devices.opencl_host.program_checksums import remove_damaged, save_checksums
 
 # The kernels of a few runs, and what its compiler writes beside them for a while.
 _LEAST_BYTES = 16 << 20
@@ -33,8 +33,8 @@ def ensure_driver_cache() -> None:
             warn_user(
                 f"compiled OpenCL kernels in {own} are damaged: they are compiled again", MachineWarning
             )
-        atexit.unregister(note_programs)
-        atexit.register(note_programs, own)
+        atexit.unregister(save_checksums)
+        atexit.register(save_checksums, own)
     if not why or "POCL_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="hyrt-opencl-")

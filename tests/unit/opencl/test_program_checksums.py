@@ -1,4 +1,4 @@
-"""PoCL's cache: programs with damaged files are removed and compiled again, others stay."""
+"""PoCL's cache: only programs with damaged files are removed and compiled again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hyrt_devices.opencl_host.kept_programs import note_programs, remove_damaged
+from hyrt_devices.opencl_host.program_checksums import remove_damaged, save_checksums
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
@@ -23,7 +23,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def bitcode() -> bytes:
-    """Blocks of 3 and 5 words, as LLVM frames them: a word that begins a block, the length, the words."""
+    """Return blocks of 3 and 5 words in LLVM's format: the word that starts a block, its length, words."""
     blocks = [
         struct.pack(f"<II{words}I", (kind << 2) | 1, words, *range(words))
         for kind, words in ((13, 3), (8, 5))
@@ -32,7 +32,7 @@ def bitcode() -> bytes:
 
 
 def machine_code() -> bytes:
-    """A header of ELF for two sections whose headers end the file."""
+    """Return an ELF file that ends with the headers of two sections."""
     header = bytearray(b"\x7fELF" + bytes(60))
     struct.pack_into("<Q", header, 40, 80)
     struct.pack_into("<HH", header, 58, 64, 2)
@@ -40,7 +40,7 @@ def machine_code() -> bytes:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def cache(tmp_path: Path) -> Path:
     for program in ("AA/WHOLE", "BB/DAMAGED"):
         folder = tmp_path / program
         (folder / "kernel" / "1-1-1").mkdir(parents=True)
@@ -49,35 +49,35 @@ def kept(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("has_checksums", [False, True])
 @pytest.mark.parametrize("name", ["program.bc", "kernel/1-1-1/kernel.so"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_program_is_removed(damage: str, name: str, noted: bool, kept: Path) -> None:
-    if noted:
-        note_programs(kept)
-    file = kept / "BB" / "DAMAGED" / name
+def test_a_damaged_program_is_removed(damage: str, name: str, has_checksums: bool, cache: Path) -> None:
+    if has_checksums:
+        save_checksums(cache)
+    file = cache / "BB" / "DAMAGED" / name
     file.write_bytes(DAMAGE[damage](file.read_bytes()))
-    assert remove_damaged(kept) == 1
-    assert [path.name for path in kept.glob("??/*")] == ["WHOLE"]
-    assert remove_damaged(kept) == 0
+    assert remove_damaged(cache) == 1
+    assert [path.name for path in cache.glob("??/*")] == ["WHOLE"]
+    assert remove_damaged(cache) == 0
 
 
-def test_a_flipped_bit_is_found_in_what_was_noted(kept: Path) -> None:
-    note_programs(kept)
-    file = kept / "BB" / "DAMAGED" / "program.bc"
+def test_a_flipped_bit_is_found_by_the_checksum(cache: Path) -> None:
+    save_checksums(cache)
+    file = cache / "BB" / "DAMAGED" / "program.bc"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert remove_damaged(kept) == 1
+    assert remove_damaged(cache) == 1
 
 
-def test_a_cache_that_is_not_there_or_whose_checksums_are_damaged(kept: Path) -> None:
-    note_programs(kept)
-    (kept / "hyrt-checksums.json").write_text("{")
-    assert remove_damaged(kept) == 0
-    assert remove_damaged(kept / "none") == 0
-    note_programs(kept / "none")
-    assert not (kept / "none").exists()
+def test_a_missing_cache_and_damaged_checksums_remove_nothing(cache: Path) -> None:
+    save_checksums(cache)
+    (cache / "hyrt-checksums.json").write_text("{")
+    assert remove_damaged(cache) == 0
+    assert remove_damaged(cache / "none") == 0
+    save_checksums(cache / "none")
+    assert not (cache / "none").exists()
 
 
 BUILD = """
