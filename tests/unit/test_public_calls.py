@@ -1,4 +1,4 @@
-"""Wrong calls of the public functions: one line that says what to write, and a short traceback."""
+"""Wrong calls of public functions: a message of one line with a remedy, and a short traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageFai
 GRAPH = hyrt.load("synthetic:tiny")
 
 
-class Narrow(torch.nn.Module):
+class WrongWidth(torch.nn.Module):
     """A module for rows of another width."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (
             lambda: hyrt.train(GRAPH, "gcn", model={"hidden": 8}),  # type: ignore[misc]
@@ -63,9 +63,14 @@ def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError
             "model={'kind': 'gcn', 'hidden': 8}",
         ),
         (
+            lambda: hyrt.load(np.eye(2), source="cora"),  # type: ignore[misc]
+            "hyrt.load: source is given twice, as array([[1., 0.], [0., 1.]]) and as source='cora': "
+            "give one of them",
+        ),
+        (
             lambda: hyrt.train(GRAPH, "gcn", {"epochs": 5}),  # type: ignore[misc]
-            "hyrt.train takes graph, model by place, and all else by name, but 3 values are given by place: "
-            "write names, as help(hyrt.train) lists them",
+            "hyrt.train takes only graph, model by position, but 3 arguments are given by position: write "
+            "the names of the others, see help(hyrt.train)",
         ),
         (
             lambda: hyrt.load("cora", normalise="row"),  # type: ignore[call-arg]
@@ -93,8 +98,8 @@ def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError
         ),
     ],
 )
-def test_a_wrong_call_says_what_to_write(call: Callable[[], Any], says: str) -> None:
-    assert str(wrongly(call)) == says
+def test_a_wrong_call_names_the_remedy(call: Callable[[], Any], message: str) -> None:
+    assert str(wrongly(call)) == message
 
 
 def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,16 +108,16 @@ def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
 
     misspelt = shown(wrongly(hyrt.train, GRAPH, "gnc"))
     assert len(misspelt) <= 12
-    narrow = wrongly(hyrt.train, GRAPH, Narrow(), train={"epochs": 1})
-    assert isinstance(narrow, StageFailure)
-    lines = shown(narrow)
+    failure = wrongly(hyrt.train, GRAPH, WrongWidth(), train={"epochs": 1})
+    assert isinstance(failure, StageFailure)
+    lines = shown(failure)
     assert len(lines) <= 24
-    # The line that is wrong is the user's, and what torch said of it is there.
+    # The traceback has the wrong line of the user, and the cause is the error of torch.
     assert any("return self.product" in line for line in lines)
-    assert isinstance(narrow.__cause__, RuntimeError)
+    assert isinstance(failure.__cause__, RuntimeError)
     assert not [line for line in lines if "/hyrt/pipeline/" in line or "/torch/" in line]
     monkeypatch.setenv("HYRT_TRACEBACK", "1")
-    assert any("/hyrt/pipeline/" in line for line in shown(wrongly(hyrt.train, GRAPH, Narrow())))
+    assert any("/hyrt/pipeline/" in line for line in shown(wrongly(hyrt.train, GRAPH, WrongWidth())))
 
 
 @pytest.mark.parametrize("is_wrong_in_training", [True, False])
@@ -122,8 +127,8 @@ def test_hyrts_own_errors_keep_their_causes_and_the_users_line(is_wrong_in_train
     cause = error.__cause__ if is_wrong_in_training else error
     assert isinstance(cause, DataError)
     assert "no split 'tset'" in str(cause)
-    own = [frame.line for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == __file__]
-    assert own[-1] == 'GRAPH.split("tset")'
+    lines = [frame.line for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == __file__]
+    assert lines[-1] == 'GRAPH.split("tset")'
     assert "/hyrt/pipeline/" not in "".join(traceback.format_exception(error))
 
 
@@ -138,11 +143,12 @@ def test_warnings_are_at_the_users_line_also_if_a_library_calls_hyrt(tmp_path: P
     library: dict[str, Any] = {"__name__": "library"}
     path = f"{sysconfig.get_path('purelib')}/library.py"
     exec(compile("def call(function, *args):\n    return function(*args)\n", path, "exec"), library)
-    for call in (
+    calls: list[Callable[[Path], Any]] = [
         _load,
         lambda path: library["call"](_load, path),
         lambda path: library["call"](hyrt.load, path),
-    ):
+    ]
+    for call in calls:
         with pytest.warns(DataWarning, match="key 'remarks' is not read") as caught:
             call(tmp_path / "more.npz")
         assert [(warning.filename, "hyrt.load" in _line(warning)) for warning in caught] == [(__file__, True)]

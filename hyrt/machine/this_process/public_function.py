@@ -1,4 +1,4 @@
-"""Public functions of Python: wrong calls end in one line, and errors show the frames of the user alone."""
+"""Errors of public functions: wrong calls get a message of one line, tracebacks only the user's frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hyrt_perfmodel.nearest_name import nearest_name
 
-from hyrt.errors import ConfigError, HyrtError, is_user_frame
+from hyrt.errors import ConfigError, HyrtError, is_user_frame, one_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,7 +20,7 @@ R = TypeVar("R")
 def public_function(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function refuse wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
 
-    With HYRT_TRACEBACK=1 in the environment, tracebacks stay whole.
+    With HYRT_TRACEBACK=1 in the environment, tracebacks are complete.
     """
     signature = inspect.signature(function)
     name = f"hyrt.{function.__name__}"
@@ -38,10 +38,10 @@ def public_function(function: Callable[P, R]) -> Callable[P, R]:
                 raise
             causes = _list_causes(error)
             for cause in causes:
-                cause.with_traceback(_keep_frames(cause))
-            # The messages of hyrt's errors in between are in the last one already.
+                cause.with_traceback(_shorten_traceback(cause))
+            # The error's message includes those of its causes that are hyrt's.
             root = next((cause for cause in causes if not isinstance(cause, HyrtError)), error.__cause__)
-            raise error.with_traceback(_keep_frames(error)) from root
+            raise error.with_traceback(_shorten_traceback(error)) from root
 
     return call
 
@@ -53,22 +53,22 @@ def _describe_call(
     named: Mapping[str, Any],
     error: TypeError,
 ) -> str:
-    """Return what is wrong with the arguments of a call, and what to write."""
-    positional = [
-        each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
-    twice = next((each for each in positional[: len(args)] if each in named), None)
-    if twice is not None:
-        first, second = args[positional.index(twice)], named[twice]
-        text = f"{name}: {twice} is given twice, as {first!r:.40} and as {twice}={second!r:.60}"
-        if twice == "model" and isinstance(first, str) and isinstance(second, Mapping):
+    """Return a message about the wrong arguments of a call, with the remedy."""
+    parameters = signature.parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    repeated = next((argument for argument in positional[: len(args)] if argument in named), None)
+    if repeated is not None:
+        first, second = args[positional.index(repeated)], named[repeated]
+        values = one_line(f"as {first!r:.40} and as {repeated}={second!r:.60}")
+        text = f"{name}: {repeated} is given twice, {values}"
+        if repeated == "model" and isinstance(first, str) and isinstance(second, Mapping):
             return f"{text}: give one, such as model={ {'kind': first, **second}!r:.100}"
         return f"{text}: give one of them"
-    unknown = next((each for each in named if each not in signature.parameters), None)
+    unknown = next((argument for argument in named if argument not in signature.parameters), None)
     if len(args) > len(positional):
         return (
-            f"{name} takes {', '.join(positional)} by place, and all else by name, but {len(args)} values "
-            f"are given by place: write names, as help({name}) lists them"
+            f"{name} takes only {', '.join(positional)} by position, but {len(args)} arguments are given by "
+            f"position: write the names of the others, see help({name})"
         )
     if unknown is not None:
         near = nearest_name(unknown, list(signature.parameters))
@@ -86,20 +86,19 @@ def _list_causes(error: BaseException) -> list[BaseException]:
     return chain[1:]
 
 
-def _keep_frames(error: BaseException) -> TracebackType | None:
+def _shorten_traceback(error: BaseException) -> TracebackType | None:
     """Return an error's traceback without the frames of hyrt and of libraries.
 
-    If there are no others, the last frame remains of an error that is not hyrt's own: its text names no
-    place.
+    An error of a library without frames of the user keeps its last frame, because its message names no place.
     """
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    kept = [each for each in frames if is_user_frame(each.tb_frame)]
-    if not kept and not isinstance(error, HyrtError):
-        kept = frames[-1:]
-    found = None
-    for each in reversed(kept):
-        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found
+    entries, entry = [], error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    shown = [entry for entry in entries if is_user_frame(entry.tb_frame)]
+    if not shown and not isinstance(error, HyrtError):
+        shown = entries[-1:]
+    traceback = None
+    for entry in reversed(shown):
+        traceback = TracebackType(traceback, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return traceback
