@@ -1,4 +1,4 @@
-"""The bounded channel between two stages."""
+"""Bounded channel between two pipeline stages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 class ChannelClosed(Exception):
-    """Nothing more comes out (for the receiver), or nobody listens (for the sender)."""
+    """Raised by `get` if the stream has ended, and by `put` if the receiver has closed its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """Counts since the channel was made.
+    """Counters since the channel was created.
 
-    `send_blocked_s` and `receive_blocked_s` are the time its ends have waited so far, `sends_blocked` and
-    `receives_blocked` the occasions; `peak` is the highest occupancy, and `item_s` the time that its items
-    have been in it, added up: divided by the time that passed, the mean occupancy.
+    `send_blocked_s` and `receive_blocked_s` are the total waiting time of each end, `sends_blocked` and
+    `receives_blocked` count the waits. `peak` is the highest occupancy. `item_s` is the total residence time
+    of all items; divided by the elapsed time it is the mean occupancy.
     """
 
     capacity: int
@@ -38,11 +38,11 @@ class ChannelStatistics:
 
 
 class Channel(Generic[T]):
-    """A bounded first-in first-out queue with two ends.
+    """Bounded first-in first-out queue with two ends.
 
     Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put`
-    raise; failing it raises the failure at both ends at once. `watch` hears how many items are in it,
-    whenever that changes.
+    raise; `fail` makes both ends raise at once. `watch` is called with the number of queued items on every
+    change.
     """
 
     def __init__(self, name: str, capacity: int, watch: Callable[[int], None] | None = None) -> None:
@@ -58,13 +58,14 @@ class Channel(Generic[T]):
         self._failure: BaseException | None = None
         self._peak = self._sent = self._received = 0
         self._sends_blocked = self._receives_blocked = 0
-        # The sums of when waits and items' stays ended, less those of when they began; what goes on has only
-        # begun.
+        # Running sums: each interval subtracts its start time when it begins and adds its end time when it
+        # ends, so
+        # intervals in progress have only their start time in the sum.
         self._send_blocked_s = self._receive_blocked_s = self._item_s = 0.0
         self._senders_waiting = self._receivers_waiting = 0
 
     def put(self, item: T) -> None:
-        """Send an item, waiting for room.
+        """Send an item; block while the channel is full.
 
         Raises
         ------
@@ -72,11 +73,11 @@ class Channel(Generic[T]):
             If the receiver has closed its end.
         """
         with self._changed:
-            if self._waits_for_room():
+            if self._must_wait_to_send():
                 self._sends_blocked += 1
                 self._senders_waiting += 1
                 self._send_blocked_s -= time.perf_counter()
-                while self._waits_for_room():
+                while self._must_wait_to_send():
                     self._changed.wait()
                 self._send_blocked_s += time.perf_counter()
                 self._senders_waiting -= 1
@@ -94,19 +95,19 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def get(self) -> T:
-        """Receive the next item, waiting for one.
+        """Receive the next item; block while the channel is empty.
 
         Raises
         ------
         ChannelClosed
-            If the sender has closed its end and all was received.
+            If the sender has closed its end and the channel is drained.
         """
         with self._changed:
-            if self._waits_for_item():
+            if self._must_wait_to_receive():
                 self._receives_blocked += 1
                 self._receivers_waiting += 1
                 self._receive_blocked_s -= time.perf_counter()
-                while self._waits_for_item():
+                while self._must_wait_to_receive():
                     self._changed.wait()
                 self._receive_blocked_s += time.perf_counter()
                 self._receivers_waiting -= 1
@@ -130,13 +131,13 @@ class Channel(Generic[T]):
             yield item
 
     def close_sender(self) -> None:
-        """End the stream: what was put can still be received."""
+        """End the stream; queued items can still be received."""
         with self._changed:
             self._sender_closed = True
             self._changed.notify_all()
 
     def close_receiver(self) -> None:
-        """Stop listening: what was put is dropped, and the sender is told."""
+        """Stop receiving: drop all queued items and make the next `put` raise."""
         with self._changed:
             self._receiver_closed = True
             self._item_s += time.perf_counter() * len(self._items)
@@ -144,7 +145,7 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def fail(self, failure: BaseException) -> None:
-        """Raise `failure` at both ends from now on; the first failure stays."""
+        """Raise `failure` at both ends from now on; the first failure wins."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -166,7 +167,7 @@ class Channel(Generic[T]):
                 self._item_s + now * len(self._items),
             )
 
-    def _waits_for_room(self) -> bool:
+    def _must_wait_to_send(self) -> bool:
         return (
             len(self._items) >= self._capacity
             and self._failure is None
@@ -174,7 +175,7 @@ class Channel(Generic[T]):
             and not self._sender_closed
         )
 
-    def _waits_for_item(self) -> bool:
+    def _must_wait_to_receive(self) -> bool:
         return (
             not self._items
             and self._failure is None

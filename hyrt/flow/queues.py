@@ -1,4 +1,4 @@
-"""What the channels of a pipeline have seen, and its means between two moments."""
+"""Queue counters of a pipeline's channels, and mean occupancy between two snapshots."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """Sums since the channels were made."""
+    """Snapshot of channel counters, summed since the channels were created."""
 
     at_s: float
-    """The time at which they were read, in seconds of `time.perf_counter`."""
+    """Time of the snapshot, in seconds of `time.perf_counter`."""
     blocked_s: Mapping[str, float]
-    """Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads of
-    a stage that has several."""
+    """Blocked seconds of each stage, keyed `<stage>.input` and `<stage>.output`; averaged over a stage's
+    threads.
+    """
     item_s: Mapping[str, float]
-    """The time that items have been in each channel, added up, by its name."""
+    """Total residence time of items in each channel, keyed by channel name."""
     depth: Mapping[str, int]
-    """How many items fit into each channel, by its name."""
+    """Capacity of each channel, keyed by channel name."""
 
     def mean_items_since(self, before: Queues) -> dict[str, float]:
-        """How many items were in each channel, on the average since then."""
-        passed_s = self.at_s - before.at_s
-        if passed_s <= 0:
+        """Return the mean number of items in each channel since the snapshot `before`."""
+        elapsed_s = self.at_s - before.at_s
+        if elapsed_s <= 0:
             return {}
-        return {name: (total - before.item_s[name]) / passed_s for name, total in self.item_s.items()}
+        return {name: (total - before.item_s[name]) / elapsed_s for name, total in self.item_s.items()}

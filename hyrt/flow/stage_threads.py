@@ -1,4 +1,4 @@
-"""Named threads joined by channels, which fail as one and end as one."""
+"""Named stage threads joined by channels, with shared failure handling and shutdown."""
 
 from __future__ import annotations
 
@@ -15,40 +15,39 @@ from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.flow.channel import Channel, ChannelClosed
 from hyrt.flow.watchdog import NoProgressGuard
 
-# A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the
-# user.
+# A healthy stage ends within one step after its channels fail. Users are promised an end within 5 s.
 _JOIN_S = 5.0
-# One that has hung for the guard's timeout will hardly come back; the others end at once.
+# A thread that has hung for the whole stall timeout is unlikely to recover; the others end at once.
 _JOIN_AFTER_STALL_S = 1.0
 
 
 class Place:
-    """What a thread is working at; the thread itself says so.
+    """Current work of one stage thread, updated by the thread itself.
 
     Parameters
     ----------
     stage
-        The thread's stage.
+        Stage of the thread.
     device
-        The device that the stage works on.
+        Device that the stage works on.
     recent
-        Takes what was begun, for the report of a stall.
+        Log of started steps, for the report of a stall.
     """
 
     def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
-        self._own_stage = self._stage = stage
+        self._default_stage = self._stage = stage
         self.device = device
         self._recent = recent
         self._step = -1
 
     def at(self, step: int, stage: str = "") -> None:
-        """The thread begins a step, of another stage where one is given."""
-        self._stage, self._step = stage or self._own_stage, step
+        """Record that the thread starts a step, of another stage if `stage` is set."""
+        self._stage, self._step = stage or self._default_stage, step
         self._recent.append((self._stage, self.device, step))
 
     @property
     def has_begun(self) -> bool:
-        """Whether the thread has begun any step."""
+        """Whether the thread has started any step."""
         return self._step >= 0
 
     def __str__(self) -> str:
@@ -59,23 +58,22 @@ class StageThreads:
     """The threads of a pipeline's stages, and the channels between them.
 
     The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
-    Each thread ends within a bound when the group is closed; one that does not is an error that names it.
+    `close` joins all threads within a time limit; a thread that exceeds the limit is named in an error.
 
     Parameters
     ----------
     stall_timeout_s
-        How long nothing may move while the consumer waits.
+        Longest time without progress while the consumer waits.
     on_stall
-        Called with all threads' stacks when that time is over.
+        Called with the stacks of all threads after a stall.
     on_failure
         Called with the first failure, in the thread that failed.
     cause_of_stall
-        Asked when that time is over: the failure that the group ends with, where something else has held it
-        up.
+        Called after a stall; returns the failure to raise if something else has blocked the threads, or None.
     watch
-        Returns who hears how many items a named channel holds; None where nobody does.
+        Returns the occupancy callback of a named channel, or None.
     on_close
-        Called when the group is about to end its threads: frees those that wait for something other than a
+        Called before the threads are joined; must release threads that wait for something other than a
         channel, which then raise `ChannelClosed`.
     """
 
@@ -89,7 +87,7 @@ class StageThreads:
         watch: Callable[[str], Callable[[int], None] | None] = lambda name: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._free = on_close
+        self._on_close = on_close
         self._timeout_s = stall_timeout_s
         self._report_stall = on_stall
         self._report_failure = on_failure
@@ -109,13 +107,13 @@ class StageThreads:
         )
 
     def channel(self, name: str, capacity: int) -> Channel[Any]:
-        """A channel that fails with the group."""
+        """Create a channel that fails together with the group."""
         channel: Channel[Any] = Channel(name, capacity, self._watch(name))
         self._channels.append(channel)
         return channel
 
     def add(self, name: str, stage: str, device: str, body: Callable[[Place], None]) -> None:
-        """A thread, started with the group; its body tells the place what it works at."""
+        """Add a thread, started with the group; its body reports its progress through the `Place`."""
         place = Place(stage, device, self._recent)
 
         def run() -> None:
@@ -125,7 +123,7 @@ class StageThreads:
                 if error is self._failure or (isinstance(error, ChannelClosed) and self._is_closing):
                     return
                 if isinstance(error, StageFailure):
-                    # It says where already.
+                    # The message already names stage, device and step.
                     self._fail(error)
                     return
                 failure = StageFailure(
@@ -138,7 +136,7 @@ class StageThreads:
 
     @contextmanager
     def waiting(self, doing: str = "") -> Iterator[None]:
-        """The consumer waits for the threads in the block, or does what it has to end in time too."""
+        """Mark the consumer as waiting for the threads, or busy with bounded work, within the block."""
         self._consumer_does = doing
         self._consumer_waits = True
         try:
@@ -148,7 +146,7 @@ class StageThreads:
             self._consumer_does = ""
 
     def raise_failure(self) -> None:
-        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
+        """Raise the first failure so far, if any; for a consumer that is busy with other work."""
         if self._failure is not None:
             raise self._failure
 
@@ -169,14 +167,14 @@ class StageThreads:
         Raises
         ------
         StageFailure
-            If a thread does not end in time; it is named.
+            If a thread does not end within the time limit; the message names the thread.
         """
         self._is_closing = True
         self._guard.close()
         end = ChannelClosed("the pipeline is closed")
         for channel in self._channels:
             channel.fail(end)
-        self._free()
+        self._on_close()
         join_s = _JOIN_AFTER_STALL_S if isinstance(self._failure, Stalled) else _JOIN_S
         deadline = time.monotonic() + join_s
         for thread in self._threads:
@@ -206,12 +204,12 @@ class StageThreads:
         recent = [f"{stage} on {device}: step {step}" for stage, device, step in self._recent]
         last = recent[-1] if recent else "nothing has started"
         busy = self._busy()
-        what = f"{', '.join(busy)} did not return" if busy else f"last: {last}"
+        summary = f"{', '.join(busy)} did not return" if busy else f"last: {last}"
         stalled = Stalled(
-            f"nothing moved for {self._timeout_s:g} s ({what}); raise runtime.stall_timeout_s if a "
+            f"nothing moved for {self._timeout_s:g} s ({summary}); raise runtime.stall_timeout_s if a "
             "step takes that long"
         )
-        # The run fails whatever becomes of the report.
+        # Fail first: the run must end even if the report cannot be written.
         self._fail(stalled)
         try:
             events = "\n".join(recent)
@@ -220,7 +218,7 @@ class StageThreads:
             stalled.add_note(f"the stacks of all threads could not be written: {error}")
 
     def _busy(self) -> list[str]:
-        """What those work at that wait for no channel."""
+        """Return the current work of all threads that do not wait in a channel."""
         frames = sys._current_frames()
         busy = [self._consumer_does] if self._consumer_does else []
         for thread, place in self._threads.items():
@@ -232,7 +230,7 @@ class StageThreads:
         return busy
 
     def moved(self) -> None:
-        """Something was done that goes through no channel; from any thread."""
+        """Record progress that passes through no channel. Thread-safe."""
         self._moves += 1
 
     def _activity(self) -> int:

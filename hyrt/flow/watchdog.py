@@ -1,4 +1,4 @@
-"""The no-progress guard: a run in which nothing moves ends with every thread's stack, not with silence."""
+"""Watchdog that ends a run without progress and reports the stack of every thread."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable
 
 
 class NoProgressGuard:
-    """Watches a counter while somebody waits for it to move.
+    """Detect that an activity counter stays unchanged while the consumer waits.
 
     Parameters
     ----------
     timeout_s
-        Longest time without a move.
+        Longest time without a change.
     activity
-        A number that changes whenever anything moves.
+        Returns a number that changes with any progress.
     waiting
-        Whether the consumer is waiting; time it spends on its own work does not count.
+        Returns whether the consumer is waiting; its own work does not count as a stall.
     on_stall
         Called once with the stacks of all threads.
     clock
-        Seconds; replaceable in tests.
+        Clock in seconds; replaceable in tests.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class NoProgressGuard:
             self._thread.join()
 
     def check(self, late_s: float = 0.0) -> bool:
-        """Look once; True when the run has stalled.
+        """Check for progress once; return True if the run has stalled.
 
         Parameters
         ----------
         late_s
-            By how much this look is late: the process was stopped, or the machine slept, and nobody could
-            move.
+            Delay of this check beyond its schedule: the process was stopped or the machine slept, so no
+            progress was possible.
         """
         now = self._clock()
         self._since += late_s
@@ -72,19 +72,19 @@ class NoProgressGuard:
 
     def _watch(self) -> None:
         pause_s = min(1.0, self._timeout_s / 4)
-        looked = self._clock()
+        last_check = self._clock()
         while not self._stop.wait(pause_s):
             now = self._clock()
-            # A busy machine makes a look a little late; that is time in which something could have moved.
-            late_s = now - looked - 2 * pause_s
-            looked = now
+            # A busy machine delays a check a little; during such a delay progress was possible.
+            late_s = now - last_check - 2 * pause_s
+            last_check = now
             if self.check(max(0.0, late_s)):
                 self._on_stall(thread_stacks())
                 return
 
 
 def thread_stacks() -> str:
-    """The stack of every thread, by name."""
+    """Return the formatted stack of every thread, with thread names."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():
