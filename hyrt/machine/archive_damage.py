@@ -1,4 +1,4 @@
-"""What zipfile and numpy raise of archives that are damaged."""
+"""Exceptions that zipfile and numpy raise for damaged archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a file so that a crash at any moment leaves the old one or the new one, never a part."""
+"""Atomic file writes: after a crash the file is either the old or the new one, never a mixture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = lambda doing: None) -> None:
-    """Put `data` at `path`, as `atomic_file` does; `before` also hears of `write`."""
+    """Write `data` to `path` through `atomic_file`; `before` is also called with `write`."""
     with atomic_file(path, before) as file:
         before("write")
         file.write(data)
@@ -18,10 +18,10 @@ def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = la
 
 @contextmanager
 def atomic_file(path: Path, before: Callable[[str], None] = lambda doing: None) -> Iterator[BinaryIO]:
-    """A file to be written in the block: temporary beside `path`, then fsync, rename, fsync of the folder.
+    """Open a temporary file that replaces `path` when the block ends: write, fsync, rename, fsync the folder.
 
-    The temporary file is `.<name>.<pid>.partial`. It is removed when anything fails; only a killed process
-    leaves one behind.
+    The temporary file is `.<name>.<pid>.partial` in the same folder. It is removed on any failure; only a
+    killed process leaves it there.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def atomic_file(path: Path, before: Callable[[str], None] = lambda doing: None) 
     Raises
     ------
     OSError
-        As the operating system raised it. What was at `path` before is untouched, unless only the last fsync
-        (of the folder) failed: then the new file is there, but may not survive a loss of power.
+        The operating system's error. `path` is unchanged, unless only the final fsync of the folder failed:
+        then the new file is in place but may not survive a power failure.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -54,7 +54,7 @@ def atomic_file(path: Path, before: Callable[[str], None] = lambda doing: None) 
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
+    """Fsync a folder, so that its file names survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

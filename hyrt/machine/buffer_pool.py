@@ -1,4 +1,6 @@
-"""Reused memory for arrays that live for one step: fresh pages cost more than the work done in them."""
+"""Pool of reusable buffers for arrays that live for one step; page faults of fresh memory cost more than the
+work.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _PAGE = 4096
 
 
 class TakenArrays:
-    """Arrays that are taken from a pool for one purpose, and given back together.
+    """Arrays that are taken from a pool for one purpose and released together.
 
     Parameters
     ----------
@@ -32,36 +34,38 @@ class TakenArrays:
         self._arrays: list[NDArray[Any]] = []
 
     def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """As `BufferPool.take`."""
+        """Take an array from the pool, as `BufferPool.take` does."""
         array = self._pool.take(shape, dtype)
         self._arrays.append(array)
         return array
 
     def give_back(self) -> None:
-        """Give all of them back; they must not be read afterwards."""
+        """Release all arrays; they must not be read afterwards."""
         for array in self._arrays:
             self._pool.give(array)
 
 
 class _Loan(weakref.ref[NDArray[Any]]):
-    """Tells the pool that a lent array is gone; `weakref.finalize` would take ten times as long."""
+    """Weak reference to a lent array that releases its memory; `weakref.finalize` would take ten times as
+    long.
+    """
 
     __slots__ = ("memory",)
     memory: NDArray[np.uint8]
 
 
 class BufferPool:
-    """Hands out arrays over recycled memory; any thread may take and give back.
+    """Thread-safe pool of reusable memory that arrays are taken from.
 
-    Sizes of successive steps differ slightly: memory is allocated an eighth larger than asked for, and a
-    request takes the smallest free piece that holds it, unless that is more than twice its size.
+    Sizes of successive steps differ slightly: new buffers are an eighth larger than requested, and a request
+    takes the smallest free buffer that fits, unless the buffer is more than twice its size.
 
     Parameters
     ----------
     allocate
-        Gives new memory of so many bytes, [n] uint8.
+        Allocates a given number of bytes, returned as [n] uint8.
     step_bytes
-        What sizes are rounded up to.
+        Granularity of buffer sizes.
     """
 
     def __init__(
@@ -74,34 +78,34 @@ class BufferPool:
         self._lock = threading.Lock()
         self._sizes: list[int] = []
         self._free: list[NDArray[np.uint8]] = []
-        # A finalizer may run inside `take`, on the same thread: what comes back waits here, without a lock.
-        self._returned: deque[NDArray[np.uint8]] = deque()
+        # A finalizer may run inside `take` on the same thread, so released memory is queued without a lock.
+        self._released: deque[NDArray[np.uint8]] = deque()
         self._loans: dict[int, _Loan] = {}
         self.allocated_bytes = 0
 
     def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An uninitialised C-contiguous array, aligned to 64 bytes."""
+        """Return an uninitialised C-contiguous array, aligned to 64 bytes."""
         kind = np.dtype(dtype)
         size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
-        room = size + ALIGNMENT
+        capacity = size + ALIGNMENT
         memory = None
         with self._lock:
-            self._sort_in()
-            at = bisect.bisect_left(self._sizes, room)
-            if at < len(self._sizes) and self._sizes[at] <= 2 * room + self._step_bytes:
-                del self._sizes[at]
-                memory = self._free.pop(at)
+            self._collect_released()
+            index = bisect.bisect_left(self._sizes, capacity)
+            if index < len(self._sizes) and self._sizes[index] <= 2 * capacity + self._step_bytes:
+                del self._sizes[index]
+                memory = self._free.pop(index)
             else:
-                room = -(-(room + room // 8) // self._step_bytes) * self._step_bytes
-                self.allocated_bytes += room
+                capacity = -(-(capacity + capacity // 8) // self._step_bytes) * self._step_bytes
+                self.allocated_bytes += capacity
         if memory is None:
-            memory = self._allocate(room)
+            memory = self._allocate(capacity)
         return align_memory(memory, shape, kind)
 
     def lend(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Like `take`, but the memory comes back by itself when the array is collected.
+        """Take an array whose memory is released automatically when the array is collected.
 
-        Slices of the array do not keep it alive: wrap it whole, as `torch.from_numpy` does.
+        Slices of the array do not keep it alive: wrap the whole array, as `torch.from_numpy` does.
         """
         array = self.take(shape, dtype)
         memory = array.base
@@ -112,25 +116,25 @@ class BufferPool:
         return array
 
     def give(self, array: NDArray[Any]) -> None:
-        """Take back an array of `take`; its memory is handed out again."""
+        """Release an array that `take` returned, so that its memory is reused."""
         memory: Any = array
         while isinstance(memory.base, np.ndarray):
             memory = memory.base
-        self._returned.append(memory)
+        self._released.append(memory)
 
     def clear(self) -> None:
-        """Forget the free memory."""
+        """Drop the free memory."""
         with self._lock:
-            self._returned.clear()
+            self._released.clear()
             self._sizes.clear()
             self._free.clear()
 
     def _end_loan(self, loan: weakref.ref[NDArray[Any]]) -> None:
-        self._returned.append(self._loans.pop(id(loan)).memory)
+        self._released.append(self._loans.pop(id(loan)).memory)
 
-    def _sort_in(self) -> None:
-        while self._returned:
-            memory = self._returned.popleft()
-            at = bisect.bisect_left(self._sizes, len(memory))
-            self._sizes.insert(at, len(memory))
-            self._free.insert(at, memory)
+    def _collect_released(self) -> None:
+        while self._released:
+            memory = self._released.popleft()
+            index = bisect.bisect_left(self._sizes, len(memory))
+            self._sizes.insert(index, len(memory))
+            self._free.insert(index, memory)

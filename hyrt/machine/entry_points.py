@@ -1,4 +1,4 @@
-"""What distributions declare under an entry-point group: names at once, imports when first used."""
+"""Entry-point groups of plug-ins: names are listed without imports, classes are imported on first use."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Parent = TypeVar("Parent")
 
 @dataclass(frozen=True, slots=True)
 class EntryPointGroup:
-    """One extension point: the built-in kinds and those of third parties are declared in the same group."""
+    """One extension point; built-in kinds and third-party kinds are declared in the same group."""
 
     group: str
-    """Name of the entry-point group, like `hyrt.devices`."""
+    """Name of the entry-point group, such as `hyrt.devices`."""
     noun: str
-    """What one of its names is, for messages: `device kind`."""
+    """Noun for a name of the group in messages, such as `device kind`."""
     error: type[HyrtError] = ConfigError
-    """What an unknown name or a broken plug-in is raised as."""
+    """Exception class for an unknown name or a broken plug-in."""
     see: str = ""
-    """Where the user finds the names, as the last sentence of a message; empty for nowhere."""
+    """Last sentence of a message, which says where the names are documented; may be empty."""
 
     def declared(self) -> dict[str, list[EntryPoint]]:
-        """All entry points by name; several for one name are a conflict. Nothing is imported."""
+        """Return all entry points by name, without importing them; several entries for one name are a
+        conflict.
+        """
         by_name: dict[str, list[EntryPoint]] = {}
         for entry in _installed(entry_points, self.group, tuple(sys.path)):
             known = by_name.setdefault(entry.name, [])
@@ -42,26 +44,26 @@ class EntryPointGroup:
         return by_name
 
     def spelling(self, name: Any) -> Any:
-        """The declared name that differs from a given one in case alone, else what was given."""
+        """Return the declared name that equals `name` except for case, or `name` itself."""
         if not isinstance(name, str) or name in (known := self.declared()):
             return name
         same = [other for other in known if other.casefold() == name.casefold()]
         return same[0] if len(same) == 1 else name
 
     def entry(self, name: str, *, nearest: str = "") -> EntryPoint:
-        """The one entry point of a name; nothing is imported.
+        """Return the only entry point with a name, without importing it.
 
         Parameters
         ----------
         name
-            The name as it is declared.
+            Declared name.
         nearest
-            What to compare the known names with where `name` is unknown; `name` itself by default.
+            Text to compare with the known names if `name` is unknown; default: `name`.
 
         Raises
         ------
         HyrtError
-            The group's `error` if nothing of that name is declared, with the nearest name.
+            The group's `error` if the name is not declared; the message suggests the nearest name.
         PluginConflict
             If two distributions declare the name.
         """
@@ -69,19 +71,21 @@ class EntryPointGroup:
         if name not in known:
             near = nearest_name(nearest or name, known)
             hint = f" (did you mean {near!r}?)" if near else ""
-            there = f"the known ones are {', '.join(sorted(known))}"
+            known_names = f"the known ones are {', '.join(sorted(known))}"
             if not known:
-                there = "none is declared: install hyrt again with pip, so that its own are known"
-            raise self.error(f"unknown {self.noun} {name!r}{hint}: {there}{self.see and '. ' + self.see}")
+                known_names = "none is declared: install hyrt again with pip, so that its own are known"
+            raise self.error(
+                f"unknown {self.noun} {name!r}{hint}: {known_names}{self.see and '. ' + self.see}"
+            )
         return self.only(name, known[name])
 
     def only(self, name: str, entries: list[EntryPoint]) -> EntryPoint:
-        """The single one of a name's entry points.
+        """Return the single entry of a name's entry points.
 
         Raises
         ------
         PluginConflict
-            If there are several, naming the distributions.
+            If there are several; the message names the distributions.
         """
         if len(entries) > 1:
             owners, remedy = self.conflict(entries)
@@ -89,14 +93,16 @@ class EntryPointGroup:
         return entries[0]
 
     def conflict(self, entries: list[EntryPoint]) -> tuple[str, str]:
-        """Who declares one name, and what to do about it: hyrt itself stays."""
+        """Return the distributions that declare one name, and the remedy; the remedy never removes hyrt."""
         owners = " and by ".join(sorted(provider(entry) for entry in entries))
         foreign = sorted(provider(entry) for entry in entries if is_foreign(entry))
         remedy = "one of them" if len(foreign) == len(entries) else " and ".join(foreign)
         return owners, f"uninstall {remedy}"
 
     def named_if_it_ends(self, entry: EntryPoint) -> AbstractContextManager[None]:
-        """Name a third party's entry point on standard error if the process ends in the block, however."""
+        """Report a third-party entry point on standard error if the process ends within the block, in any
+        way.
+        """
         if not is_foreign(entry):
             return nullcontext()
         return last_words(
@@ -105,12 +111,12 @@ class EntryPointGroup:
         )
 
     def load(self, name: str) -> Any:
-        """Import what is declared under a name.
+        """Import the object that is declared under a name.
 
         Raises
         ------
         HyrtError
-            The group's `error` if nothing of that name is declared, or it cannot be imported.
+            The group's `error` if the name is not declared, or the object cannot be imported.
         PluginConflict
             If two distributions declare the name.
         """
@@ -121,75 +127,79 @@ class EntryPointGroup:
             with self.named_if_it_ends(entry):
                 return entry.load()
         except BaseException as error:
-            # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
+            # A plug-in may raise anything, including SystemExit: report the plug-in as broken.
             if isinstance(error, KeyboardInterrupt | Terminated):
                 raise
-            why = " ".join(describe(error).split())
+            reason = " ".join(describe(error).split())
             raise self.error(
-                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: {why}{remedy(entry)}"
+                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: "
+                f"{reason}{remedy(entry)}"
             ) from error
 
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
-        """The class that is declared under a name, like `load`.
+        """Import the class that is declared under a name, like `load`.
 
         Raises
         ------
         HyrtError
-            The group's `error` also where it is not a class derived from `parent`, or lacks a method that
-            `parent` leaves to it.
+            The group's `error`, also if the object is not a class derived from `parent` or lacks one of the
+            abstract methods of `parent`.
         PluginConflict
             If two distributions declare the name.
         """
-        found, entry = self.load(name), self.entry(name)
-        if not (isinstance(found, type) and issubclass(found, parent)):
+        cls, entry = self.load(name), self.entry(name)
+        if not (isinstance(cls, type) and issubclass(cls, parent)):
             raise self.error(
                 f"{self.noun} {name!r}: {entry.value} is not a class derived from "
                 f"{parent.__module__}.{parent.__name__}{remedy(entry)}"
             )
-        lacking: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
-        if lacking:
-            methods = ", ".join(sorted(lacking))
-            what = f"its class {found.__name__} does not define {methods}"
-            raise self.error(f"{self.named(name)}: {what}{remedy(entry)}")
-        return found
+        missing: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+        if missing:
+            methods = ", ".join(sorted(missing))
+            problem = f"its class {cls.__name__} does not define {methods}"
+            raise self.error(f"{self.named(name)}: {problem}{remedy(entry)}")
+        return cls
 
     def named(self, name: str) -> str:
-        """One of the group's names with the distribution that declares it: `colour 'red' (acme 2.0)`."""
+        """Return a name with the distribution that declares it, such as `colour 'red' (acme 2.0)`."""
         return f"{self.noun} {name!r} ({provider(self.entry(name))})"
 
     @contextmanager
     def blamed(self, name: str, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Turn what a declared kind's own code raises into the group's `error`, with kind and distribution.
+        """Turn exceptions of a declared kind's code into the group's `error`, naming kind and distribution.
 
-        hyrt's own errors pass, and those in `passing`. `doing` says what failed, like `build`.
+        hyrt's errors and those in `passing` are re-raised unchanged. `doing` names the failed operation, such
+        as `build`.
         """
         try:
             yield
         except Exception as error:
             if isinstance(error, (HyrtError, *passing)):
                 raise
-            why = " ".join(describe(error).split())
-            raise self.error(f"{self.named(name)}: {doing} failed: {why}") from error
+            reason = " ".join(describe(error).split())
+            raise self.error(f"{self.named(name)}: {doing} failed: {reason}") from error
 
 
 @lru_cache(maxsize=32)
 def _installed(
     find: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]
 ) -> tuple[EntryPoint, ...]:
-    """What the distributions on a search path declare: their files are read once, not for each setting."""
+    """Return the entry points on a search path; cached, because reading the distributions' files is slow."""
     return tuple(find(group=group))
 
 
 def is_foreign(entry: EntryPoint) -> bool:
-    """Whether another distribution than hyrt declares an entry point."""
+    """Return whether a distribution other than hyrt declares an entry point."""
     return entry.dist is None or entry.dist.name.lower() != "hyrt"
 
 
 def remedy(entry: EntryPoint) -> str:
-    """What to do about one that is broken, to end a message: nothing where it is hyrt's own."""
+    """Return the remedy for a broken entry point as the end of a message; empty if hyrt declares it."""
     return f": update or uninstall {provider(entry)}" if is_foreign(entry) else ""
 
 
 def provider(entry: EntryPoint) -> str:
-    """Name and version of the distribution that declares an entry point; else the entry point's value."""
+    """Return name and version of the distribution that declares an entry point, or the entry point's
+    value.
+    """
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

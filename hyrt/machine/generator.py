@@ -22,7 +22,7 @@ _31 = np.uint64(31)
 _32 = np.uint64(32)
 _1 = np.uint64(1)
 
-# What a key is for: numbers for different purposes never share a stream.
+# Purposes of a key: numbers for different purposes never share a stream.
 SAMPLE = 1
 DROPOUT = 2
 WALK = 3
@@ -47,12 +47,12 @@ def mix64(z):  # type: ignore[no-untyped-def]
 
 @nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
 def vertex_stream(key, vertex):  # type: ignore[no-untyped-def]
-    """The stream of one vertex under a key of `stream_key`."""
+    """Return the random stream of one vertex under a key of `stream_key`."""
     return mix64(key + (vertex + _1) * GOLDEN)
 
 
 def vertex_streams(key: np.uint64, vertices: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """[n] the streams of [n] vertices under a key of `stream_key`."""
+    """Return the random streams [n] of [n] vertices under a key of `stream_key`."""
     z = key + (vertices.astype(np.uint64) + _1) * GOLDEN
     z = (z ^ (z >> _30)) * MIX_A
     z = (z ^ (z >> _27)) * MIX_B
@@ -60,7 +60,7 @@ def vertex_streams(key: np.uint64, vertices: NDArray[np.integer]) -> NDArray[np.
 
 
 def bits_of(streams: NDArray[np.uint64], counters: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Numbers of streams, as `random_bits` gives them; the shapes are broadcast."""
+    """Return random numbers of streams, equal to `random_bits`; the shapes are broadcast."""
     z: NDArray[np.uint64] = streams + (counters.astype(np.uint64) + _1) * GOLDEN
     z = (z ^ (z >> _30)) * MIX_A
     z = (z ^ (z >> _27)) * MIX_B
@@ -68,7 +68,7 @@ def bits_of(streams: NDArray[np.uint64], counters: NDArray[np.integer]) -> NDArr
 
 
 def ints_below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
-    """Map 64 uniform bits each to 0..bound-1, as `below` does; with 53 bits for bounds from 2^32 on."""
+    """Map 64 uniform bits to 0..bound-1, like `below`; bounds of 2^32 and above use 53 bits."""
     if bound < 1 << 32:
         return (((bits >> _32) * np.uint64(bound)) >> _32).astype(np.int64)
     return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 * bound).astype(np.int64)
@@ -76,7 +76,7 @@ def ints_below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
 
 @nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
 def random_bits(stream, counter):  # type: ignore[no-untyped-def]
-    """Number `counter` of a stream: 64 uniform bits."""
+    """Return random number `counter` of a stream: 64 uniform bits."""
     return mix64(stream + (counter + _1) * GOLDEN)
 
 
@@ -93,7 +93,7 @@ def _mix64_int(z: int) -> int:
 
 
 def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
-    """The key of all random numbers for one purpose in one layer of one step.
+    """Return the key of all random numbers for one purpose in one layer of one step.
 
     Parameters
     ----------
@@ -118,6 +118,6 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
 
 
 def dropout_threshold(rate: float) -> tuple[np.uint64, float]:
-    """How many of 65536 draws are dropped, and the factor of the others."""
+    """Return the number of dropped draws among 65536, and the scale factor of the remaining ones."""
     threshold = min(round(rate * 65536), 65535)
     return np.uint64(threshold), 65536 / (65536 - threshold)

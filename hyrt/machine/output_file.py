@@ -1,4 +1,4 @@
-"""Where a command writes what it was asked for."""
+"""Checks of the output file of a command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from hyrt.errors import ConfigError
 def output_file(
     output: Path, *, replace: bool, suffix: str = "", other: str = "", option: str = "--output"
 ) -> Path:
-    """The regular file an output is, behind symbolic links; `option` names it in messages.
+    """Return the regular file behind an output path, with symbolic links resolved.
+
+    `option` names the command-line option in messages.
 
     Raises
     ------
     ConfigError
-        If it is something else, in no folder or in one that cannot be written, may not be replaced, or its
-        name says that it is of another format than `suffix` and `other`.
+        If the path is not a regular file, its folder is missing or not writable, it exists and `replace` is
+        not set, or its suffix is neither `suffix` nor `other`.
     """
     if str(output) == "-":
         raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
@@ -25,17 +27,17 @@ def output_file(
         formats = f"{suffix} or {other}" if other else suffix
         raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends in {formats}")
     file = Path(os.path.realpath(output))
-    # What is written takes the place of what is there: of a device or a FIFO it must not.
-    # A pipe behind /dev/stdout is nowhere but behind that name.
-    is_there = os.path.lexists(file) or output.exists()
-    if is_there and not file.is_file():
+    # An atomic write would replace a device or FIFO. A pipe behind /dev/stdout has no other path, so its
+    # realpath does not exist.
+    exists = os.path.lexists(file) or output.exists()
+    if exists and not file.is_file():
         kind = "folder" if file.is_dir() else "special file"
         raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as {option}")
     if file.exists() and not replace:
         raise ConfigError(f"{output}: already exists: give another {option}, or --force")
     if not file.parent.is_dir():
         raise ConfigError(f"{file.parent}: no such folder: create it, or give another {option}")
-    # Before hours of computing, not after them.
+    # Check before hours of computing.
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{file.parent}: this folder cannot be written: give another {option}")
     return file

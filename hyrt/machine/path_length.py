@@ -1,4 +1,4 @@
-"""Names that no file can have."""
+"""Check for paths that are too long for the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_too_long(path: Path) -> bool:
-    """Whether the system takes no path of that length: pathlib raises when it is asked for such a file."""
+    """Return whether a path is too long for the system; pathlib would raise for such a path."""
     try:
         os.stat(path)
     except OSError as error:

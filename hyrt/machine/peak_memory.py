@@ -1,4 +1,4 @@
-"""The highest resident memory of this process."""
+"""Peak resident memory of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def peak_memory_bytes() -> int:
-    """Highest resident memory so far, in bytes; 0 where the system does not tell."""
+    """Return the peak resident memory so far, in bytes; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:

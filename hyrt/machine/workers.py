@@ -1,4 +1,4 @@
-"""Threads that share one stage's work, in chunks that do not depend on how many threads there are."""
+"""Worker threads for one stage, with chunk boundaries that do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from hyrt.machine.buffer_pool import BufferPool
 Chunk = Callable[[int, int], None]
 
 Worked = Callable[[int, int], None]
-"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of
-`time.perf_counter_ns`."""
+"""Callback in a thread that has worked on a job, with start and end in nanoseconds of `time.perf_counter_ns`.
+"""
 
 Watch = Callable[[Chunk], Worked | None]
-"""Called in the calling thread for each `Workers.run` that several threads share; returns what to call in
-each of them when it has worked, or None."""
+"""Callback in the calling thread for each `Workers.run` that several threads share; returns the callback for
+each thread that has worked, or None.
+"""
 
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
 _JOIN_S = 5.0
-# Above this a call's time is its work, not the waking of threads.
+# Above this duration, the time of a call is dominated by its work, not by waking threads.
 _LONG_S = 1e-3
-# Of the two ways to do some work, what the one not taken was seen to take fades by this each time, so that it
-# is tried again after a while.
-_FADING = 0.995
-# Short calls in a row after a long one until one is done alone.
-_TRUSTED = 8
-_MOST_KINDS = 1 << 10
-_MOST_THREADS = 1 << 14
+# Decay of the measured time of the alternative (shared or alone) that was not taken, so that it is eventually
+# retried.
+_DECAY = 0.995
+# Number of consecutive short calls after a long one before a call is tried alone.
+_MIN_SHORT_CALLS = 8
+_MAX_KINDS = 1 << 10
+_MAX_THREADS = 1 << 14
 
 
 class _Job:
-    """One call of `Workers.run`: threads draw chunks until none is left; the last to finish says so."""
+    """One call of `Workers.run`: threads draw chunks until none is left; the last one to finish sets
+    `done`.
+    """
 
     def __init__(self, work: Chunk, size: int, grain: int, worked: Worked | None = None) -> None:
         self._worked = worked
@@ -55,7 +58,7 @@ class _Job:
     def help(self) -> None:
         worked = self._worked
         began = ended = 0 if worked is None else time.perf_counter_ns()
-        # next() on itertools.count is one bytecode under the interpreter lock: no lock of our own.
+        # next() on itertools.count is one bytecode under the interpreter lock, so no lock is needed.
         while (chunk := next(self._next)) < self.num_chunks:
             if self.error is None:
                 start = chunk * self.grain
@@ -64,7 +67,7 @@ class _Job:
                 except BaseException as error:
                     self.error = error
             if worked is not None:
-                # Before the caller may go on: what it does then is no part of this.
+                # Measured before the caller can continue, so that the caller's next work is not included.
                 ended = time.perf_counter_ns()
             if next(self._finished) == self.num_chunks:
                 self.done.set()
@@ -72,39 +75,39 @@ class _Job:
             worked(began, ended)
 
 
-class _Seen:
-    """What one kind of work was seen to take, shared by the team and done by the caller alone.
+class _MeasuredTimes:
+    """Measured times of one kind of work, shared by the team and done by the caller alone.
 
-    Waking a thread and handing the interpreter lock over takes 0.1 ms on virtual machines, which is more than
-    some work takes as a whole.
+    Waking a thread and passing on the interpreter lock takes 0.1 ms on virtual machines, which is more than
+    some work takes in total.
     """
 
     __slots__ = ("alone_s", "shared_s", "short_calls")
 
     def __init__(self) -> None:
         self.shared_s, self.alone_s = 0.0, math.inf
-        self.short_calls = _TRUSTED
+        self.short_calls = _MIN_SHORT_CALLS
 
-    def learn(self, seconds: float, *, is_alone: bool) -> None:
+    def record(self, seconds: float, *, is_alone: bool) -> None:
         if is_alone:
             self.alone_s = _mean(self.alone_s, seconds)
-            self.shared_s *= _FADING
+            self.shared_s *= _DECAY
             return
         self.shared_s = _mean(self.shared_s, seconds)
         if seconds > _LONG_S:
-            # Layers of other widths may have as many chunks: long work in between stays shared.
+            # Layers of other widths may have the same number of chunks: long work in between stays shared.
             self.alone_s, self.short_calls = math.inf, 0
             return
         self.short_calls += 1
         if not math.isinf(self.alone_s):
-            self.alone_s *= _FADING
-        elif self.short_calls > _TRUSTED:
-            # Not known yet: the next call is done alone, to find out.
+            self.alone_s *= _DECAY
+        elif self.short_calls > _MIN_SHORT_CALLS:
+            # Not measured yet: the next call is done alone to measure it.
             self.alone_s = 0.0
 
 
 def _mean(known_s: float, seconds: float) -> float:
-    """A moving mean, of which no single call that was interrupted makes much."""
+    """Return a moving mean that limits the effect of a single interrupted call."""
     return (known_s + min(seconds, 2 * known_s)) / 2 if known_s else seconds
 
 
@@ -140,12 +143,13 @@ class Workers:
     ) -> None:
         self.pool = pool
         self.watch: Watch | None = None
-        """Called with which threads worked, and when; set it between two calls of `run`."""
+        """Callback for shared calls, with the times of each thread; set it only between two calls of `run`.
+        """
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._seen: dict[tuple[object, int], _Seen] = {}
+        self._times: dict[tuple[object, int], _MeasuredTimes] = {}
         self.resize(count)
 
     @property
@@ -153,17 +157,18 @@ class Workers:
         return len(self._threads) + 1
 
     def resize(self, count: int) -> None:
-        """Change the number of threads; call it between two calls of `run`."""
-        check_whole(f"the number of threads of {self._name}", count, 1, _MOST_THREADS)
+        """Change the number of threads; call it only between two calls of `run`."""
+        check_whole(f"the number of threads of {self._name}", count, 1, _MAX_THREADS)
         if count != self.count:
-            self._seen.clear()
+            self._times.clear()
         before = self.count
         while self.count < count:
             thread = threading.Thread(target=self._work, name=f"{self._name}.{self.count}", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                # The system allows no more: those that were started must not wait for ever.
+                # The system refuses more threads: stop the ones just started, so that they do not wait
+                # forever.
                 self.resize(before)
                 raise
             self._threads.append(thread)
@@ -171,7 +176,7 @@ class Workers:
         if surplus:
             for _ in range(surplus):
                 self._jobs.put(None)
-            # Which thread draws a None is open: wait until that many have ended.
+            # Any thread may draw a None: wait until the surplus number of threads has ended.
             deadline = time.monotonic() + _JOIN_S
             while sum(thread.is_alive() for thread in self._threads) > count - 1:
                 if time.monotonic() > deadline:
@@ -184,35 +189,36 @@ class Workers:
     def run(self, work: Chunk, size: int, grain: int) -> None:
         """Call `work(start, stop)` on consecutive ranges of at most `grain` that cover `range(size)`.
 
-        Returns when all are done; the first exception is raised here. Short work is done by the caller alone
-        where that was seen to be faster.
+        Returns when all calls are done; the first exception is raised here. The caller does short work alone
+        if that was measured to be faster.
         """
         if size <= 0:
             return
         self._run(work, size, grain, grain)
 
     def run_rows(self, work: Chunk, size: int, grain: int) -> None:
-        """As `run`, for work in which each row's result is its own, wherever ranges begin and end.
+        """Run work whose rows are independent, so that ranges may begin and end anywhere; otherwise like
+        `run`.
 
-        Where the caller does all of it, that is one call: each call less is one time less that the thread has
-        to get the interpreter lock back from another stage.
+        If the caller does all of it, that is one call: every avoided call is one less wait for the
+        interpreter lock.
         """
         if size > 0:
             self._run(work, size, grain, size)
 
     def _run(self, work: Chunk, size: int, grain: int, alone: int) -> None:
-        """Share chunks of `grain`, or do chunks of `alone` without the others."""
+        """Share chunks of `grain`, or do chunks of `alone` in the calling thread only."""
         num_chunks = -(-size // grain)
         if num_chunks == 1 or not self._threads:
             _work_alone(work, size, alone)
             return
-        seen = self._seen_of(work, num_chunks)
+        times = self._measured_times(work, num_chunks)
         started = time.perf_counter()
-        if is_alone := seen.alone_s < seen.shared_s:
+        if is_alone := times.alone_s < times.shared_s:
             _work_alone(work, size, alone)
         else:
             self._share(_Job(work, size, grain, None if self.watch is None else self.watch(work)))
-        seen.learn(time.perf_counter() - started, is_alone=is_alone)
+        times.record(time.perf_counter() - started, is_alone=is_alone)
 
     def close(self) -> None:
         """End the threads.
@@ -220,7 +226,7 @@ class Workers:
         Raises
         ------
         TimeoutError
-            If one is stuck in its chunk; it is named.
+            If a thread is stuck in its chunk; the message names the thread.
         """
         self.resize(1)
 
@@ -235,18 +241,20 @@ class Workers:
         except TimeoutError as stuck:
             if error is None:
                 raise
-            # What failed first is what the user needs to read.
+            # The first failure is the one that the user needs to see.
             error.add_note(str(stuck))
 
-    def _seen_of(self, work: Chunk, num_chunks: int) -> _Seen:
-        """What calls like this one took: of the same code, and as many chunks, which tells layers apart."""
+    def _measured_times(self, work: Chunk, num_chunks: int) -> _MeasuredTimes:
+        """Return the measured times of calls with the same code and number of chunks (which distinguishes
+        layers).
+        """
         kind = getattr(work, "__code__", type(work)), num_chunks
-        found = self._seen.get(kind)
-        if found is None:
-            if len(self._seen) >= _MOST_KINDS:
-                self._seen.clear()
-            found = self._seen[kind] = _Seen()
-        return found
+        times = self._times.get(kind)
+        if times is None:
+            if len(self._times) >= _MAX_KINDS:
+                self._times.clear()
+            times = self._times[kind] = _MeasuredTimes()
+        return times
 
     def _share(self, job: _Job) -> None:
         for _ in range(min(len(self._threads), job.num_chunks - 1)):
@@ -262,7 +270,7 @@ class Workers:
         _current.workers = self
         while (job := self._jobs.get()) is not None:
             job.help()
-            # An idle thread must not keep the arrays of its last job.
+            # An idle thread must not keep the arrays of its last job alive.
             del job
 
 
@@ -275,13 +283,13 @@ _alone = Workers(1, "alone")
 
 
 def current_workers() -> Workers:
-    """The team of the calling thread's stage, or a team of the caller alone."""
+    """Return the team of the calling thread's stage, or a team of the caller alone."""
     return _current.workers or _alone
 
 
 @contextmanager
 def working(workers: Workers) -> Iterator[None]:
-    """Let the operators that the calling thread runs inside the block share their work with `workers`."""
+    """Within the block, let operators in the calling thread share their work with `workers`."""
     before = _current.workers
     _current.workers = workers
     try:

@@ -1,4 +1,4 @@
-"""The child's end: answers item by item, request by request."""
+"""Main loop of the isolated worker process: answer requests item by item."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from hyrt.machine.this_process.process_settings import prepare_process
 
 
 def answer_requests(pipe: int) -> None:
-    """Answer requests until there are no more, with a message for each thing said; messages are JSON.
+    """Answer requests until the parent closes the pipe. Messages are JSON.
 
-    The process is one for all of them, because importing torch costs more than all that is checked. A request
-    has `module`, `items`, `arguments`, `barred` (packages that would end this process too, and why), and
-    `last_s`.
+    One process serves all requests, because importing torch costs more than all checks together. A request
+    has `module`, `items`, `arguments`, `barred` (package to reason: packages that would crash or hang this
+    process too) and `last_s` (time limit per item).
 
     Parameters
     ----------
     pipe
-        The descriptor of the connection to the parent.
+        File descriptor of the connection to the parent.
     """
-    # What is started from here must not keep it open.
+    # Child processes of this process must not keep the pipe open.
     os.set_inheritable(pipe, False)
-    # A crash is reported; its core file would fill the user's folder.
+    # The parent reports a crash; a core file would only fill the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    # The parent asks for the stacks of what hangs. The handler needs no interpreter lock: it answers inside a
-    # driver too.
+    # The parent requests the stacks of a hanging item with SIGUSR1. faulthandler's C handler needs no
+    # interpreter lock, so it works inside a driver too.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # As the command line does, before torch is loaded.
+    # As in the command line: before torch is loaded.
     prepare_process()
     parent = Connection(pipe)
     with contextlib.suppress(EOFError):
@@ -47,8 +47,8 @@ def answer_requests(pipe: int) -> None:
             _answer(json.loads(parent.recv_bytes()), parent)
 
 
-class _Barred(MetaPathFinder):
-    """Refuses to import what has ended an earlier process: it would end this one, or hang as long again."""
+class _ImportBlocker(MetaPathFinder):
+    """Import hook that refuses packages that crashed or hung an earlier worker process."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self._reasons = reasons
@@ -59,26 +59,28 @@ class _Barred(MetaPathFinder):
 
 
 def _answer(request: dict[str, Any], parent: Connection) -> None:
-    barred = _Barred(request["barred"])
-    sys.meta_path.insert(0, barred)
+    blocker = _ImportBlocker(request["barred"])
+    sys.meta_path.insert(0, blocker)
     for item in request["items"]:
 
         def write(item: str = item, **event: Any) -> None:
             parent.send_bytes(json.dumps({"item": item, **event}).encode())
 
-        # So that the parent can tell what this item prints from what came before.
+        # Marks where this item's output begins.
         with contextlib.suppress(OSError):
             os.write(2, BEGIN)
         write(event="begun")
-        # Only where the parent has gone without a word: else it ends this process long before.
+        # Takes effect only if the parent has died; otherwise the parent ends this process much earlier.
         faulthandler.dump_traceback_later(request["last_s"], exit=True)
         try:
-            work = import_module(request["module"]).answer
-            work(item, lambda write=write, **said: write(event="said", said=said), **request["arguments"])
+            answer = import_module(request["module"]).answer
+            answer(
+                item, lambda write=write, **message: write(event="said", said=message), **request["arguments"]
+            )
         except BaseException as error:
-            # What is checked may raise anything, SystemExit too: that is the answer.
+            # The checked code may raise anything, including SystemExit; the exception is the answer.
             write(event="raised", error=describe(error))
         else:
             write(event="done")
         faulthandler.cancel_dump_traceback_later()
-    sys.meta_path.remove(barred)
+    sys.meta_path.remove(blocker)

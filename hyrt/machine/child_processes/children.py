@@ -1,4 +1,4 @@
-"""A child process that is asked everything: what crashes or hangs in it does not end the one that asks."""
+"""Isolated worker process: code that may crash or hang runs in a child process and cannot end the parent."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from hyrt.machine.child_processes.process import Process
 from hyrt.machine.child_processes.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
 
 NOT_STARTED = "no process could be started"
-"""How the problem of an answer begins where there was nobody to ask."""
-# Starting an interpreter and importing hyrt.
+"""Prefix of an answer's problem if no worker process could be started."""
+# Time to start an interpreter and import hyrt.
 _START_S = 15.0
 _END_S = 5.0
-# For the stacks of what hangs.
+# Time to collect the stacks of a hanging process.
 _STACKS_S = 1.0
-# Longer than any item may take: what it bounds is a child whose parent has gone.
+# Longer than any item may take: it only bounds a worker whose parent has died.
 _ORPHAN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child said about one item."""
+    """Answer of the worker about one item."""
 
     said: tuple[Mapping[str, Any], ...] = ()
-    """What it said, in order."""
+    """Messages of the item, in order."""
     problem: str = ""
-    """Why it did not come to its end, in one line; empty where it did."""
+    """One-line reason why the item did not finish; empty if it finished."""
 
     def all(self, key: str) -> list[Any]:
-        """Everything it said under a key."""
-        return [each[key] for each in self.said if key in each]
+        """Return the values of all messages with this key."""
+        return [message[key] for message in self.said if key in message]
 
     def first(self, key: str) -> Any:
-        """The first thing it said under a key; None if nothing."""
+        """Return the first value with this key; None if there is none."""
         return next(iter(self.all(key)), None)
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What has come of one item's answer."""
+class _PartialAnswer:
+    """The part of an item's answer received so far."""
 
     said: list[Mapping[str, Any]] = field(default_factory=list)
     problem: str | None = None
-    """None while it goes on; empty once it has come to its end."""
+    """None while the item is in progress; empty once it has finished."""
 
 
 class Children:
-    """A child process, and the next one after each that ends; leaving the context ends it.
+    """Worker process that is restarted after a crash or hang; leaving the context ends the process.
 
-    One thread asks; any may close.
+    Only one thread may call `ask`; any thread may call `close`.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Children:
             self._process.end(_END_S)
 
     def close(self) -> None:
-        """End the child and start no more. It is killed: drivers may crash or hang while it ends."""
+        """Kill the worker and start no new one. It is killed because drivers may crash or hang at exit."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -85,47 +85,56 @@ class Children:
     def ask(
         self, module: str, items: Sequence[str], *, limit_s: float, bar: bool = False, **arguments: Any
     ) -> dict[str, Answer]:
-        """Let a module answer about items, in one process as long as none of them ends it.
+        """Run a module's `answer` function for each item, in one process as long as no item ends the process.
 
         Parameters
         ----------
         module
-            Has `answer(item, say, **arguments)`, which is called once an item; what it says comes back.
+            Module with a function `answer(item, say, **arguments)`, called once per item; the keyword
+            arguments of each call of `say` are one message of the answer.
         items
-            Distinct; what ends the process is the answer to the item that it was at, and another process goes
-            on.
+            Distinct items. An item that crashes or hangs the process is answered with that problem, and a new
+            process continues with the next item.
         limit_s
-            The seconds that each item may wait; see `hyrt.machine.child_processes.watch.Watch`.
+            Time limit of each item in seconds; see `hyrt.machine.child_processes.watch.Watch`.
         bar
-            Whether items are packages that no later process imports where they have ended one.
+            Whether items are packages that later processes must not import after one has crashed or hung.
         **arguments
-            Arguments that JSON can hold.
+            Arguments of `answer`; must be JSON-serialisable.
 
         Returns
         -------
-        An answer for each item.
+        The answer of each item.
         """
         answers: dict[str, Answer] = {}
-        while left := [item for item in items if item not in answers]:
+        while remaining := [item for item in items if item not in answers]:
             request = {
                 "module": module,
-                "items": left,
+                "items": remaining,
                 "arguments": arguments,
                 "barred": self._barred,
                 "last_s": BUSY_TIMES * limit_s + _ORPHAN_S,
             }
-            heard: dict[str, _Heard] = {}
-            problem = self._converse(request, heard, limit_s)
-            at = next((item for item in left if item not in heard or heard[item].problem is None), None)
-            if at is not None:
-                heard.setdefault(at, _Heard()).problem = problem
+            partials: dict[str, _PartialAnswer] = {}
+            problem = self._send_request(request, partials, limit_s)
+            current = next(
+                (item for item in remaining if item not in partials or partials[item].problem is None), None
+            )
+            if current is not None:
+                partials.setdefault(current, _PartialAnswer()).problem = problem
                 if bar and not problem.startswith(NOT_STARTED):
-                    self._barred[at] = problem
-            answers |= {item: Answer(tuple(each.said), each.problem or "") for item, each in heard.items()}
+                    self._barred[current] = problem
+            answers |= {
+                item: Answer(tuple(partial.said), partial.problem or "") for item, partial in partials.items()
+            }
         return answers
 
-    def _converse(self, request: Mapping[str, Any], heard: dict[str, _Heard], limit_s: float) -> str:
-        """Put one request to the child, started if needed; returns what ended it before its last answer."""
+    def _send_request(
+        self, request: Mapping[str, Any], partials: dict[str, _PartialAnswer], limit_s: float
+    ) -> str:
+        """Send one request to the worker (started if needed); return why it ended early, or an empty
+        string.
+        """
         with self._lock:
             if self._closed:
                 return "was not checked: it was stopped"
@@ -133,7 +142,7 @@ class Children:
                 try:
                     self._process = Process()
                 except OSError as error:
-                    # No more processes or files are allowed, or the interpreter may not be started.
+                    # The limit of processes or open files is reached, or the interpreter may not be executed.
                     return f"{NOT_STARTED} to ask it: {told_of_system(error)}"
             process = self._process
         process.send(request)
@@ -141,17 +150,17 @@ class Children:
         ended = 0
         while not process.has_ended:
             for event in process.receive(LOOK_S):
-                each = heard.setdefault(event["item"], _Heard())
+                partial = partials.setdefault(event["item"], _PartialAnswer())
                 match event["event"]:
                     case "begun":
                         watch = Watch(limit_s, lambda: activity_of(process.pid))
                     case "said":
-                        each.said.append(event["said"])
+                        partial.said.append(event["said"])
                     case "raised":
-                        each.problem = one_line(event["error"]) or "raises an error without a message"
+                        partial.problem = one_line(event["error"]) or "raises an error without a message"
                     case "done":
-                        each.problem = ""
-                ended += each.problem is not None
+                        partial.problem = ""
+                ended += partial.problem is not None
             if ended == len(request["items"]):
                 return ""
             hangs = watch.look()
@@ -160,36 +169,38 @@ class Children:
         return self._end(process)
 
     def _end(self, process: Process, hangs: str = "") -> str:
-        """Take leave of a child that has ended, or hangs; returns why."""
+        """Reap a worker that has ended, or kill one that hangs; return the reason."""
         if hangs:
             process.signal(signal.SIGUSR1)
             end = time.monotonic() + _STACKS_S
-            while time.monotonic() < end and not _place(process.noise):
+            while time.monotonic() < end and not _crash_location(process.noise):
                 process.receive(LOOK_S / 5)
         with self._lock:
             self._process = None
         code = process.end(_END_S)
-        return f"{hangs}{_place(process.noise)}" if hangs else _why_ended(code, process.noise)
+        return f"{hangs}{_crash_location(process.noise)}" if hangs else _exit_reason(code, process.noise)
 
 
-def _why_ended(code: int | None, noise: str) -> str:
-    """What ended a process, from its exit code and what it left on standard error."""
+def _exit_reason(code: int | None, noise: str) -> str:
+    """Explain why a process ended, from its exit code and the end of its output."""
     if code is None:
         return f"did not end within {_END_S:g} s, not even when killed"
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (the system ends processes this way when memory runs out)" if name == "SIGKILL" else ""
-        return f"crashes with {name}{hint}{_place(noise)}"
+        return f"crashes with {name}{hint}{_crash_location(noise)}"
     last = next((line for line in reversed(noise.splitlines()) if line.strip()), "")
     return f"ends its process with exit code {code}{': ' if last else ''}{one_line(last)}"
 
 
-def _place(noise: str) -> str:
-    """The innermost Python frame of the stacks that faulthandler wrote."""
+def _crash_location(noise: str) -> str:
+    """Return the innermost Python frame of the stacks that faulthandler wrote, as message text."""
     headers = list(re.finditer(r"^(Current thread|Thread) 0x.*$", noise, re.MULTILINE))
     if not headers:
         return ""
-    # The main thread, which does the work, comes last where none is marked as current.
-    header = next((each for each in headers if each[1] == "Current thread"), headers[-1])
+    # The main thread, which does the work, is listed last if no thread is marked as current.
+    header = next(
+        (header_match for header_match in headers if header_match[1] == "Current thread"), headers[-1]
+    )
     frame = re.search(r'^  File "(.+)", line (\d+) in (.+)$', noise[header.end() :], re.MULTILINE)
     return f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""

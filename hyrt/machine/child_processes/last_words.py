@@ -1,4 +1,4 @@
-"""What is said when the process ends although nobody wanted it to."""
+"""Error message for a process that ends unexpectedly, even without Python's exit handlers."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# A line says that all went well; the end of the stream without one, that the writer is no more.
-_LISTEN = 'read -r over || printf "%s\\n" "$1" >&2'
+# A line from the writer means success; end of file without a line means that the writer has died.
+_MONITOR_SCRIPT = 'read -r over || printf "%s\\n" "$1" >&2'
 
 
 @contextmanager
 def last_words(text: str) -> Iterator[None]:
     """Print a line on standard error if the process ends within the block.
 
-    A library may end it in ways that no handler sees: `_exit`, a signal, a crash in a destructor. So a shell
-    waits at the other end of a pipe, which takes a few milliseconds; a process that is asked in advance would
-    have to import everything a second time.
+    A library may end the process in ways that no handler sees: `_exit`, a signal, a crash in a destructor. A
+    shell at the other end of a pipe detects all of them and starts in a few milliseconds; a second Python
+    process would have to repeat all imports.
     """
     try:
-        listener = subprocess.Popen(
-            ["sh", "-c", _LISTEN, "sh", text], stdin=subprocess.PIPE, start_new_session=True
+        monitor = subprocess.Popen(
+            ["sh", "-c", _MONITOR_SCRIPT, "sh", text], stdin=subprocess.PIPE, start_new_session=True
         )
-    except OSError:  # No shell: the words are a courtesy.
+    except OSError:  # No shell: the message is optional.
         yield
         return
     try:
         yield
     finally:
-        listener.communicate(b"\n")
+        monitor.communicate(b"\n")

@@ -1,4 +1,4 @@
-"""One child process: messages to it, messages from it, and the end of what it has printed."""
+"""One child process: its message pipe, and the end of its printed output."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ _START = (
     "sys.path[:] = json.loads(sys.argv[2])\n"
     "from hyrt.machine.child_processes.answering import answer_requests\n"
     "answer_requests(int(sys.argv[1]))\n"
-    # Drivers may crash or hang while the interpreter ends; the answers are complete.
+    # Drivers may crash or hang at interpreter exit; all answers have been sent by then.
     "os._exit(0)\n"
 )
 BEGIN = b"\x1e"
-"""What a child prints when it begins with an item."""
-_PIECE = 1 << 16
-_NOISE = 1 << 16
+"""Marker that a child prints when it starts an item."""
+_READ_BYTES = 1 << 16
+_MAX_OUTPUT_BYTES = 1 << 16
 
 
 class Process:
-    """A started child; `end` it."""
+    """A started child process; call `end` to reap it."""
 
     def __init__(self) -> None:
-        # Drivers print and read where they like: messages have a pipe of their own.
-        self._messages, theirs = Pipe()
-        with theirs:
+        # Drivers may print to standard output and read standard input, so messages use a separate pipe.
+        self._messages, child_end = Pipe()
+        with child_end:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-X", "faulthandler", "-c", _START),
-                    *(str(theirs.fileno()), json.dumps(sys.path)),
+                    *(str(child_end.fileno()), json.dumps(sys.path)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,
             )
         assert self._process.stdout
         self._printed = self._process.stdout
         self._open: list[Connection | int] = [self._messages, self._printed.fileno()]
-        self._noise = b""
+        self._output = b""
 
     @property
     def pid(self) -> int:
@@ -55,53 +55,53 @@ class Process:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it answers no more."""
+        """Whether the child has closed its message pipe."""
         return self._messages not in self._open
 
     @property
     def noise(self) -> str:
-        """The end of what it has printed since it began with its item."""
-        return self._noise.rpartition(BEGIN)[2].decode(errors="replace")
+        """The end of the child's output since it started the current item."""
+        return self._output.rpartition(BEGIN)[2].decode(errors="replace")
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send it a message; one that has ended takes none, and says so by ending."""
+        """Send a message; a child that has ended is detected by `has_ended`."""
         try:
             self._messages.send_bytes(json.dumps(message).encode())
         except BrokenPipeError:
             pass
 
     def receive(self, wait_s: float) -> list[dict[str, Any]]:
-        """Messages that it has sent, after waiting for something to read at most so long."""
-        found = []
+        """Return the received messages, after waiting at most `wait_s` for input."""
+        messages = []
         for ready in wait(self._open, wait_s):
             if isinstance(ready, int):
-                data = os.read(ready, _PIECE)
-                self._noise = (self._noise + data)[-_NOISE:]
+                data = os.read(ready, _READ_BYTES)
+                self._output = (self._output + data)[-_MAX_OUTPUT_BYTES:]
                 if not data:
                     self._open.remove(ready)
                 continue
             try:
-                found.append(json.loads(self._messages.recv_bytes()))
+                messages.append(json.loads(self._messages.recv_bytes()))
             except (EOFError, OSError):
                 self._open.remove(self._messages)
-        return found
+        return messages
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it and what it has started; its session is its own."""
+        """Kill the child and its own children; the child leads a session."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
 
     def end(self, limit_s: float) -> int | None:
-        """Wait for a process that has ended or shall, and close what belongs to it.
+        """Wait for the process to end (killing it if necessary) and close its pipes.
 
         Returns
         -------
-        Its exit code; None where it is stuck in the kernel and not even a kill has ended it.
+        Exit code; None if the process is stuck in the kernel and survives even a kill.
         """
         if not self.has_ended:
             self.kill()

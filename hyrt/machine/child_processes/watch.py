@@ -1,4 +1,6 @@
-"""When a child process hangs: waiting counts at once, computing and reading libraries later."""
+"""Hang detection for a child process: idle time counts in full, computing and page reads have a longer
+limit.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +10,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# A child that computes all along may take that many limits: on a busy machine it gets a part of the time.
+# A child that computes may take this many limits: on a busy machine it gets only part of the CPU time.
 BUSY_TIMES = 5
 LOOK_S = 0.25
-# A later look means that the doctor itself was paused, or the machine slept: that much of it counts.
-_MOST_S = 1.0
-# Less of a processor is the ticking of threads that wait.
-_WORKING = 0.1
-_STOPPED = "Tt"
+# A longer gap means that this process was paused or the machine slept: only this much of the gap counts.
+_MAX_GAP_S = 1.0
+# Fraction of a CPU; below it, the usage is only the timer ticks of idle threads.
+_MIN_CPU_FRACTION = 0.1
+_STOPPED_STATES = "Tt"
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the system says of a process."""
+    """CPU and I/O activity of a process, as reported by the system."""
 
     cpu_s: float
-    """Processor time of the process, or of its whole session where it waits for others of it."""
+    """CPU time of the process, or of its whole session if it waits for other processes of its session."""
     is_ready: bool = False
-    """Whether it runs, or would if there were a processor."""
+    """Whether the process is running or runnable."""
     is_stopped: bool = False
-    """Whether it was stopped by a signal."""
+    """Whether a signal has stopped the process."""
     pages_read: int = 0
-    """Pages of memory that it has read from a disk, as when it imports libraries."""
+    """Memory pages read from disk, for example while importing libraries."""
 
 
 class Watch:
-    """Adds up how long one item of a child process takes.
+    """Idle and busy time of one item in a child process, with a limit for each.
 
     Parameters
     ----------
     limit_s
-        The seconds of waiting that are allowed; `BUSY_TIMES` as many of waiting and computing.
+        Idle time allowed, in seconds; total time may be `BUSY_TIMES` times as long.
     activity
-        The activity of the child; None where the system does not say: all time counts as waiting.
+        Returns the activity of the child, or None if the system does not report it: then all time counts as
+        idle.
     clock
-        Seconds; replaceable in tests.
+        Clock in seconds; replaceable in tests.
     """
 
     def __init__(
@@ -60,21 +63,23 @@ class Watch:
         self._worked_s = 0.0
 
     def look(self) -> str:
-        """Why it hangs; empty as long as it does not. Looks that follow each other fast are one."""
+        """Return why the item counts as hanging, or an empty string. Calls in quick succession count as
+        one.
+        """
         now = self._clock()
-        passed = now - self._looked
-        if passed < min(LOOK_S, self._limit_s) / 2:
+        elapsed = now - self._looked
+        if elapsed < min(LOOK_S, self._limit_s) / 2:
             return ""
         self._looked = now
         activity = self._activity()
         before, self._before = self._before, activity
-        counted = min(passed, _MOST_S)
+        counted = min(elapsed, _MAX_GAP_S)
         if activity is None:
             self._waited_s += counted
         elif not activity.is_stopped:
             before = before or activity
             spent, read = activity.cpu_s - before.cpu_s, activity.pages_read - before.pages_read
-            if activity.is_ready or spent >= _WORKING * passed or read > 0:
+            if activity.is_ready or spent >= _MIN_CPU_FRACTION * elapsed or read > 0:
                 self._worked_s += counted
             else:
                 self._waited_s += counted
@@ -86,13 +91,13 @@ class Watch:
 
 
 def activity_of(pid: int, proc: Path = Path("/proc")) -> Activity | None:
-    """What Linux says of the leader of a session; None where it says nothing."""
-    mine = _stat(proc / str(pid))
-    if mine is None:
+    """Return the activity of a session leader from Linux's /proc; None if it is not available."""
+    leader = _stat(proc / str(pid))
+    if leader is None:
         return None
-    states, cpu_s, pages = mine[0], mine[2], mine[3]
-    if states not in _STOPPED and states != "R":
-        # It may wait for a compiler that it has started.
+    states, cpu_s, pages = leader[0], leader[2], leader[3]
+    if states not in _STOPPED_STATES and states != "R":
+        # The process may be waiting for a compiler that it has started.
         try:
             names = [name for name in os.listdir(proc) if name.isdigit() and int(name) != pid]
         except OSError:
@@ -102,14 +107,14 @@ def activity_of(pid: int, proc: Path = Path("/proc")) -> Activity | None:
             if other is not None and other[1] == pid:
                 states += other[0]
                 cpu_s += other[2]
-    return Activity(cpu_s, is_ready="R" in states, is_stopped=states[0] in _STOPPED, pages_read=pages)
+    return Activity(cpu_s, is_ready="R" in states, is_stopped=states[0] in _STOPPED_STATES, pages_read=pages)
 
 
 def _stat(process: Path) -> tuple[str, int, float, int] | None:
-    """State, session, processor seconds and pages read of a process; None where it has gone."""
+    """Return state, session, CPU seconds and pages read of a process; None if it has ended."""
     try:
         text = (process / "stat").read_text()
-        # The name before may hold anything, parentheses too.
+        # The preceding process name may contain anything, including parentheses.
         fields = text.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         return fields[0], int(fields[3]), ticks / os.sysconf("SC_CLK_TCK"), int(fields[9])

@@ -1,4 +1,4 @@
-"""numba, with a cache of kernels that is safe for concurrent processes and rebuilt if it is damaged."""
+"""numba with a kernel cache that is safe for concurrent processes and rebuilt if it is damaged."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _load: Any = IndexDataCacheFile.load
 
 
 def _data_name(self: Any, number: int) -> str:
-    """The name of a new file for one kernel of a function, whatever number numba has counted to.
+    """Return a new unique file name for one kernel of a function, independent of numba's counter.
 
-    numba counts up from 1 and locks nothing. Two processes that keep kernels of one function at the same time
-    may both take the same number, and later runs would be given the one for the other: a loop for other
-    widths of rows, say. And a process that reads the new index of a changed source, before the kernel is
-    written, would be given the kernel of the old source.
+    numba counts up from 1 and locks nothing. Two processes that save kernels of one function at the same time
+    may both take the same number, and later runs would load one kernel in place of the other, for example a
+    loop for another row width. A process that reads the new index of a changed source before the kernel is
+    written would load the kernel of the old source.
     """
     name: str = self._data_name_pattern.format(number=secrets.randbits(63))
     return name.removesuffix(".nbc") + _CHECKED
 
 
 def _save_data(self: Any, name: str, data: Any) -> None:
-    """Write a kernel and its checksum, because machine code with a flipped bit would be run."""
+    """Write a kernel and its checksum, because machine code with a flipped bit would be executed."""
     content = self._dump(data)
     with self._open_for_write(self._data_path(name)) as file:
         file.write(content + _digest(content))
@@ -55,7 +55,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _checked_index(self: Any) -> dict[Any, str]:
-    """Return the file names of a function's kernels; none if the index is damaged and has to be replaced."""
+    """Return the kernel file names of a function; empty if the index is damaged and must be replaced."""
     try:
         # A flipped bit may turn a name into a path of a folder that does not exist.
         return {
@@ -76,7 +76,7 @@ def _checked_load(self: Any, key: Any) -> Any:
         return _load(self, key)
     except OSError:
         raise
-    except Exception:  # Compiling again is always safe, and raises the errors of the compiler.
+    except Exception:  # Recompiling is always safe, and raises the compiler's errors.
         _warn(self._cache_path)
         return None
 

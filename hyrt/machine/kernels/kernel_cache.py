@@ -1,4 +1,4 @@
-"""What numba needs to compile: a place for its kernels, and an environment that lets it."""
+"""Folder of numba's kernel cache, and checks of the environment variables that numba reads."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from hyrt.errors import ConfigError, warn_user
 
 
 def check_compiler() -> None:
-    """Whether the environment lets numba compile, and keep what it compiled; its own errors name no remedy.
+    """Check that numba can compile and cache kernels; numba's own errors name no remedy.
 
     Raises
     ------
     ConfigError
-        Naming the variable and what to do.
+        Naming the environment variable and the remedy.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise ConfigError("NUMBA_DISABLE_JIT is set, but hyrt works only with compiled kernels: unset it")
     threads = os.environ.get("NUMBA_NUM_THREADS", "1")
     if not threads.strip().isdecimal() or int(threads) < 1:
         raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if not any(map(_can_write, [*([Path(named)] if named else []), *_usual_places()])):
-        given = f"not even NUMBA_CACHE_DIR ({named})" if named else "not even one for temporary files"
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    if not any(map(_can_write, [*([Path(configured)] if configured else []), *_default_folders()])):
+        detail = (
+            f"not even NUMBA_CACHE_DIR ({configured})" if configured else "not even one for temporary files"
+        )
         raise ConfigError(
-            f"hyrt cannot write to any folder for compiled kernels, {given}: set NUMBA_CACHE_DIR to a "
+            f"hyrt cannot write to any folder for compiled kernels, {detail}: set NUMBA_CACHE_DIR to a "
             "writable folder"
         )
 
 
 def ensure_kernel_cache() -> None:
-    """Give numba a temporary folder when neither the package's folder nor the user's cache can be written.
+    """Create a temporary kernel cache if neither the package's folder nor the user's cache is writable.
 
-    Kernels are then compiled anew by every process. Does nothing where NUMBA_CACHE_DIR is set. The folder is
-    new and private: what numba reads back it runs.
+    Every process then recompiles its kernels. Does nothing if NUMBA_CACHE_DIR is set. The folder is new and
+    private, because numba executes cached files.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    if any(map(_can_write, _usual_places())):
+    if any(map(_can_write, _default_folders())):
         return
     import atexit
     import shutil
@@ -50,7 +52,7 @@ def ensure_kernel_cache() -> None:
     try:
         folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
     except OSError:
-        return  # Whoever needs a kernel hears of it: see `check_compiler`.
+        return  # `check_compiler` reports this when a kernel is needed.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["NUMBA_CACHE_DIR"] = folder
     if "numba" in sys.modules:
@@ -62,14 +64,15 @@ def ensure_kernel_cache() -> None:
     )
 
 
-def _usual_places() -> tuple[Path, Path]:
-    """Where numba keeps what it compiled, unless it is told where."""
+def _default_folders() -> tuple[Path, Path]:
+    """Return numba's default folders for compiled kernels."""
     return Path(__file__).parents[2] / "nn" / "__pycache__", user_cache() / "numba"
 
 
 def _can_write(folder: Path) -> bool:
-    """Whether a file can be made in the folder, or the folder itself in the first parent there is."""
-    # Unlike os.path, Path.exists raises where a folder above may not be entered, like another user's home.
+    """Return whether the folder is writable, or can be created in its first existing ancestor."""
+    # Unlike os.path.exists, Path.exists raises if an ancestor may not be entered, such as another user's
+    # home.
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

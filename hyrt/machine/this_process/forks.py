@@ -1,4 +1,4 @@
-"""Processes that are forked from one in which other threads work, which do not come along."""
+"""Fork safety: a forked child has only the forking thread, but inherits locks that other threads held."""
 
 from __future__ import annotations
 
@@ -10,62 +10,64 @@ import time
 from functools import cache
 from types import FrameType
 
-# What a process says of itself: a child that starts another interpreter has another number.
+# The value is the process id, so a new interpreter started by a forked child is not marked.
 _MARK = "HYRT_FORKED"
-# What importing torch from a slow disk may take. Whoever forks goes on then, whatever becomes of the child.
-_LONGEST_S = 60.0
-# Neither module locks nor the lock of numba's compiler tell other threads when they are free, so both are
-# looked at every so often.
-_LOOK_S = 0.01
+# Upper bound of importing torch from a slow disk. After that the fork proceeds, even if the child may hang.
+_MAX_WAIT_S = 60.0
+# Neither module locks nor the lock of numba's compiler notify waiters, so both are polled.
+_POLL_S = 0.01
 
 
 @cache
 def wait_at_forks() -> None:
-    """From now on, whoever forks this process first waits for what is imported and compiled in other threads.
+    """Make every later fork of this process first wait for imports and compilations in other threads.
 
-    The child would find the modules that hyrt was importing there, and numba's compiler, locked by threads
-    that it does not have: its first use of them would wait for ever.
+    Otherwise the child would inherit locks of modules under import and of numba's compiler, held by threads
+    that do not exist in the child: its first use of either would wait forever.
     """
-    # What is registered last comes first: `logging`, whose lock an import may take, has to come after this.
+    # Handlers run in reverse order of registration. `logging`, whose lock an import may take, must register
+    # first.
     assert logging
-    os.register_at_fork(before=_wait)
+    os.register_at_fork(before=_wait_for_locks)
 
 
-def _wait() -> None:
-    end = time.monotonic() + _LONGEST_S
+def _wait_for_locks() -> None:
+    end = time.monotonic() + _MAX_WAIT_S
     while _others_hold_locks() and time.monotonic() < end:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _others_hold_locks() -> bool:
-    here = threading.get_ident()
-    return any(_holds_locks(frame) for thread, frame in sys._current_frames().items() if thread != here)
+    this_thread = threading.get_ident()
+    return any(
+        _holds_locks(frame) for thread, frame in sys._current_frames().items() if thread != this_thread
+    )
 
 
 def _holds_locks(frame: FrameType | None) -> bool:
-    """Whether a thread is in numba's compiler, or imports for hyrt; what others import is theirs."""
+    """Return whether a thread is in numba's compiler or in an import of hyrt; other imports do not count."""
     is_import = False
     while frame is not None:
-        room = frame.f_globals.get("__name__", "").partition(".")[0]
-        if room == "numba":
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package == "numba":
             return True
-        # From the innermost call outwards: hyrt may itself run in what somebody else imports.
-        if room == "hyrt" and (is_import or frame.f_code.co_name == "<module>"):
+        # From the innermost call outwards: hyrt may itself run inside another library's import.
+        if package == "hyrt" and (is_import or frame.f_code.co_name == "<module>"):
             return True
-        is_import = is_import or room == "importlib"
+        is_import = is_import or package == "importlib"
         frame = frame.f_back
     return False
 
 
 @cache
 def mark_forks() -> None:
-    """From now on, processes that are forked from this one know it; see `was_forked_late`."""
+    """Mark processes that are forked from this one from now on; see `was_forked_late`."""
     os.register_at_fork(after_in_child=lambda: os.environ.update({_MARK: str(os.getpid())}))
 
 
 def was_forked_late() -> bool:
-    """Whether this process was forked after `mark_forks`.
+    """Return whether this process was forked after `mark_forks`.
 
-    OpenMP's threads are those of the parent: the first loop that torch shares among them would wait for ever.
+    OpenMP's threads exist only in the parent: torch's first parallel loop would wait forever.
     """
     return os.environ.get(_MARK) == str(os.getpid())

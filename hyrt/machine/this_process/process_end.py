@@ -1,4 +1,4 @@
-"""The end of a process that may have left threads behind, inside a library that cannot be interrupted."""
+"""Exit of a process whose threads may still run inside a library that cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import NoReturn
 
 @contextmanager
 def ends_whole() -> Iterator[None]:
-    """End the process with the exit code that leaves the block, whatever its threads are at.
+    """Exit with the block's exit code even if daemon threads are still running.
 
-    An interpreter that ends unwinds each thread that comes back from torch or a driver, which their C++ does
-    not survive: the process would abort with "terminate called without an active exception" (exit code 134).
+    At interpreter exit, threads that return from torch or a driver are unwound, which their C++ code does not
+    survive: the process would abort with "terminate called without an active exception" (exit code 134).
     """
     try:
         yield
     except SystemExit as ending:
         code = 0 if ending.code is None else ending.code
-        if isinstance(code, int) and _is_left_behind():
+        if isinstance(code, int) and _has_live_threads():
             _end_now(code)
         raise
 
 
 @contextmanager
 def exits_told() -> Iterator[None]:
-    """Within the block, `os._exit` by others' code says so in a line, and never ends with exit code 0.
+    """Within the block, report `os._exit` calls of other packages in one line and replace exit code 0 by 1.
 
-    A plug-in that calls it would end a run as if all were done. Processes that are forked here are left to
-    those who fork them. What a C library does itself is not seen.
+    A plug-in that calls `os._exit` would end a run as if it had succeeded. Forked child processes are not
+    affected. Exits inside C libraries are not detected.
     """
-    before, here = os._exit, os.getpid()
+    original, pid = os._exit, os.getpid()
 
-    def told(status: int) -> NoReturn:
+    def reporting_exit(status: int) -> NoReturn:
         frame = sys._getframe(1)
-        if os.getpid() == here and frame.f_globals.get("__name__", "").partition(".")[0] != "hyrt":
+        if os.getpid() == pid and frame.f_globals.get("__name__", "").partition(".")[0] != "hyrt":
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             line = (
                 f"error: os._exit({status}) was called at {place}, which ends the command before it is done: "
@@ -47,27 +47,27 @@ def exits_told() -> Iterator[None]:
             with suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
             status = status or 1
-        before(status)
+        original(status)
 
-    os._exit = told
+    os._exit = reporting_exit
     try:
         yield
     finally:
-        os._exit = before
+        os._exit = original
 
 
-def _is_left_behind() -> bool:
-    here = threading.current_thread()
-    return any(thread.daemon and thread is not here for thread in threading.enumerate())
+def _has_live_threads() -> bool:
+    this_thread = threading.current_thread()
+    return any(thread.daemon and thread is not this_thread for thread in threading.enumerate())
 
 
 def _end_now(code: int) -> NoReturn:
-    """What the interpreter does at its end, but for taking itself apart."""
+    """Do what the interpreter does at exit, except for finalizing itself."""
     try:
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
-        # Temporary files are removed by such functions. Nothing public runs them.
+        # atexit functions remove temporary files, for example. There is no public function to run them.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):

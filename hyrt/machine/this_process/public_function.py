@@ -1,4 +1,4 @@
-"""Errors of public functions: wrong calls get a message of one line, tracebacks only the user's frames."""
+"""Errors of public functions: one-line messages for wrong calls, tracebacks with only the user's frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def public_function(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function refuse wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
+    """Make a function report wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
 
     With HYRT_TRACEBACK=1 in the environment, tracebacks are complete.
     """
@@ -39,7 +39,7 @@ def public_function(function: Callable[P, R]) -> Callable[P, R]:
             causes = _list_causes(error)
             for cause in causes:
                 cause.with_traceback(_shorten_traceback(cause))
-            # The error's message includes those of its causes that are hyrt's.
+            # The error's message already includes the messages of hyrt's own causes.
             root = next((cause for cause in causes if not isinstance(cause, HyrtError)), error.__cause__)
             raise error.with_traceback(_shorten_traceback(error)) from root
 
@@ -87,9 +87,9 @@ def _list_causes(error: BaseException) -> list[BaseException]:
 
 
 def _shorten_traceback(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback without the frames of hyrt and of libraries.
+    """Return an error's traceback without frames of hyrt and of libraries.
 
-    An error of a library without frames of the user keeps its last frame, because its message names no place.
+    A library's error without user frames keeps its last frame, because its message names no location.
     """
     entries, entry = [], error.__traceback__
     while entry is not None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hyrt.machine.this_process.process_settings import _Compiler
+from hyrt.machine.this_process.process_settings import _LazyCompiler
 
 _STEP = """
 import sys
@@ -42,7 +42,7 @@ def test_optimizers_work_without_the_compiler() -> None:
 
 def test_what_is_used_of_the_compiler_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     # In its place a module that is as good, and loaded at once.
-    stand_in = _Compiler("colorsys")
+    stand_in = _LazyCompiler("colorsys")
     monkeypatch.setitem(sys.modules, "colorsys", stand_in)
     import colorsys
 
