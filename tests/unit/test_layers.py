@@ -1,4 +1,4 @@
-"""The rooms and their floors: imports point downwards, no two rooms import each other, rooms stay small."""
+"""Layers of packages: imports point downwards, packages do not import each other, folders stay small."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Room or module, and its floor. The longest name that fits a module counts.
-ROOMS = {
+# Layer of each package or module. The longest matching name decides.
+LAYERS = {
     "hyrt_perfmodel": 0,
     "hyrt_hls": 0,
     "hyrt.errors": 0,
@@ -48,14 +48,14 @@ HOMES = {
     "hyrt_hls": ROOT / "hls",
 }
 FILES = [path for package, home in HOMES.items() for path in sorted((home / package).rglob("*.py"))]
-MOST_MODULES = 12
-# The FPGA's device and its simulated twin share the parts of a task: each part is found by its file's name.
-LARGER_ROOMS = {"devices/hyrt_devices/fpga"}
+MAX_MODULES = 12
+# The FPGA device and its simulated twin share many small modules.
+LARGER_FOLDERS = {"devices/hyrt_devices/fpga"}
 
 
 @cache
-def room(module: str) -> str:
-    return max((name for name in ROOMS if f"{module}.".startswith(f"{name}.")), key=len)
+def package_of(module: str) -> str:
+    return max((name for name in LAYERS if f"{module}.".startswith(f"{name}.")), key=len)
 
 
 def module_of(path: Path) -> str:
@@ -81,20 +81,20 @@ def test_imports_point_down() -> None:
     for path in FILES:
         module = module_of(path)
         for name, line in imports(path):
-            assert ROOMS[room(name)] <= ROOMS[room(module)], (
+            assert LAYERS[package_of(name)] <= LAYERS[package_of(module)], (
                 f"{path}:{line}: {module} imports {name} from above"
             )
 
 
-def test_no_two_rooms_import_each_other() -> None:
+def test_packages_do_not_import_each_other() -> None:
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path in FILES:
-        here = room(module_of(path))
+        here = package_of(module_of(path))
         for name, line in imports(path):
-            if room(name) != here:
-                found[here].setdefault(room(name), f"{path.relative_to(ROOT)}:{line}")
+            if package_of(name) != here:
+                found[here].setdefault(package_of(name), f"{path.relative_to(ROOT)}:{line}")
     for here, others in list(found.items()):
-        # What is reached from here by any way must not lead back.
+        # Follow all imports transitively: they must not lead back.
         reached, seen = list(others), set()
         while reached:
             other = reached.pop()
@@ -108,17 +108,19 @@ def test_a_backend_imports_neither_the_runtime_nor_another_backend_from_above() 
     for path in FILES:
         if module_of(path).startswith("hyrt_devices"):
             for name, line in imports(path):
-                assert ROOMS[room(name)] < 3 or room(name) == "hyrt_devices", f"{path}:{line}: imports {name}"
+                assert LAYERS[package_of(name)] < 3 or package_of(name) == "hyrt_devices", (
+                    f"{path}:{line}: imports {name}"
+                )
 
 
-def test_every_room_is_in_the_table() -> None:
-    rooms = {f"hyrt.{path.name}" for path in (ROOT / "hyrt").iterdir() if (path / "__init__.py").is_file()}
-    assert rooms <= ROOMS.keys()
+def test_every_package_has_a_layer() -> None:
+    packages = {f"hyrt.{path.name}" for path in (ROOT / "hyrt").iterdir() if (path / "__init__.py").is_file()}
+    assert packages <= LAYERS.keys()
 
 
-def test_the_lowest_floor_loads_no_torch() -> None:
+def test_the_lowest_layer_imports_no_torch() -> None:
     for path in FILES:
-        if ROOMS[room(module_of(path))] == 0:
+        if LAYERS[package_of(module_of(path))] == 0:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             for node in ast.walk(tree):
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -126,11 +128,11 @@ def test_the_lowest_floor_loads_no_torch() -> None:
                 assert not [name for name in names if name.split(".")[0] == "torch"], path
 
 
-def test_names_say_what_is_there() -> None:
+def test_module_names_are_specific() -> None:
     vague = {"utils", "helpers", "common", "base", "manager"}
     assert not [path for path in FILES if path.stem in vague]
-    beside = [path for path in FILES if path.with_suffix("").is_dir()]
-    assert not beside, "a module has the name of the folder beside it"
+    same_name = [path for path in FILES if path.with_suffix("").is_dir()]
+    assert not same_name, "a module has the name of a folder next to it"
 
 
 def test_a_class_name_is_used_once() -> None:
@@ -142,22 +144,22 @@ def test_a_class_name_is_used_once() -> None:
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
-def test_rooms_are_small() -> None:
+def test_folders_are_small() -> None:
     for folder in {path.parent for path in FILES}:
         modules = [path for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__")]
-        if str(folder.relative_to(ROOT)) not in LARGER_ROOMS:
-            assert len(modules) <= MOST_MODULES, folder
+        if str(folder.relative_to(ROOT)) not in LARGER_FOLDERS:
+            assert len(modules) <= MAX_MODULES, folder
 
 
-def test_rooms_and_folders_say_what_they_hold() -> None:
+def test_every_package_has_a_docstring() -> None:
     folders = {path.parent for path in FILES}
     for folder in folders:
         text = (folder / "__init__.py").read_text(encoding="utf-8")
-        assert ast.get_docstring(ast.parse(text)), f"{folder}/__init__.py says nothing of its room"
+        assert ast.get_docstring(ast.parse(text)), f"{folder}/__init__.py has no docstring"
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Nor for types alone: a reader follows imports, whatever the interpreter skips."""
+def test_modules_have_no_import_cycles() -> None:
+    """Imports under TYPE_CHECKING count too: a reader follows them."""
     modules = {module_of(path) for path in FILES}
 
     def target(name: str) -> str:
@@ -169,9 +171,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:
-        assert module not in way, (
-            f"imports go in a circle: {' -> '.join((*way[way.index(module) :], module))}"
-        )
+        assert module not in way, f"import cycle: {' -> '.join((*way[way.index(module) :], module))}"
         if module not in done:
             for other in sorted(graph.get(module, ())):
                 visit(other, (*way, module))
