@@ -163,6 +163,26 @@ def test_spaces_around_names_are_said(tmp_path: Path) -> None:
     assert "some ids differ only by spaces around them (' bob' and 'bob')" in text
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({}, "a random split of 60, 20 and 20 %"),
+        ({"split": ["train", "val", "test"]}, "split 'split'"),
+        (
+            {"train_mask": [1, 0, 0], "val_mask": [0, 1, 0], "test_mask": [0, 0, 1]},
+            "split 'train_mask', 'val_mask', 'test_mask'",
+        ),
+    ],
+    ids=["none", "column", "masks"],
+)
+def test_the_guessed_split_is_named(columns: dict[str, list[Any]], said: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "label": [0, 1, 0], "f": [0.5, 1.5, 2.5], **columns})
+    [line] = [line for line in guess_schema([edges, nodes]).lines if ": vertices, " in line]
+    parts = line.split(": vertices, ")[1].split("; ")
+    assert [part for part in parts if "split" in part] == [said]
+
+
 @pytest.mark.parametrize("word", ["None", "NA", "null", "nan"])
 def test_missing_labels_are_counted_by_what_stands_there(word: str, tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})

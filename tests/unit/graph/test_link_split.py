@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import adjacency, random_graph
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.graph.links import link_split, message_edges
 from hyrt.graph.links.draw_candidates import draw_candidates
+from hyrt.graph.links.draw_negatives import negative_lines
 from hyrt.graph.links.draw_split import draw_split
 from hyrt.graph.links.link_ends import LinkEnds
 from hyrt.graph.links.link_file import read_links, write_links
@@ -174,3 +177,21 @@ def test_a_graph_without_room_for_a_part_is_told() -> None:
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
     with pytest.raises(DataError, match=r"cannot find 1 pairs of vertices without an edge.*, val_neg"):
         draw_split("full", full, 0, val=0.4, test=0.0, ends=LinkEnds.any_of(3))
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8)
+
+
+@given(st.dictionaries(st.sampled_from(["val", "test"]), PAIRS), st.booleans())
+def test_pairs_of_a_file_that_repeat_others_are_counted_over_all_parts(
+    parts: dict[str, list[tuple[int, int]]], undirected: bool
+) -> None:
+    """Of two directions in an undirected graph, one repeats the other."""
+    no_edges = Topology(np.zeros(6, np.int64), np.empty(0, np.int32))
+    given_pairs = [tuple(sorted(pair)) if undirected else pair for pairs in parts.values() for pair in pairs]
+    repeated = len(given_pairs) - len(set(given_pairs))
+    arrays = {part: np.array(pairs, np.int64).reshape(-1, 2) for part, pairs in parts.items()}
+    lines = negative_lines("f.npz", no_edges, arrays, undirected=undirected)
+    keys = " and ".join(f"{part}_neg" for part in parts)
+    wanted = f"f.npz: {repeated} pairs of {keys} repeat others, and count as often as they occur"
+    assert lines == ([wanted] if repeated else [])

@@ -11,6 +11,8 @@ from hyrt.errors import ArgumentError, DataError
 from hyrt.graph import normalize as normalize_module
 from hyrt.graph import open_graph
 from hyrt.graph.formats import schema
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.reuse.run_schema import schema_of
 
 # What a row is divided by, and its name elsewhere.
 NORMS = {"row": "l1", "length": "l2"}
@@ -88,6 +90,17 @@ def test_columns(tmp_path, monkeypatch, dtype):
     expected[:, 2] = 0
     np.testing.assert_allclose(graph.features.values, expected, atol=1e-6 if dtype == "float32" else 2e-3)
     assert graph.features.values.dtype == dtype
+
+
+@pytest.mark.parametrize("normalize_as", [*NORMS, "standard"])
+@pytest.mark.parametrize("name", ["b.npz", "b"])
+def test_the_same_scaling_is_not_done_twice(tmp_path, name, normalize_as):
+    path = save(make_arrays(3, vertices=50), tmp_path / "a.npz")
+    convert(Conversion(str(path), tmp_path / name, normalize=normalize_as))
+    once, again = open_graph(tmp_path / name), open_graph(tmp_path / name, normalize=normalize_as)
+    np.testing.assert_array_equal(again.features.values, once.features.values)
+    [scaling] = schema_of(again).to_dict()["tables"][""]["scaling"]
+    assert schema_of(once).to_dict()["tables"][""]["scaling"] == [scaling]
 
 
 def test_large_mapped_features_are_scaled_on_disk_only(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.info import describe, summary_lines
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
+from hyrt.graph.reuse.run_schema import schema_of
 from hyrt.graph.typed import typed_order
 from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
 from hyrt.machine.workers import current_workers
@@ -369,6 +370,12 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
     np.testing.assert_allclose(rows_of(again, "paper"), wanted, atol=2e-3)
     lengths = np.linalg.norm(rows_of(again, "author"), axis=1)
     assert set(np.round(lengths, 5).tolist()) <= {0.0, 1.0}
+    tables, kept = (schema_of(each).to_dict()["tables"] for each in (again, graph))
+    assert {name: len(table["scaling"]) for name, table in tables.items()} == dict.fromkeys(NAMES, 1)
+    # Types keep what each of them was scaled by.
+    assert {name: table["scaling"] for name, table in kept.items()} == {
+        name: table["scaling"] for name, table in tables.items()
+    }
 
 
 def test_says_what_it_holds(tmp_path):

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from hyrt.errors import DataError
 from hyrt.graph import csr, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.synthetic import parse_spec, population, typed_planted
+from hyrt.graph.synthetic.degree_law import weight_classes
 from hyrt.graph.synthetic.planted import LABEL, WEIGHT
+from hyrt.graph.synthetic.typed_law import typed_degrees
 from hyrt.graph.synthetic.typed_planted import OFFSETS, RELATIONS, SHARES
 from hyrt.graph.typed import typed_csr, typed_dataset
 from hyrt.graph.typed.typed_graph import edge_lists
@@ -76,6 +79,38 @@ def test_classes_say_who_is_joined(homophily):
         chance = float((np.roll(shares[0], offset) * shares[1]).sum())
         # A little less: equal draws fall away, and most of them join classes.
         assert joined == pytest.approx(homophily + (1 - homophily) * chance, abs=0.03)
+
+
+def _expected_edges(draws: float, odds: Any, homophily: float, offset: int) -> Any:
+    """[W, W] edges between two vertices of any of 4 classes, of those odds."""
+    shares = 1 / np.sqrt(np.arange(1, 5))
+    shares /= shares.sum()
+    table = np.zeros_like(odds)
+    for a, b in np.ndindex(4, 4):
+        chance = 1 - homophily + homophily * (b == (a + offset) % 4) / shares[b]
+        table += shares[a] * shares[b] * -np.expm1(-draws * chance * odds)
+    return table
+
+
+@pytest.mark.parametrize("homophily", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("number", range(3))
+def test_expected_degrees_are_sums_over_all_pairs_of_classes(number, homophily):
+    """Many pairs of classes that go together are drawn several times, and count once."""
+    spec = parse_spec(f"synthetic:typed,vertices=300,edges=4k,classes=4,homophily={homophily}")
+    relation = RELATIONS[number]
+    ends = [weight_classes(spec.type_counts[end]) for end in (relation.source, relation.destination)]
+    (first, first_counts), (second, second_counts) = ends
+    odds = np.outer(first, second) / ((first @ first_counts) * (second @ second_counts))
+    wanted = odds, homophily, OFFSETS[number]
+
+    def missing(draws: float) -> float:
+        drawn = first_counts @ _expected_edges(draws, *wanted) @ second_counts
+        return drawn - int(spec.edges * SHARES[number])
+
+    table = _expected_edges(brentq(missing, 1, 1e8), *wanted)
+    found = typed_degrees(spec).relations[number]
+    assert found.out_degrees == pytest.approx(table @ second_counts, rel=1e-4)
+    assert found.in_degrees == pytest.approx(first_counts @ table, rel=1e-4)
 
 
 def test_degrees_have_a_heavy_tail(graph):
