@@ -15,6 +15,8 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.typed.layers import relation_sums
+from hyrt.nn.typed.layers.hgt_layer import HgtLayer
+from hyrt.nn.typed.layers.rgat_layer import RgatLayer
 from hyrt.nn.typed.learned.learned_rows import tables_of, take_row_gradients
 from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.sampling.block import Block
@@ -259,3 +261,19 @@ def check_model(
     assert gradient is not None
     assert float(gradient.abs().max()) > 0
     torch.testing.assert_close(dense, gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()))
+
+
+def test_matrices_of_each_relation_begin_within_their_glorot_bound() -> None:
+    """Each relation's, type's or head's matrix by itself has the deviation of one of its shape."""
+    shape = shape_of_small(small_typed())
+    torch.manual_seed(3)
+    rgat = RgatLayer(20, 6, 4, shape, edge_features=9)
+    hgt = HgtLayer(20, 24, 3, shape)
+    stacks = [rgat.weight.flatten(1, 2), rgat.source, rgat.destination, rgat.edge, rgat.own[None]]
+    stacks += [hgt.key, hgt.query, hgt.value, hgt.result]
+    stacks += [each.flatten(0, 1) for each in (hgt.attention, hgt.message)]
+    for stack in stacks:
+        assert stack is not None
+        bound = (6 / sum(stack.shape[1:])) ** 0.5
+        for matrix in stack:
+            assert 0.8 * bound < float(matrix.detach().abs().max()) <= bound
