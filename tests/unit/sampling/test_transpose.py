@@ -58,8 +58,9 @@ def test_transpose_is_built_once_and_refused_in_place() -> None:
     block = sampler.sample(0, sampler.units(0), workers, in_place=False).blocks[0]
     assert block.transposed() is block.transposed()
     in_place = sampler.sample(0, sampler.units(0), workers, in_place=True).blocks[0]
-    with pytest.raises(ValueError, match="in place"):
-        in_place.transposed()
+    for read in (in_place.transposed, in_place.edge_index):
+        with pytest.raises(ValueError, match="in place"):
+            read()
 
 
 def test_edge_index_lists_every_edge() -> None:
