@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from hyrt.nn.operators import product
 from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
+from hyrt.quantities import size
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
@@ -384,7 +386,7 @@ def test_a_memory_limit_is_kept_and_lifted(driver: FakeDriver) -> None:
     loaded(device)
     first = device.transfer(batch)
     device.transfer(batch)
-    with pytest.raises(DeviceOutOfMemory, match="in use of"):
+    with pytest.raises(DeviceOutOfMemory, match=f"in use of {re.escape(size(limit))}: "):
         device.transfer(batch)
     device.propagate(first)
     device.transfer(batch_of(graph, 1))
