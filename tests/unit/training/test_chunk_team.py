@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,13 +170,18 @@ def test_a_lost_device_ends_a_run_that_may_not_go_on(monkeypatch: pytest.MonkeyP
         trained(["cpu:0", "cpu:1"], fullgraph={"chunks": 4})
 
 
+@pytest.mark.parametrize(("number", "told"), [(1, ["4 x 4"]), (12, ["2 x 2", "4 x 4 (before, 2 x 2)"])])
 def test_chunks_become_smaller_where_one_device_is_out_of_memory(
-    monkeypatch: pytest.MonkeyPatch, wanted: list[float]
+    number: int, told: list[str], monkeypatch: pytest.MonkeyPatch, wanted: list[float]
 ) -> None:
-    fail_in(monkeypatch, 1, DeviceOutOfMemory("cpu:1 has no more"))
+    """In the first step, or in the second one, after the first has said how the graph is cut."""
+    fail_in(monkeypatch, number, DeviceOutOfMemory("cpu:1 has no more"))
     heard, result = trained(["cpu:0", "cpu:1"], epochs=5, fullgraph={"device_memory": "100MiB"})
     assert losses(heard) == pytest.approx(wanted[:5], rel=1e-5)
     assert not result.summary["devices_lost"]
+    notices = [event.text for event in heard if isinstance(event, Notice)]
+    cuts = [re.search(r"trains in (\d+ x \d+) chunks .*?( \(before.*)?$", text) for text in notices]
+    assert ["".join(each.groups("")) for each in cuts if each] == told
 
 
 def columns_of(
