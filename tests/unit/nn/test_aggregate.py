@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_kernels import gather_rows
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.fused.block_loops import aggregate_by_loops
 from hyrt.nn.operators.aggregate import aggregate, aggregate_into, scales
 from hyrt.sampling.block import Block
 
@@ -64,6 +65,22 @@ def test_forward_and_backward_of_any_block_equal_dense_matrices(
     (mine,) = torch.autograd.grad(out, x, direction)
     (reference,) = torch.autograd.grad(expected, x, direction, materialize_grads=True)
     assert distance(mine, reference) < 1e-13
+
+
+@settings(max_examples=30, deadline=None)
+@given(blocks(), st.sampled_from([*EVERY_STATEMENT, ("gcn", "none")]), st.integers(0, 99))
+def test_loops_over_any_block_equal_dense_matrices(
+    block: Block, combination: tuple[Any, Any], seed: int
+) -> None:
+    x = distinct_rows(block.num_src, 3, seed).requires_grad_()
+    expected = dense.combine(block, x, *combination, 0.25)
+    rows = x.detach().float().requires_grad_()
+    out = aggregate_by_loops(block, rows, Aggregation(*combination, 0.25))
+    assert distance(out, expected) < 1e-5
+    direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(out.shape))
+    (mine,) = torch.autograd.grad(out, rows, direction.float())
+    (reference,) = torch.autograd.grad(expected, x, direction, materialize_grads=True)
+    assert distance(mine, reference) < 1e-5
 
 
 @pytest.mark.parametrize(("reduce", "self_path"), COMBINATIONS)

@@ -201,6 +201,21 @@ def test_what_is_not_fused_is_told(on_edge: Any, reason: str, caplog: pytest.Log
     assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_reading.py, line \d+ .*({reason})", line)
 
 
+def test_heads_that_are_cut_otherwise_are_not_fused(caplog: pytest.LogCaptureFixture) -> None:
+    """One number for each of 4 heads of 2 columns, which as a 2 x 2 matrix meets a vector of 2."""
+
+    def on_edge(layer, edge):
+        turned = (edge.src * edge.dst).view(-1, 2, 2) * layer.scale[:2]
+        return turned.view(-1, 4, 1) * layer.both.weight.view(4, 2, 4)[:, :, 0]
+
+    layer = Tried(on_edge, lambda layer, vertex, gathered: layer.both(gathered.flatten(1)))
+    with caplog.at_level(logging.WARNING, "hyrt"):
+        program = layer._read()[0]
+    assert program.message_shape == (4, 2)
+    assert program.fused is None
+    assert "has values of shape (2, 2), not of 4 heads of 2 columns" in caplog.text
+
+
 def test_a_parameter_that_edges_read_may_have_several_names() -> None:
     layer = Tried(lambda layer, edge: edge.src * edge.dst * layer.other)
     layer.other = layer.scale
