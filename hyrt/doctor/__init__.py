@@ -1,4 +1,5 @@
-"""What `hyrt doctor` looks at: `machine`, `software`, and the `settings` of a run.
+"""Machine checks of `hyrt doctor`: hardware and system limits, installed software, and the settings of a run.
 
-What is checked is imported in a child process only: `children` holds what runs there.
+The packages under test are imported in an isolated worker process only; `children` holds the code that runs
+there.
 """

@@ -1,4 +1,4 @@
-"""`python -m hyrt.doctor` works where `hyrt` does not start: it needs nothing but Python."""
+"""Entry point `python -m hyrt.doctor`: runs even if `hyrt` does not start, because it needs only Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hyrt.errors import Terminated
 
 
 def main() -> int:
-    """Read the command line and examine; returns the exit code."""
+    """Parse the command line, run the checks and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.doctor",
-        description="Check what a run needs of this machine; as `hyrt doctor`, where that does not start.",
+        description="Check what a run needs of this machine; use it if `hyrt doctor` does not start.",
     )
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml or key.path=value")
     parser.add_argument("--config", metavar="FILE")
@@ -29,17 +29,17 @@ def main() -> int:
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=LIMIT_S)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    words = [*([options.config] if options.config is not None else []), *options.words]
-    words += ["sampler.kind=full"] if options.full_graph else []
-    asked = Asked(
-        words=tuple(words),
+    arguments = [*([options.config] if options.config is not None else []), *options.words]
+    arguments += ["sampler.kind=full"] if options.full_graph else []
+    request = Asked(
+        words=tuple(arguments),
         options={"data__source": options.data, "model__kind": options.model, "devices": options.devices},
     )
-    return diagnose(asked, options.output, limit_s=options.limit, as_json=options.json)
+    return diagnose(request, options.output, limit_s=options.limit, as_json=options.json)
 
 
 if __name__ == "__main__":
-    # So that the child processes are ended.
+    # Turn SIGTERM into an exception, so that the worker process is stopped as well.
     signal.signal(signal.SIGTERM, Terminated.raised)
     try:
         code = main()

@@ -1,4 +1,4 @@
-"""Examining and printing, for the two ways to start it: `hyrt doctor`, and `python -m hyrt.doctor`."""
+"""Run all checks and print their findings; shared by `hyrt doctor` and `python -m hyrt.doctor`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from hyrt.errors import readable
 
 
 def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> int:
-    """Print findings as they are made, or one JSON object; returns the exit code.
+    """Print each finding as soon as it is made, or one JSON object at the end; return the exit code.
 
-    The JSON has `hyrt`, `python`, `seconds`, `exit_code`, `counts` by state, and `findings`. A reader that
-    leaves does not change the exit code.
+    The JSON object has `hyrt`, `python`, `seconds`, `exit_code`, `counts` (by state) and `findings`. A broken
+    output pipe does not change the exit code.
 
     Parameters
     ----------
     asked
-        The settings of the run as the user gave them.
+        Settings of the run, as given by the user.
     output
-        The folder that will hold the run folders.
+        Folder that will hold the run folders.
     limit_s
-        How long a child process may take for one package, backend or measurement.
+        Time limit of the worker process per package, backend or measurement, in seconds.
     as_json
         Whether to print the JSON object.
     """
     started = time.monotonic()
     findings: list[DoctorFinding] = []
     is_terminal = sys.stdout.isatty()
-    # Into a pipe as well: it is people who read it there, and --json is for programs.
+    # Wrap the lines even if the output is a pipe: a person reads it there as well; programs use --json.
     width = shutil.get_terminal_size().columns
     coloured = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     for finding in examine(asked, output, limit_s):
@@ -63,10 +63,10 @@ def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> in
 
 
 def _print(text: str) -> None:
-    """Also what the terminal's encoding lacks; to a reader that has left, nothing."""
+    """Print text; escape characters that the output encoding lacks, and ignore a broken pipe."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         print(readable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
-        # Else the interpreter complains once more when it flushes at its end.
+        # Otherwise the interpreter prints a second error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

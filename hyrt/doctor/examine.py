@@ -1,4 +1,4 @@
-"""The whole diagnosis, in the order in which it is told."""
+"""All checks of `hyrt doctor`, in the order of the output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from hyrt.errors import describe, one_line
 from hyrt.machine.child_processes.children import Answer, Children
 
 LIMIT_S = 60.0
-"""Seconds that each package, backend and measurement may wait."""
+"""Default time limit per package, backend and measurement, in seconds."""
 
 
 def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[DoctorFinding]:
-    """Look at everything a run needs. Nothing that is checked is imported into this process.
+    """Run every check and yield its findings as soon as they are made.
 
-    The parameters are those of `hyrt.doctor.diagnose.diagnose`; findings are given as they are made.
+    The packages under test are not imported into this process. The parameters are documented in
+    `hyrt.doctor.diagnose.diagnose`.
     """
     from hyrt.machine.cores import shared_cores
 
@@ -41,9 +42,9 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
         yield from _guarded("cpus", check_cpus)
         kernels = _guarded("kernel cache", lambda: check_kernel_cache(children, limit_s))
         rates = _guarded("kept rates", lambda: check_kept_rates(children, limit_s))
-        # Before drivers start threads of their own.
-        now = host_memory().now
-        bandwidth = _guarded("bandwidth", lambda: check_bandwidth(children, limit_s, cores, now))
+        # Measure the bandwidth before drivers start threads.
+        available_bytes = host_memory().now
+        bandwidth = _guarded("bandwidth", lambda: check_bandwidth(children, limit_s, cores, available_bytes))
         backends = ask_backends(children, limit_s, cores)
         settings = ask_settings(children, asked, backends.devices, limit_s)
     yield from _host(settings, backends, output)
@@ -57,18 +58,18 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
 
 
 def _host(settings: Answer | None, backends: Backends, output: Path) -> Iterator[DoctorFinding]:
-    needs = None if settings is None else settings.first("needs")
-    need = {} if needs is None else needs
-    yield from _guarded("memory", lambda: check_memory(host_memory(), need.get("host")))
+    probed_needs = None if settings is None else settings.first("needs")
+    needs_by_kind = {} if probed_needs is None else probed_needs
+    yield from _guarded("memory", lambda: check_memory(host_memory(), needs_by_kind.get("host")))
     yield from _guarded("shared memory", check_shared_memory)
     yield from _guarded(
-        "locked memory", lambda: check_locked_memory(backends.own_memory, need.get("staged_bytes"))
+        "locked memory", lambda: check_locked_memory(backends.own_memory, needs_by_kind.get("staged_bytes"))
     )
-    yield from _guarded("run folder", lambda: check_disk(output, need.get("disk")))
+    yield from _guarded("run folder", lambda: check_disk(output, needs_by_kind.get("disk")))
 
 
 def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[DoctorFinding]:
-    """A check that fails is a finding; the others go on."""
+    """Run one check; if it raises, return a finding about that, so that the other checks still run."""
     try:
         return check()
     except Exception as error:

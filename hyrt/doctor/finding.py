@@ -1,4 +1,4 @@
-"""What a check found out."""
+"""Findings of `hyrt doctor` and their states."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from typing import Any, Literal
 
 State = Literal["ok", "note", "warning", "broken"]
 STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
-"""The states from best to worst; only `broken` makes the exit code 1."""
+"""All states, from best to worst; only `broken` makes the exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One line of a diagnosis.
+    """Result of one check.
 
     Raises
     ------
     ValueError
-        If a warning or something broken comes without a remedy.
+        If a finding with state `warning` or `broken` has no remedy.
     """
 
     check: str
-    """The name of the check, for people and programs; several findings may share it."""
+    """Name of the check; several findings may share it."""
     state: State
-    """`broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`:
-    good to know."""
+    """`broken`: a run needs this and would fail; `warning`: a run is slower, or some other run would fail;
+    `note`: information only.
+    """
     found: str
-    """What is there, or what is wrong, in one line."""
+    """State or problem found, in one line."""
     remedy: str = ""
-    """What to do; every warning and everything broken has one."""
+    """Suggested action; required for warnings and broken checks."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured or read, with units in the names."""
+    """Measured or read values, with units in the keys."""
 
     def __post_init__(self) -> None:
         if self.state in ("warning", "broken") and not self.remedy:
-            raise ValueError(f"finding {self.check!r}: say what to do about: {self.found}")
+            raise ValueError(f"finding {self.check!r}: remedy is missing for: {self.found}")
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt doctor --json` prints it."""
+        """Return the finding as a JSON object of `hyrt doctor --json`."""
         return {
             "check": self.check,
             "state": self.state,
@@ -49,31 +50,35 @@ class DoctorFinding:
         }
 
 
-_NONE: Mapping[str, Any] = {}
+_NO_FIGURES: Mapping[str, Any] = {}
 
 
-def ok(check: str, found: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
-    """All that a check found where everything is as a run needs it."""
+def ok(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
+    """Return a single finding: no problem."""
     return [DoctorFinding(check, "ok", found, figures=figures)]
 
 
-def note(check: str, found: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
-    """All that a check found where it is good to know."""
+def note(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
+    """Return a single finding: information only."""
     return [DoctorFinding(check, "note", found, figures=figures)]
 
 
-def warning(check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
-    """All that a check found where a run is slower, or another run would fail."""
+def warning(
+    check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
+) -> list[DoctorFinding]:
+    """Return a single finding: a run is slower, or some other run would fail."""
     return [DoctorFinding(check, "warning", found, remedy, figures)]
 
 
-def broken(check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
-    """All that a check found where a run fails."""
+def broken(
+    check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
+) -> list[DoctorFinding]:
+    """Return a single finding: a run fails."""
     return [DoctorFinding(check, "broken", found, remedy, figures)]
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null."""
+    """Replace infinity and NaN, which JSON lacks, by None."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -82,5 +87,5 @@ def _finite(value: Any) -> Any:
 
 
 def exit_code(findings: Sequence[DoctorFinding]) -> int:
-    """1 if something a run needs is broken, else 0."""
+    """Return 1 if any check is broken, otherwise 0."""
     return int(any(finding.state == "broken" for finding in findings))

@@ -1,4 +1,4 @@
-"""The settings of a run: whether they can be read, their dataset exists, and they suit the machine."""
+"""Checks of a run's settings: are they valid, does the dataset exist, and do both fit the machine?"""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from hyrt.errors import one_line
 from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.quantities import size
 
-# What a run without settings trains on.
+# Devices of a run without settings.
 _DEFAULT_DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user says of the run."""
+    """Settings of a run, as given by the user."""
 
     words: tuple[str, ...] = ()
-    """A settings file and overrides."""
+    """Settings file and overrides, as command-line arguments."""
     options: Mapping[str, str | None]
-    """Overrides by key, with `__` for a point; None where not given."""
+    """Overrides by key, with `__` instead of a dot; None if not set."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is anything about a run in it; else only the machine is looked at."""
+        """Return whether any setting of a run is given; otherwise only the machine is checked."""
         return bool(self.words) or any(value is not None for value in self.options.values())
 
 
 def ask_settings(
     children: Children, asked: Asked, found: Sequence[Mapping[str, Any]], limit_s: float
 ) -> Answer | None:
-    """Read the settings in a child process; None where there are none."""
+    """Read the settings in the worker process; return None if none are given."""
     if not asked.is_given:
         return None
     return children.ask(
@@ -48,22 +48,22 @@ def ask_settings(
 
 
 def wanted_devices(answer: Answer | None) -> list[str]:
-    """The names of the devices that the run uses."""
+    """Return the names of the devices that the run uses."""
     config = None if answer is None else answer.first("config")
     return list(_DEFAULT_DEVICES if config is None else config["devices"])
 
 
 def wanted_kinds(answer: Answer | None) -> Mapping[str, str]:
-    """The sampler, model and objective that a run shall use."""
+    """Return the sampler, model and objective of the run."""
     kinds = None if answer is None else answer.first("kinds")
     return DEFAULT_KINDS if kinds is None else kinds
 
 
 def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFinding]:
-    """Findings of settings, dataset, threads and device memory; none without settings."""
+    """Return findings about settings, dataset, threads and device memory; empty without settings."""
     if answer is None:
         return []
-    problems = [said for said in answer.said if "wrong" in said]
+    problems = [event for event in answer.said if "wrong" in event]
     if answer.problem:
         remedy = (
             "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
@@ -74,13 +74,13 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
     if config is not None:
         found = f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}"
         findings += [*ok("settings", found, config), *_threads(config["threads"], usable_cpus)]
-    findings += [_wrong(said["wrong"], said["why"], said.get("remedy")) for said in problems]
+    findings += [_settings_problem(event["wrong"], event["why"], event.get("remedy")) for event in problems]
     data = answer.first("data")
     if data is not None:
         sizes = answer.first("sizes")
-        held = f"{size(sizes['memory_bytes'])} in memory"
-        held += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
-        findings += ok("data", f"{data}: {held}", sizes)
+        memory_text = f"{size(sizes['memory_bytes'])} in memory"
+        memory_text += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
+        findings += ok("data", f"{data}: {memory_text}", sizes)
     unknown = answer.first("unknown")
     if unknown is not None:
         findings += note("data", f"the memory that it needs is not estimated, because {unknown}")
@@ -91,15 +91,15 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
     return findings
 
 
-def _wrong(what: str, why: str, remedy: str | None) -> DoctorFinding:
+def _settings_problem(check: str, reason: str, remedy: str | None) -> DoctorFinding:
     remedy = remedy or "correct the setting; `hyrt run --print-config` lists all settings"
-    if what == "data":
+    if check == "data":
         remedy = (
             "pip install 'hyrt[ogb]'"
-            if "ogb package" in why
+            if "ogb package" in reason
             else "give another data.source, or repair it: hyrt data info"
         )
-    return DoctorFinding(what, "broken", one_line(why), remedy)
+    return DoctorFinding(check, "broken", one_line(reason), remedy)
 
 
 def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding]:
@@ -113,12 +113,12 @@ def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding
     return warning("threads", found, remedy, {**threads, "usable": usable_cpus})
 
 
-def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding]:
-    figures = {"need_bytes": need, "have_bytes": have}
-    if have is None or need <= have:
-        there = "" if have is None else f" of {size(have)}"
-        text = f"{name} needs about {size(need)}{there}"
+def _device_memory(name: str, needed: int, available: int | None) -> list[DoctorFinding]:
+    figures = {"need_bytes": needed, "have_bytes": available}
+    if available is None or needed <= available:
+        capacity = "" if available is None else f" of {size(available)}"
+        text = f"{name} needs about {size(needed)}{capacity}"
         return ok("device memory", text, figures)
-    found = f"{name} would need about {size(need)} of {size(have)}: its share of each step will shrink"
+    found = f"{name} would need about {size(needed)} of {size(available)}: its share of each step will shrink"
     remedy = f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout"
     return warning("device memory", f"{found} until it fits", remedy, figures)

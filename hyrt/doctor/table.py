@@ -1,4 +1,4 @@
-"""Findings as lines: the state in a word first, so that no colour is needed."""
+"""Text output of findings; the state is printed as a word, so that colour is optional."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hyrt.doctor.finding import STATES, DoctorFinding, State
 
 _STATE_WIDTH = max(map(len, STATES))
 _CHECK_WIDTH = 15
-_LEAST_WIDTH = 60
-# SGR codes: nothing, cyan, yellow, bold red.
+_MIN_WIDTH = 60
+# SGR codes: green, cyan, yellow, bold red.
 _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
 
 
 def finding_lines(finding: DoctorFinding, width: int, *, coloured: bool) -> list[str]:
-    """One finding, wrapped to the width of the output, if that is not too narrow for it."""
+    """Return the lines of one finding, wrapped to the output width unless that is below `_MIN_WIDTH`."""
     state = finding.state.ljust(_STATE_WIDTH)
     if coloured:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
@@ -27,7 +27,7 @@ def finding_lines(finding: DoctorFinding, width: int, *, coloured: bool) -> list
 
 
 def last_line(findings: Sequence[DoctorFinding], seconds: float) -> str:
-    """How many of what, and what that means for a run."""
+    """Return the number of findings per state, and whether a run can start."""
     counts = Counter(finding.state for finding in findings)
     parts = [
         f"{counts[state]} {_plural(state, counts[state])}" for state in reversed(STATES) if counts[state]
@@ -41,6 +41,6 @@ def _plural(state: State, count: int) -> str:
 
 
 def _wrapped(text: str, start: int, width: int) -> list[str]:
-    if width < _LEAST_WIDTH:
+    if width < _MIN_WIDTH:
         return [text]
     return textwrap.wrap(text, width - start, break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,5 +1,5 @@
-"""What runs in child processes: it may import, open and crash whatever it checks.
+"""Probes: code that runs in an isolated worker process, where it may import, open and crash anything.
 
-A module here has `answer(item, say, **arguments)`, called once an item; what it says, as JSON, comes back to
-the parent.
+A probe is a function `answer(item, report, **arguments)`, called once per item. Whatever it passes to
+`report` must be JSON-serializable and is sent to the parent process.
 """

@@ -1,4 +1,4 @@
-"""One declared backend: what it finds, and a small real training step on each of its devices."""
+"""Probe of one declared backend: its devices, and a small training step on each of them."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from hyrt.testing.verdicts import Failed
 _LEARNING_RATE = 1e-3
 
 
-def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: Any) -> None:
-    """Say `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
+def answer(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
+    """Report `found` (device descriptions) or `missing`, and per device an event `trained` or `failed`."""
     backend, found, missing = probed(BACKENDS.entry(item))
     if missing:
-        say(missing=missing)
+        report(missing=missing)
         return
-    say(found=[_facts(info) for info in found])
-    for info in _chosen(found):
-        say(device=info.name, event="begun")
+    report(found=[_device_facts(info) for info in found])
+    for info in _select_devices(found):
+        report(device=info.name, event="begun")
         try:
             outcome = _train(backend, info, threads)
-        except Exception as error:  # A driver may raise anything; the other devices are tried all the same.
-            say(
+        except Exception as error:  # A driver may raise anything; the other devices are still tried.
+            report(
                 device=info.name,
                 event="failed",
                 why=str(error) if isinstance(error, Failed) else describe(error),
             )
         else:
-            say(device=info.name, event="trained", **outcome)
+            report(device=info.name, event="trained", **outcome)
 
 
-def _facts(info: DeviceInfo) -> dict[str, Any]:
+def _device_facts(info: DeviceInfo) -> dict[str, Any]:
     facts = {key: value for key, value in asdict(info).items() if key not in ("rates", "forms")}
     return {"name": info.name, **facts}
 
 
-def _chosen(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Every device with hardware of its own, and the first that shares the host's cores or is simulated."""
+def _select_devices(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Return all devices with separate hardware, and the first that shares host cores or is simulated."""
     shared = [info for info in found if info.host_cores or info.simulated]
     return [info for info in found if info not in shared] + shared[:1]
 
 
 def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, Any]:
-    """Two steps with an update between them; their sums are compared with a dense computation in float64.
+    """Train two steps with an update between; compare the sums with a dense float64 computation.
 
     Raises
     ------
     HyrtError, Failed
-        If the device refuses, or its sums are wrong.
+        If the device rejects the work, or its sums are wrong.
     """
     import torch
 
@@ -64,7 +64,9 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
 
     started = time.perf_counter()
     trial = Trial(
-        lambda asked: backend.open(info, DeviceOptions(threads=threads, memory_bytes=asked.memory_bytes))
+        lambda requested: backend.open(
+            info, DeviceOptions(threads=threads, memory_bytes=requested.memory_bytes)
+        )
     )
     with contextlib.ExitStack() as stack:
         stack.callback(trial.close_all)
@@ -80,7 +82,8 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
             if computes:
                 agree(result, expected(model, batch, trial.graph(model=model)))
             losses.append(result.loss_sum)
-            # By hand: an optimizer of torch's imports its compiler, which takes as long as all of torch.
+            # No torch.optim: importing an optimizer also imports torch's compiler, which takes as long as
+            # torch itself.
             with torch.no_grad():
                 for parameter, gradient in zip(parameters, result.gradients, strict=True):
                     parameter -= _LEARNING_RATE * gradient / result.normalizer

@@ -1,4 +1,4 @@
-"""How large a run's dataset is, from headers, names and published sizes; no rows or edges are read."""
+"""Size of a run's dataset from file headers, names and published sizes; rows and edges are not read."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
 from hyrt.quantities import counted
 
-_TYPED = "the sizes of a graph with types of vertices are known once it is opened"
+_HETERO_REASON = "the sizes of a graph with types of vertices are known once it is opened"
 
 
 class SizesUnknown(Exception):
-    """A dataset may be fine, but nothing can be said of its size before it is opened."""
+    """The size of a dataset cannot be determined before it is opened."""
 
 
 def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
-    """The sizes of a dataset.
+    """Return the sizes of a dataset.
 
     Parameters
     ----------
@@ -47,12 +47,13 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     Raises
     ------
     DataError
-        If it is not there, is damaged where it was read, cannot be downloaded, or its size is published
-        nowhere.
+        If the dataset does not exist or cannot be downloaded, or if a file that was read is damaged.
+    SizesUnknown
+        If the sizes are known only after the dataset is opened.
     """
     if source.startswith(SYNTHETIC):
         if parse_spec(source).typed:
-            raise SizesUnknown(f"{source}: {_TYPED}")
+            raise SizesUnknown(f"{source}: {_HETERO_REASON}")
         return generated_sizes(source)
     path = path_of(source)
     if is_partition(path):
@@ -64,38 +65,40 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):
-        return _stored(path, source, split, normalize)
+        return _stored_sizes(path, source, split, normalize)
     if source.endswith(SUFFIX):
-        raise SizesUnknown(f"{source}: {_TYPED}")
+        raise SizesUnknown(f"{source}: {_HETERO_REASON}")
     if path.is_dir() or source == "mag240m" or source.startswith("ogbn-"):
-        return _published(source, path)
+        return _published_sizes(source, path)
     raise DataError(f"{source}: no such file or folder; a dataset is {KINDS}")
 
 
-def _published(source: str, path: Path) -> DatasetSizes:
+def _published_sizes(source: str, path: Path) -> DatasetSizes:
     from hyrt.graph.formats.ogb_download import find_folder
 
     folder = find_folder(source)
-    there = folder.is_dir()
-    if not there:
+    exists = folder.is_dir()
+    if not exists:
         try:
             metadata.version("ogb")
         except metadata.PackageNotFoundError:
             raise DataError(
                 f"{source}: not found in {folder}, and the ogb package, which downloads it, is missing"
             ) from None
-    known = DATASETS.get(source)
-    if known is None:
-        raise SizesUnknown(f"{folder if there else source}: hyrt does not know its sizes")
+    published = DATASETS.get(source)
+    if published is None:
+        raise SizesUnknown(f"{folder if exists else source}: hyrt does not know its sizes")
     return published_sizes(
-        known,
+        published,
         symmetrized=True,
-        found=f"{folder}" if there else f"{source}, which the run will download to {folder}",
+        found=f"{folder}" if exists else f"{source}, which the run will download to {folder}",
     )
 
 
-def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
-    """A .npz file or a folder of the schema: headers, and of the arrays the labels and one mask."""
+def _stored_sizes(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
+    """Read the sizes of a .npz file or a folder of .npy files: headers, and as arrays only the labels and a
+    mask.
+    """
     is_folder = path.is_dir()
     names = (
         sorted(file.stem for file in path.glob("*.npy")) if is_folder else list(member_sizes(path, source))
@@ -104,7 +107,7 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     dtypes: dict[str, Any] = {}
     item_bytes: dict[str, int] = {}
     for key in wanted_keys(source, names):
-        # A mapping reads nothing, but finds out whether the file is whole.
+        # Mapping a file reads no data, but detects a truncated file.
         stored: NpyHeader
         if is_folder:
             _, stored = map_with_header(path / f"{key}.npy", f"{source}: key '{key}'", texts=key in TEXT_KEYS)
@@ -113,34 +116,34 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         check_header(source, key, stored.dtype, stored.shape)
         shapes[key], dtypes[key], item_bytes[key] = stored.shape, stored.dtype, stored.dtype.itemsize
     if VERTEX_TYPES in shapes:
-        raise SizesUnknown(f"{path}: {_TYPED}")
+        raise SizesUnknown(f"{path}: {_HETERO_REASON}")
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
         raise DataError(f"{source}: key 'indptr' has no vertices")
 
-    def held(*keys: str) -> int:
+    def total_bytes(*keys: str) -> int:
         return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)
 
-    sparse, coded = "features" not in shapes, False
-    topology = held("indices", "indptr")
+    sparse, quantized = "features" not in shapes, False
+    topology = total_bytes("indices", "indptr")
     if sparse:
-        width, value_bytes = int(_array(path, "feat_shape", source)[1]), 4
-        rows_bytes = held("feat_indptr", "feat_indices", "feat_values")
+        width, value_bytes = int(_read_array(path, "feat_shape", source)[1]), 4
+        rows_bytes = total_bytes("feat_indptr", "feat_indices", "feat_values")
     else:
         width, value_bytes = shapes["features"][1], item_bytes["features"]
-        coded = are_codes(dtypes["features"])
-        rows_bytes = held("features", *(key for key in SCALE_KEYS if key in shapes))
-    # `auto` may scale sparse features, and leaves dense ones as they are.
+        quantized = are_codes(dtypes["features"])
+        rows_bytes = total_bytes("features", *(key for key in SCALE_KEYS if key in shapes))
+    # `auto` scales sparse features only; dense features stay as they are.
     scales = normalize != "none" and (sparse or normalize != "auto")
     mapped = is_folder and not scales
     return DatasetSizes(
         found=f"{path}, {vertices:,} vertices, {edges:,} edges",
         degrees=DegreeDistribution.assumed(vertices, edges, num_targets=None),
         features=width,
-        classes=num_outputs(_array(path, "labels", source)),
-        targets=_targets(path, source, split),
-        value_bytes=4 if coded else value_bytes,
-        row_bytes=float(rows_bytes) / vertices if coded else None,
+        classes=num_outputs(_read_array(path, "labels", source)),
+        targets=_count_targets(path, source, split),
+        value_bytes=4 if quantized else value_bytes,
+        row_bytes=float(rows_bytes) / vertices if quantized else None,
         feature_bytes=0.0
         if mapped
         else float(vertices) * width * 4
@@ -152,12 +155,12 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     )
 
 
-def _array(path: Path, key: str, source: str) -> Any:
+def _read_array(path: Path, key: str, source: str) -> Any:
     return map_npy(path / f"{key}.npy") if path.is_dir() else NpzMember(path, key, source).read()
 
 
-def _targets(path: Path, source: str, split: int) -> int:
-    mask = _array(path, "train_mask", source)
+def _count_targets(path: Path, source: str, split: int) -> int:
+    mask = _read_array(path, "train_mask", source)
     if mask.ndim == 2:
         if split >= mask.shape[1]:
             raise DataError(
@@ -169,7 +172,7 @@ def _targets(path: Path, source: str, split: int) -> int:
 
 
 def to_json(sizes: DatasetSizes) -> Mapping[str, Any]:
-    """For the doctor's figures."""
+    """Return the sizes as JSON values for the finding's figures."""
     assert sizes.degrees is not None
     return {
         "vertices": round(sizes.degrees.num_vertices),

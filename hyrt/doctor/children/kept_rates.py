@@ -1,4 +1,4 @@
-"""What has been measured of this machine, and whether predictions can use it."""
+"""Probe of this machine's stored measurements, and whether predictions can use them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
-    """Say `calibrated`, `why` a calibration cannot be used, and the `devices` that were measured."""
+def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+    """Report `calibrated`, `why` a calibration cannot be used, and the measured `devices`."""
     from hyrt.predict.calibrate.store import read_measured, usable
 
-    calibration, why = usable()
+    calibration, reason = usable()
     measured = read_measured()
     devices = [] if measured is None else sorted(measured.machine.devices)
-    say(calibrated=calibration is not None, why=why, devices=devices)
+    report(calibrated=calibration is not None, why=reason, devices=devices)

@@ -1,4 +1,4 @@
-"""Compiled kernels as numba keeps them: where, and whether every file that it would read can be read."""
+"""Probe of numba's kernel cache: its folders, and whether every file that numba would read is intact."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.errors import describe
 
 _PACKAGES = ("hyrt", "hyrt_devices", "hyrt_perfmodel")
-# How a source that has kernels says that they are kept.
-_KEPT = "cache=True"
+# Marks source files with cached kernels.
+_CACHED_MARK = "cache=True"
 
 
-def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
-    """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones and why.
+def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+    """Report each `folder` (with the `problem` of writing there), `files`, `bytes`, and `damaged` files with
+    reasons.
 
-    The item `used` asks numba itself. Its import of the kernels may end at a damaged file; `beside` then
-    finds files that are not whole without importing any kernel, old ones among them that no run would read,
-    and says the `places`.
+    Item `used` reads the cache through numba. Importing the kernels may crash on a damaged file; item
+    `beside` then finds truncated files without importing kernels (including stale files that no run would
+    read), and reports their folders as `places`.
     """
-    # Indexes hold numba's types: without it nothing can be read back, and that is no damage of the files.
+    # Cache indexes contain numba types: if numba itself fails to import, the files are not at fault.
     import_module("numba.core.caching")
     if item == "beside":
-        damaged = {str(file): why for file in _beside() if (why := _why_torn(file))}
-        say(damaged=damaged, places=sorted({str(file.parent) for file in _beside()}))
+        damaged = {str(file): problem for file in _kernel_files() if (problem := _structure_problem(file))}
+        report(damaged=damaged, places=sorted({str(file.parent) for file in _kernel_files()}))
         return
     damaged, files, folders = {}, set(), set()
-    for function in _functions():
+    for function in _cached_functions():
         cache = function._cache
         folder = Path(cache.cache_path)
         if folder not in folders:
-            say(folder=str(folder), problem=why_not_writable(folder))
+            report(folder=str(folder), problem=why_not_writable(folder))
             folders.add(folder)
-        files |= _check(cache, folder, damaged)
-    say(files=len(files), bytes=sum(file.stat().st_size for file in files), damaged=damaged)
+        files |= _check_function(cache, folder, damaged)
+    report(files=len(files), bytes=sum(file.stat().st_size for file in files), damaged=damaged)
 
 
-def _functions() -> Iterator[Any]:
-    """Every compiled function of hyrt whose kernels numba keeps."""
+def _cached_functions() -> Iterator[Any]:
+    """Iterate over all compiled functions of hyrt with cached kernels."""
     package = Path(errors.__file__).parent
     for source in sorted(package.rglob("*.py")):
-        if source == Path(__file__) or _KEPT not in source.read_text(encoding="utf-8"):
+        if source == Path(__file__) or _CACHED_MARK not in source.read_text(encoding="utf-8"):
             continue
         name = ".".join(source.relative_to(package.parent).with_suffix("").parts)
         for value in vars(import_module(name)).values():
@@ -56,41 +57,41 @@ def _functions() -> Iterator[Any]:
                 yield value
 
 
-def _check(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
-    """Read a function's index and kernels, without the guard that compiles damaged ones again."""
-    kept: Any = getattr(cache, "_cache_file", None)
-    load, name = getattr(kept, "_load_index", None), getattr(kept, "_index_name", None)
-    if load is None or name is None:  # A later numba keeps them in another way.
+def _check_function(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
+    """Read a function's index and kernels, without the fallback that recompiles damaged kernels."""
+    cache_file: Any = getattr(cache, "_cache_file", None)
+    load, name = getattr(cache_file, "_load_index", None), getattr(cache_file, "_index_name", None)
+    if load is None or name is None:  # Another numba version may store kernels differently.
         return set()
     index = folder / name
     if not index.is_file():
         return set()
-    if why := _why_torn(index):
-        damaged[str(index)] = why
+    if problem := _structure_problem(index):
+        damaged[str(index)] = problem
         return {index}
     kernels = {folder / name for name in load().values() if (folder / name).is_file()}
     for kernel in kernels:
         try:
-            kept._load_data(kernel.name)
-        except Exception as error:  # Damaged pickles raise anything.
+            cache_file._load_data(kernel.name)
+        except Exception as error:  # Damaged pickles may raise anything.
             damaged[str(kernel)] = describe(error)
     return {index, *kernels}
 
 
-def _beside() -> list[Path]:
-    """Files of kernels beside hyrt's sources, and where the user wants them."""
+def _kernel_files() -> list[Path]:
+    """Return all kernel files in hyrt's source folders and in NUMBA_CACHE_DIR."""
     specs = map(find_spec, _PACKAGES)
-    homes = [Path(home) for spec in specs if spec for home in spec.submodule_search_locations or ()]
-    found = [file for home in homes for file in home.rglob("__pycache__/*.nb[ic]")]
+    folders = [Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in folder.rglob("__pycache__/*.nb[ic]")]
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    return sorted([*found, *(Path(chosen).rglob("*.nb[ic]") if chosen else ())])
+    return sorted([*files, *(Path(chosen).rglob("*.nb[ic]") if chosen else ())])
 
 
-def _why_torn(file: Path) -> str:
-    """Why a file cannot be whole, from its structure alone: reading it would import its kernels."""
+def _structure_problem(file: Path) -> str:
+    """Check a file's pickle structure only (loading it would import kernels); return the problem, or ""."""
     try:
         with file.open("rb") as stream:
-            # An index is two pickles: numba's version, and what is indexed.
+            # An index consists of two pickles: the numba version and the index itself.
             for _ in range(1 + (file.suffix == ".nbi")):
                 deque(pickletools.genops(stream), maxlen=0)
     except Exception as error:

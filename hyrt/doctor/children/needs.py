@@ -1,4 +1,4 @@
-"""What a configured run takes of memory and disk, by the performance model's estimates."""
+"""Memory and disk that a configured run needs, estimated with the performance model."""
 
 from __future__ import annotations
 
@@ -17,54 +17,53 @@ from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import training_workload
 
 _GIB = 2**30
-# Of a process with torch, numba and the compiled kernels, before there is any data: 467 MiB in runs on
-# `synthetic:tiny`.
+# A process with torch, numba and the compiled kernels, without data: 467 MiB in runs on `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
 _FLOAT_BYTES = 4
-# Settings, counters and the state of the generator, in a checkpoint.
+# Settings, counters and RNG state of a checkpoint.
 _STATE_BYTES = 10_000
-# Numbers that torch.optim keeps for each weight; of optimizers that are not here nothing is counted.
+# State values per weight of torch.optim's optimizers; unknown optimizers count as 0.
 _MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
 _MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
-# An option that is set adds one.
-_MORE = ("amsgrad", "momentum", "centered")
-_WITH_MORE = ("Adam", "AdamW", "RMSprop", "SGD")
+# Each of these options adds one value per weight.
+_STATE_OPTIONS = ("amsgrad", "momentum", "centered")
+_OPTIMIZERS_WITH_OPTIONS = ("Adam", "AdamW", "RMSprop", "SGD")
 
 
 def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Estimate memory of host and devices, and disk, in bytes.
+    """Estimate host memory, device memory and disk space, in bytes.
 
     Parameters
     ----------
     config
         All settings.
     sizes
-        The sizes of the dataset.
+        Sizes of the dataset.
     found
-        Devices of the machine, as `hyrt.doctor.children.backends` describes them.
+        Devices of this machine, as reported by `hyrt.doctor.children.backends`.
 
     Returns
     -------
-    `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`, for the first
-    checkpoint), `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their own), and
-    `staged_bytes` (the largest mini-batches in flight to one device). Devices get dense rows; in host memory
-    sparse rows stay sparse.
+    `host` and `disk` (bytes by purpose, and `total_bytes`; `disk` also has `least_bytes`, for the first
+    checkpoint), `devices` (name to `need_bytes` and `have_bytes`; only devices with separate memory), and
+    `staged_bytes` (the largest mini-batches in flight to one device). Devices receive dense rows; in host
+    memory sparse rows stay sparse.
     """
     assert sizes.degrees is not None
     training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
-    here, own = _trainers(config, training, found)
-    both = [*here, *(workload for _, workload in own.values())]
+    host_workloads, device_workloads = _split_trainers(config, training, found)
+    workloads = [*host_workloads, *(workload for _, workload in device_workloads.values())]
     model = bare_model(config, sizes.features, sizes.classes)
     weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT_BYTES
     moments = num_moments(config.train.optimizer, config.train.optimizer_options)
-    # Weights, moments and the best weights.
+    # Weights, optimizer state and the best weights.
     checkpoint = (2 + moments) * weights + _STATE_BYTES
     batches = config.sampler.kept_bytes(sizes.degrees.num_vertices, sizes.degrees.num_edges)
     if training.resident:
-        batches += sum(_made_of_whole(workload, training) for workload in here)
+        batches += sum(_full_graph_bytes(workload, training) for workload in host_workloads)
     else:
-        batches += config.runtime.depth * sum(mini_batch_bytes(workload) for workload in both)
-        batches += sum(activations_bytes(workload) for workload in here)
+        batches += config.runtime.depth * sum(mini_batch_bytes(workload) for workload in workloads)
+        batches += sum(activations_bytes(workload) for workload in host_workloads)
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
     layers = min(2, config.model.layers - 1)
     full = config.evaluate.mode == "full" and config.model.layers > 1
@@ -74,18 +73,18 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         "process_bytes": _PROCESS_BYTES,
         "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
         "mini_batches_bytes": round(batches),
-        # The master copy, its gradient and the one before, the optimizer's moments and two temporaries of it,
-        # and the best weights. A trainer has a replica and its gradients; of one on a device only the
-        # gradients come back.
-        "weights_bytes": (6 + moments + 2 * len(here) + len(own)) * weights,
-        # The tensors are copied, each copy is made bytes, and these are joined.
+        # Master weights, the current and the previous gradient, the optimizer state with two temporaries, and
+        # the best weights; each host trainer has a replica and gradients; each device trainer only returns
+        # gradients.
+        "weights_bytes": (6 + moments + 2 * len(host_workloads) + len(device_workloads)) * weights,
+        # Serialization holds three copies: the cloned tensors, their bytes, and the joined bytes.
         "checkpoint_bytes": 3 * checkpoint,
         "evaluation_bytes": round(evaluation),
     }
     disk = {
-        # A new one is written before the oldest goes.
+        # A new checkpoint is written before the oldest is deleted.
         "checkpoints_bytes": (config.checkpoint.keep + 1) * checkpoint,
-        # `hyrt.inference.infer` puts matrices above a third of its budget into files.
+        # `hyrt.inference.infer` spills matrices larger than a third of its budget to files.
         "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
     }
     return {
@@ -97,38 +96,38 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         },
         "devices": {
             name: {
-                "need_bytes": round(2 * weights + _on_device(workload, training)),
-                "have_bytes": have,
+                "need_bytes": round(2 * weights + _device_bytes(workload, training)),
+                "have_bytes": capacity,
             }
-            for name, (have, workload) in own.items()
+            for name, (capacity, workload) in device_workloads.items()
         },
         "staged_bytes": round(
-            max((_staged_bytes(workload, training) for _, workload in own.values()), default=0)
+            max((_staged_bytes(workload, training) for _, workload in device_workloads.values()), default=0)
         ),
     }
 
 
-def _made_of_whole(workload: Workload, training: TrainingWorkload) -> float:
-    """What training on the whole graph keeps beside the dataset and the weights."""
+def _full_graph_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    """Return the memory of full-graph training in addition to the dataset and the weights."""
     counted = ("topology", "features", "parameters, gradients, optimizer")
     arrays = whole_graph_arrays(workload, training)
     return sum(num_bytes for name, num_bytes in arrays.items() if name not in counted)
 
 
 def _staged_bytes(workload: Workload, training: TrainingWorkload) -> float:
-    """The mini-batches that are on a device at the same time: one of the whole graph, or two."""
+    """Return the size of the mini-batches on a device at one time: one for a full graph, otherwise two."""
     return (1 if training.resident else 2) * mini_batch_bytes(workload)
 
 
-def _on_device(workload: Workload, training: TrainingWorkload) -> float:
-    kept = _made_of_whole(workload, training) if training.resident else activations_bytes(workload)
-    return kept + _staged_bytes(workload, training)
+def _device_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    activations = _full_graph_bytes(workload, training) if training.resident else activations_bytes(workload)
+    return activations + _staged_bytes(workload, training)
 
 
-def _trainers(
+def _split_trainers(
     config: Config, training: TrainingWorkload, found: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Workload], dict[str, tuple[int | None, Workload]]]:
-    """The mini-batches of trainers in host memory, and by name those of devices with their own."""
+    """Return the workloads of trainers in host memory, and of devices with separate memory by name."""
     known = {info["name"]: info for info in found}
     requests = config.device_requests
     if requests[0].name == AUTO:
@@ -138,25 +137,29 @@ def _trainers(
         names = [request.name if ":" in request.name else f"{request.name}:0" for request in requests]
         shares = [1.0 if request.share is None else request.share for request in requests]
     split = config.split if config.split is not None else split_by_shares(training.batch_size, shares)
-    here: list[Workload] = []
-    own: dict[str, tuple[int | None, Workload]] = {}
+    host_workloads: list[Workload] = []
+    device_workloads: dict[str, tuple[int | None, Workload]] = {}
     for name, units in zip(names, split, strict=True):
         if not units:
             continue
         workload = training.at(float(min(units, training.batch_size)))
         info = known.get(name)
         if info is None or info["zero_copy"] or info["host_cores"] or info["simulated"]:
-            here.append(workload)
+            host_workloads.append(workload)
         else:
             limit = config.runtime.device_memory_gib
-            have = info["memory_bytes"] or None
+            capacity = info["memory_bytes"] or None
             if limit is not None:
-                have = min(round(limit * _GIB), have or round(limit * _GIB))
-            own[name] = (have, replace(workload, sparse=None))
-    return here, own
+                capacity = min(round(limit * _GIB), capacity or round(limit * _GIB))
+            device_workloads[name] = (capacity, replace(workload, sparse=None))
+    return host_workloads, device_workloads
 
 
 def num_moments(optimizer: str, options: dict[str, Any]) -> int:
-    """Numbers that an optimizer keeps for each weight, at least."""
-    more = sum(bool(options.get(name)) for name in _MORE) if optimizer in _WITH_MORE else 0
-    return _MOMENTS.get(optimizer, 0) + more
+    """Return the number of values that an optimizer stores per weight; a lower bound."""
+    extra = (
+        sum(bool(options.get(name)) for name in _STATE_OPTIONS)
+        if optimizer in _OPTIMIZERS_WITH_OPTIONS
+        else 0
+    )
+    return _MOMENTS.get(optimizer, 0) + extra

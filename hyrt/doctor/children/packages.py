@@ -1,4 +1,4 @@
-"""Importing a package, as a run does."""
+"""Probe of a package import."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
-    """Say where a package is, then its own version, and how long its import took."""
+def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+    """Report the package's location, then its version and import time."""
     spec = find_spec(item)
     if spec is not None:
-        say(origin=spec.origin or ", ".join(spec.submodule_search_locations or ()))
+        report(origin=spec.origin or ", ".join(spec.submodule_search_locations or ()))
     started = time.perf_counter()
     module = import_module(item)
     version = getattr(module, "__version__", None)
-    say(version=version if isinstance(version, str) else None, import_s=time.perf_counter() - started)
+    report(version=version if isinstance(version, str) else None, import_s=time.perf_counter() - started)

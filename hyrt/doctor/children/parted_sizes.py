@@ -1,4 +1,4 @@
-"""How large a graph in parts is, from partition.json and the headers of its files."""
+"""Size of a partitioned graph, from partition.json and file headers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from hyrt.quantities import counted
 
 
 def parted_sizes(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
-    """The sizes of a dataset in parts, opened by one process; of many, each takes less.
+    """Return the sizes of a partitioned dataset as opened by one process; each of several ranks needs less.
 
     Parameters
     ----------
     path, source
-        The folder, and its name for messages.
+        The folder, and its name in messages.
     split, normalize
         The settings `data.split` and `data.normalize`.
 
     Raises
     ------
     DataError
-        If a file is missing, of another length or of another partition, or there is no such split.
+        If a file is missing, has the wrong length or belongs to another partition, or the split does not
+        exist.
     """
     files = PartFiles.of(path, source)
     manifest, stored_bytes = files.manifest, dict.fromkeys(("features", "edges"), 0)

@@ -1,39 +1,39 @@
-"""Measured bandwidth of host memory."""
+"""Check of the host memory bandwidth."""
 
 from __future__ import annotations
 
 from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.machine.child_processes.children import Answer, Children
 
-# More than caches hold; little enough for a container of half a gigabyte.
-_MOST_BYTES = 64 * 2**20
-_LEAST_BYTES = 4 * 2**20
-# Below it (one old channel of memory, gathered) loading bounds every run.
+# Larger than the caches, but small enough for a container with half a gigabyte of memory.
+_MAX_BYTES = 64 * 2**20
+_MIN_BYTES = 4 * 2**20
+# Below this rate (a gather from one old memory channel), loading bounds every run.
 _SLOW_GB_S = 1.0
-# It is calibrated with wider rows, on an idle machine.
-_PART_OF_CALIBRATED = 0.4
+# Calibration uses wider rows on an idle machine, so a lower rate than this fraction is unexpected.
+_MIN_CALIBRATED_FRACTION = 0.4
 
 
 def check_bandwidth(
     children: Children, limit_s: float, threads: int, memory_now: int | None
 ) -> list[DoctorFinding]:
-    """Copy and gather with some threads, and nothing else of the doctor's running.
+    """Measure copy and gather bandwidth with `threads` threads while no other check runs.
 
-    It takes at most an eighth of `memory_now`, the bytes that may be taken.
+    Uses at most an eighth of `memory_now`, the available memory in bytes.
     """
-    most = _MOST_BYTES if memory_now is None else min(_MOST_BYTES, memory_now // 16)
+    max_bytes = _MAX_BYTES if memory_now is None else min(_MAX_BYTES, memory_now // 16)
     answers = children.ask(
         "hyrt.doctor.children.bandwidth",
         ["host"],
         limit_s=limit_s,
         threads=threads,
-        num_bytes=max(_LEAST_BYTES, most),
+        num_bytes=max(_MIN_BYTES, max_bytes),
     )
     return judge_bandwidth(answers["host"], threads)
 
 
 def judge_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
-    """Findings from what was measured."""
+    """Return findings for the measured bandwidth."""
     copy, gather, calibrated = (answer.first(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s"))
     figures = {"copy_gb_s": copy, "gather_gb_s": gather, "calibrated_gb_s": calibrated, "threads": threads}
     if answer.problem:
@@ -47,7 +47,7 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
         f"copies {copy:.1f} GB/s (read and written), gathers rows at {gather:.1f} GB/s, "
         f"{threads} thread{'s' * (threads > 1)}"
     )
-    if calibrated is not None and gather < _PART_OF_CALIBRATED * calibrated:
+    if calibrated is not None and gather < _MIN_CALIBRATED_FRACTION * calibrated:
         remedy = (
             "stop whatever else uses the memory, or run `hyrt calibrate` again if the machine has changed"
         )

@@ -1,4 +1,4 @@
-"""How many CPUs a run may use: affinity mask and control group's quota, against what the machine has."""
+"""Check of the CPUs that a run may use: affinity mask and cgroup quota, compared with the machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hyrt.machine.cores import cgroup_limits, processor_name
 def check_cpus(
     root: Path = Path("/"), affinity: int | None = None, host: int | None = None
 ) -> list[DoctorFinding]:
-    """CPUs of the machine, of this process, and of its control group.
+    """Report the CPUs of the machine, of this process and of its cgroup.
 
     Parameters
     ----------
     root
-        Where `proc` and `sys` are.
+        Folder that contains `proc` and `sys`.
     affinity
-        CPUs of this process's mask; asked of the system by default.
+        Number of CPUs in the process's affinity mask; read from the system by default.
     host
-        CPUs of the machine; asked of the system by default.
+        Number of CPUs of the machine; read from the system by default.
     """
     host = (os.cpu_count() or 1) if host is None else host
-    affinity = _affinity(host) if affinity is None else affinity
+    affinity = _affinity_size(host) if affinity is None else affinity
     quota = cgroup_limits(root / "proc/self/cgroup", root / "sys/fs/cgroup")["cpus"]
     usable = affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
     figures = {
@@ -51,5 +51,5 @@ def check_cpus(
     return ok("cpus", found, figures)
 
 
-def _affinity(host: int) -> int:
+def _affinity_size(host: int) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else host

@@ -1,4 +1,4 @@
-"""Where the run folder will be: whether it can be written, and whether checkpoints fit."""
+"""Check of the output folder: is it writable, and do the checkpoints fit?"""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from hyrt.doctor.machine.memory import itemized
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 from hyrt.quantities import size
 
-_LITTLE_BYTES = 2**30
+_LOW_BYTES = 2**30
 _REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """The folder that will hold the run folders; it need not be there.
+    """Check the folder that will hold the run folders; it need not exist yet.
 
-    `need` has `total_bytes`, `least_bytes` without which a run fails, and by name what they are for; None
-    where nothing was asked or it cannot be estimated.
+    `need` has `total_bytes`, `least_bytes` (a run fails without it), and bytes by purpose; None if unknown.
     """
     problem = why_not_writable(output)
     if problem:
@@ -30,16 +29,16 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
             _REMEDY,
             {"output": str(output)},
         )
-    place = nearest_folder(output)
-    state = os.statvfs(place)
-    free = state.f_bavail * state.f_frsize
+    folder = nearest_folder(output)
+    stats = os.statvfs(folder)
+    free = stats.f_bavail * stats.f_frsize
     figures = {
         "output": str(output),
         "free_bytes": free,
-        "free_files": state.f_favail if state.f_files else None,
+        "free_files": stats.f_favail if stats.f_files else None,
         "need": None if need is None else dict(need),
     }
-    found = f"{size(free)} free in {place}"
+    found = f"{size(free)} free in {folder}"
     if need is not None:
         found = f"{found}; a run writes about {itemized(need)}"
         if need["least_bytes"] > free:
@@ -56,6 +55,6 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
                 f"{_REMEDY}, or lower checkpoint.keep",
                 figures,
             )
-    elif free < _LITTLE_BYTES:
+    elif free < _LOW_BYTES:
         return warning("run folder", f"only {found}", _REMEDY, figures)
     return ok("run folder", found, figures)

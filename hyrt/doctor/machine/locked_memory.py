@@ -1,4 +1,4 @@
-"""RLIMIT_MEMLOCK: how much a driver may pin so that a device copies from it."""
+"""Check of RLIMIT_MEMLOCK: how much memory a driver may pin for copies to a device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hyrt.machine.cores import read_system_file
 from hyrt.quantities import size
 
 _CAP_IPC_LOCK = 1 << 14
-# Without settings: two staged mini-batches of the default size, 25 MB each, rounded up.
-_USUAL_BYTES = 64 * 2**20
+# Two staged mini-batches of the default size, 25 MB each, rounded up; used without settings.
+_DEFAULT_BYTES = 64 * 2**20
 
 
 def check_locked_memory(
@@ -22,22 +22,22 @@ def check_locked_memory(
     limits: tuple[int, int] | None = None,
     status: Path = Path("/proc/self/status"),
 ) -> list[DoctorFinding]:
-    """The limit, against what devices with memory of their own are sent in one step.
+    """Compare the limit with the data that devices with separate memory receive per step.
 
     Parameters
     ----------
     devices
-        The names of those devices.
+        Names of the devices with separate memory.
     need_bytes
-        The bytes of their mini-batches in flight; None where that is not known.
+        Size of their mini-batches in flight; None if unknown.
     limits
-        The soft and the hard limit; asked of the system by default.
+        Soft and hard limit; read from the system by default.
     status
-        What the kernel says of this process, its capabilities among it.
+        File with the process status, including its capabilities.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK) if limits is None else limits
     exempt = _may_lock_all(status)
-    need = _USUAL_BYTES if need_bytes is None else need_bytes
+    need = _DEFAULT_BYTES if need_bytes is None else need_bytes
     figures = {
         "soft_bytes": None if soft == resource.RLIM_INFINITY else soft,
         "hard_bytes": None if hard == resource.RLIM_INFINITY else hard,

@@ -1,4 +1,4 @@
-"""Host memory: of the machine, of the control group, and against what the settings need."""
+"""Check of host memory: machine and cgroup, compared with the needs of the run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.machine.cores import cgroup_limits, memory_left, read_system_file
 from hyrt.quantities import size
 
-# What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
-_LEAST_BYTES = 2**29
-# Estimates were up to a third above the peaks of real runs, never much below: less than this part of one is
-# too little.
-_SURE = 0.7
+# The smallest run: the interpreter with torch, numba and compiled kernels.
+_MIN_RUN_BYTES = 2**29
+# Estimates were up to a third above the measured peaks of runs, and never far below: less memory than this
+# fraction of an estimate is certainly too little.
+_CERTAIN_FRACTION = 0.7
 _BATCHES_REMEDY = (
     "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is "
     "memory-mapped (hyrt data convert); or give the machine or container more memory"
@@ -29,29 +29,29 @@ _WEIGHTS_REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Bytes."""
+    """Host memory in bytes."""
 
     total: int | None
-    """The memory of the machine; None where nothing says so."""
+    """Memory of the machine; None if unknown."""
     available: int | None
-    """The memory that the machine could give now."""
+    """Memory that is currently available on the machine."""
     limit: int | None
     left: int | None
-    """`limit` and `left`: of the control group, and what it leaves now; None without a limit."""
+    """`limit`: memory limit of the cgroup; `left`: its unused part. None without a limit."""
 
     @property
     def most(self) -> int | None:
-        """What a process could have if it were alone."""
-        return min((each for each in (self.total, self.limit) if each is not None), default=None)
+        """Return the memory that a process could use on an idle machine."""
+        return min((limit for limit in (self.total, self.limit) if limit is not None), default=None)
 
     @property
     def now(self) -> int | None:
-        """What a process could have now."""
-        return min((each for each in (self.available, self.left) if each is not None), default=None)
+        """Return the memory that a process can use at present."""
+        return min((limit for limit in (self.available, self.left) if limit is not None), default=None)
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read what the system says in the `proc` and `sys` below a root."""
+    """Read the memory state from `proc` and `sys` under `root`."""
     entries: dict[str, int] = {}
     for line in read_system_file(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
@@ -71,10 +71,9 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 
 
 def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """What there is, and whether the settings' run fits.
+    """Report the available memory, and whether the run fits.
 
-    `need` has `total_bytes`, and by name what they are for; None where nothing was asked or it cannot be
-    estimated.
+    `need` has `total_bytes` and bytes by purpose; None if unknown.
     """
     figures = {
         "total_bytes": have.total,
@@ -83,36 +82,36 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Docto
         "cgroup_left_bytes": have.left,
         "need": None if need is None else dict(need),
     }
-    there = [] if have.now is None else [f"{size(have.now)} free"]
-    there += [] if have.total is None else [f"of {size(have.total)}"]
+    parts = [] if have.now is None else [f"{size(have.now)} free"]
+    parts += [] if have.total is None else [f"of {size(have.total)}"]
     if have.limit is not None and (have.total is None or have.limit < have.total):
-        there.append(f"with a control group's limit of {size(have.limit)}")
-    found = " ".join(there) or "unknown on this system"
-    wanted = _LEAST_BYTES if need is None else need["total_bytes"]
-    remedy = _remedy(need or {})
-    impossible = have.most is not None and _SURE * wanted > have.most
-    tight = have.most is not None and wanted > have.most
-    taken = have.now is not None and wanted > have.now
+        parts.append(f"with a control group's limit of {size(have.limit)}")
+    found = " ".join(parts) or "unknown on this system"
+    needed = _MIN_RUN_BYTES if need is None else need["total_bytes"]
+    remedy = _memory_remedy(need or {})
+    impossible = have.most is not None and _CERTAIN_FRACTION * needed > have.most
+    tight = have.most is not None and needed > have.most
+    occupied = have.now is not None and needed > have.now
     if need is not None:
         found = f"{found}; the run needs about {itemized(need)}"
-    elif tight or taken:
-        found = f"{found}; the smallest run needs about {size(wanted)}"
+    elif tight or occupied:
+        found = f"{found}; the smallest run needs about {size(needed)}"
     if impossible:
         return broken("memory", found, remedy, figures)
-    if tight or taken:
+    if tight or occupied:
         remedy = remedy if tight else f"stop whatever else uses memory, or {remedy}"
         return warning("memory", found, remedy, figures)
     return ok("memory", found, figures)
 
 
-def _remedy(need: Mapping[str, Any]) -> str:
-    """By what takes most."""
+def _memory_remedy(need: Mapping[str, Any]) -> str:
+    """Choose the remedy by the largest consumer."""
     copies = need.get("weights_bytes", 0) + need.get("checkpoint_bytes", 0)
     return _WEIGHTS_REMEDY if 2 * copies > need.get("total_bytes", 0) else _BATCHES_REMEDY
 
 
 def itemized(need: Mapping[str, Any]) -> str:
-    """`total_bytes`, and what it is for."""
+    """Format `total_bytes` with its parts by purpose."""
     parts = ", ".join(
         f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
         for name, value in need.items()

@@ -1,4 +1,4 @@
-"""/dev/shm: containers get 64 MiB of it unless told otherwise."""
+"""Check of /dev/shm: containers get 64 MiB by default."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ _REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
-    """Its size.
+    """Check the size of /dev/shm.
 
-    hyrt's own stages are threads and need none of it; processes that hand each other data (torch's
-    DataLoader, NCCL) do, and end with a bus error where it is small.
+    hyrt's stages are threads and do not need it. Processes that share data (torch's DataLoader, NCCL) do, and
+    crash with a bus error if it is too small.
     """
     if not folder.is_dir():
         if sys.platform != "linux":
             return []
         return warning("shared memory", f"{folder} does not exist: {_CONSEQUENCE}", _REMEDY)
-    state = os.statvfs(folder)
-    figures = {"size_bytes": state.f_blocks * state.f_frsize, "free_bytes": state.f_bavail * state.f_frsize}
+    stats = os.statvfs(folder)
+    figures = {"size_bytes": stats.f_blocks * stats.f_frsize, "free_bytes": stats.f_bavail * stats.f_frsize}
     problem = why_not_writable(folder)
     if problem:
         return warning("shared memory", f"{problem}: {_CONSEQUENCE}", _REMEDY, figures)
     found = f"{size(figures['free_bytes'])} free of {size(figures['size_bytes'])} in {folder}"
     if figures["size_bytes"] <= _SMALL_BYTES:
-        enough = "enough for hyrt, whose stages are threads, but not for torch's DataLoader or NCCL beside it"
+        enough = (
+            "enough for hyrt, whose stages are threads, but not for torch's DataLoader or NCCL next to it"
+        )
         return warning("shared memory", f"{found}: {enough}", _REMEDY, figures)
     return ok("shared memory", found, figures)

@@ -1,4 +1,4 @@
-"""Whether a folder can really be written: permission bits tell nothing of full or read-only disks."""
+"""Write test for folders: permission bits do not reveal full or read-only disks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCK = 4096
 
 
 def nearest_folder(path: Path) -> Path:
-    """The path, or the first above it that is there."""
+    """Return the first existing ancestor of `path`, or `path` itself."""
     path = path.absolute()
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
@@ -18,18 +18,19 @@ def nearest_folder(path: Path) -> Path:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Write a file in the folder, or in the first above it that exists; returns why that fails, or nothing.
+    """Write a file in the folder or in its first existing ancestor; return the problem, or "" if there is
+    none.
 
-    The file has no name where the system can do that, and never stays.
+    The file is unnamed if the system supports that, and is always removed.
     """
-    place = nearest_folder(folder)
-    if not place.is_dir():
-        return f"{place} is not a folder"
+    parent = nearest_folder(folder)
+    if not parent.is_dir():
+        return f"{parent} is not a folder"
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=parent) as file:
             file.write(bytes(_BLOCK))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return f"{place} cannot be written: {error.strerror or error}"
+        return f"{parent} cannot be written: {error.strerror or error}"
     return ""

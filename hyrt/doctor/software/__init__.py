@@ -1,1 +1,1 @@
-"""Checks of what is installed: packages, backends and drivers, and what hyrt keeps in cache folders."""
+"""Checks of installed software: packages, backends, drivers and hyrt's caches."""

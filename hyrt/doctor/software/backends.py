@@ -1,4 +1,4 @@
-"""Every declared backend, each asked and tried in a child process."""
+"""Checks of all declared backends, each probed in a worker process."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hyrt.quantities import whole_number
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What the backends said."""
+    """Results of the backend probes."""
 
     declared: Mapping[str, Sequence[EntryPoint]]
-    """Entry points by kind; more than one is a conflict."""
+    """Entry points by kind; several entry points of one kind are a conflict."""
     answers: Mapping[str, Answer]
-    """The answers of the kinds that were asked, by kind."""
+    """Answers of the probed kinds, by kind."""
     problem: str = ""
-    """Why the declarations cannot be read; then there are none."""
+    """Why the entry points cannot be read; then `declared` is empty."""
 
     @property
     def devices(self) -> list[Mapping[str, Any]]:
-        """Everything that was found, as `hyrt.doctor.children.backends` describes it."""
+        """Return all detected devices, as reported by `hyrt.doctor.children.backends`."""
         return [info for answer in self.answers.values() for found in answer.all("found") for info in found]
 
     @property
     def own_memory(self) -> list[str]:
-        """Real devices that mini-batches are copied to."""
+        """Return the names of real devices that mini-batches are copied to."""
         return [
             info["name"]
             for info in self.devices
@@ -43,12 +43,12 @@ class Backends:
 
 
 def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
-    """Let every backend look for its devices and train a step on them."""
+    """Let every backend detect its devices and train a step on each of them."""
     try:
         entries = BACKENDS.declared()
     except Exception as error:  # The metadata of any installed distribution may be damaged.
         return Backends({}, {}, one_line(describe(error)))
-    kinds = [kind for kind, those in entries.items() if len(those) == 1]
+    kinds = [kind for kind, providers in entries.items() if len(providers) == 1]
     return Backends(
         entries, children.ask("hyrt.doctor.children.backends", kinds, limit_s=limit_s, threads=threads)
     )
@@ -57,16 +57,16 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
 def judge_backends(
     asked: Backends, wanted: Sequence[str], causes: Sequence[DoctorFinding] = ()
 ) -> list[DoctorFinding]:
-    """Findings; what the settings name and does not work is broken, what they do not name a warning.
+    """Return findings: failing backends and devices are broken if the settings name them, otherwise warnings.
 
     Parameters
     ----------
     asked
-        What the backends said.
+        Results of the probes.
     wanted
-        Names of devices that a run shall use (`kind` or `kind:index`), or `auto`.
+        Names of the devices of the run (`kind` or `kind:index`), or `auto`.
     causes
-        Findings on packages and kernels: a backend that fails because of one points there.
+        Findings on packages and kernels; a backend that fails because of one refers to it.
     """
     if asked.problem:
         found = f"the entry points of the installed distributions cannot be read: {asked.problem}"
@@ -74,11 +74,11 @@ def judge_backends(
         return broken("backends", found, remedy)
     findings: list[DoctorFinding] = []
     for kind in sorted(asked.declared):
-        # One that two packages claim was not asked: nothing else is to blame for that.
+        # A kind with conflicting declarations was not probed, so the conflict is the only cause.
         reasons = causes if kind in asked.answers else ()
-        findings += [_pointing(finding, reasons) for finding in _judge(kind, asked, wanted)]
+        findings += [_refer_to_cause(finding, reasons) for finding in _backend_findings(kind, asked, wanted)]
     for name in dict.fromkeys(wanted):
-        findings += _judge_wanted(name, asked)
+        findings += _missing_device_findings(name, asked)
     if AUTO in wanted and not any(
         finding.state == "ok" and finding.figures.get("computes") for finding in findings
     ):
@@ -87,33 +87,33 @@ def judge_backends(
     return findings
 
 
-def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFinding]:
+def _backend_findings(kind: str, backends: Backends, requested: Sequence[str]) -> list[DoctorFinding]:
     check = f"backend {kind}"
-    kinds = {name.partition(":")[0] for name in wanted}
+    kinds = {name.partition(":")[0] for name in requested}
     state: State = "broken" if kind in kinds else "warning"
-    if kind not in asked.answers:
-        owners, remedy = BACKENDS.conflict(list(asked.declared[kind]))
+    if kind not in backends.answers:
+        owners, remedy = BACKENDS.conflict(list(backends.declared[kind]))
         return [DoctorFinding(check, state, f"is declared by {owners}", remedy)]
-    answer = asked.answers[kind]
-    package = provider(asked.declared[kind][0])
+    answer = backends.answers[kind]
+    package = provider(backends.declared[kind][0])
     figures = {"provider": package, "devices": answer.first("found") or []}
     missing = answer.first("missing")
     if missing is not None:
-        # A device that the settings name and is not there has a finding of its own.
+        # A missing device that the settings name is a separate finding.
         return note(check, one_line(str(missing)), figures)
     findings = [
         each
         for info in answer.first("found") or ()
-        for each in _judge_device(info, answer, kind in kinds, AUTO in kinds)
+        for each in _device_findings(info, answer, kind in kinds, AUTO in kinds)
     ]
     if answer.problem and not any(finding.state != "ok" for finding in findings):
-        found, remedy = f"{package}: {answer.problem}", _remedy(kind, answer.problem, package)
+        found, remedy = f"{package}: {answer.problem}", _backend_remedy(kind, answer.problem, package)
         findings.append(DoctorFinding(check, state, found, remedy, figures))
     return findings
 
 
-def _pointing(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> DoctorFinding:
-    """A finding that repeats another's problem sends the reader there; damaged kernels fail in any way."""
+def _refer_to_cause(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> DoctorFinding:
+    """Refer to the cause if a finding repeats its problem, or if kernels are damaged."""
     bad = [cause for cause in causes if finding.remedy and cause.state == "broken"]
     repeated = [each for each in bad if finding.found.endswith(each.figures.get("problem") or "\0")]
     for cause in [*repeated, *(each for each in bad if each.figures.get("damaged"))]:
@@ -121,10 +121,10 @@ def _pointing(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> Doctor
     return finding
 
 
-def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
-    """What its step said; nothing of a device that was not tried, as it is another one's cores."""
+def _device_findings(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
+    """Return findings for one device; empty if it was not tried because it shares another device's cores."""
     name = info["name"]
-    events = [said for said in answer.said if said.get("device") == name]
+    events = [event for event in answer.said if event.get("device") == name]
     if not events:
         return []
     check = f"device {name}"
@@ -132,47 +132,47 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
     figures = {key: value for key, value in info.items() if key != "name"}
     if last["event"] == "trained":
         figures |= {key: last[key] for key in ("computes", "losses", "open_s", "seconds")}
-        what = (
+        outcome = (
             f"trained two steps in {last['seconds']:.1f} s, sums as in float64"
             if last["computes"]
             else "takes and gives back mini-batches (simulated)"
         )
-        return ok(check, f"{info['description']}: {what}", figures)
-    why = last.get("why") or answer.problem
-    # auto takes every real device that has cores of its own, and the CPU.
+        return ok(check, f"{info['description']}: {outcome}", figures)
+    reason = last.get("why") or answer.problem
+    # `auto` uses the CPU and every real device that does not share its cores.
     needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
     state: State = "broken" if needed else "warning"
-    found = f"{info['description']}: a training step fails: {one_line(why)}"
-    remedy = f"{_remedy(info['kind'], why, '')}; for details, run python -m hyrt.testing {name}"
+    found = f"{info['description']}: a training step fails: {one_line(reason)}"
+    remedy = f"{_backend_remedy(info['kind'], reason, '')}; for details, run python -m hyrt.testing {name}"
     return [DoctorFinding(check, state, found, remedy, figures)]
 
 
-def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:
-    """A device that the settings name and is not there."""
-    kind, _, number = name.partition(":")
-    if name == AUTO or (kind in asked.declared and kind not in asked.answers):
+def _missing_device_findings(name: str, backends: Backends) -> list[DoctorFinding]:
+    """Check a device that the settings name but that was not found."""
+    kind, _, index_text = name.partition(":")
+    if name == AUTO or (kind in backends.declared and kind not in backends.answers):
         return []
     check = f"device {name}"
-    if kind not in asked.declared:
-        there = ", ".join(sorted(asked.declared)) or "none"
-        remedy = f"give one of these kinds: {there}; or install the package that provides it"
+    if kind not in backends.declared:
+        kinds = ", ".join(sorted(backends.declared)) or "none"
+        remedy = f"give one of these kinds: {kinds}; or install the package that provides it"
         return broken(check, f"there is no backend {kind!r}", remedy)
-    answer = asked.answers[kind]
+    answer = backends.answers[kind]
     infos = answer.first("found")
     if infos is None and answer.problem:
-        return []  # The backend's own finding says it.
-    numbers = {info["index"] for info in infos or ()}
-    wanted = whole_number(number or "0")
-    if wanted is None:
+        return []  # Covered by the backend's finding.
+    indices = {info["index"] for info in infos or ()}
+    index = whole_number(index_text or "0")
+    if index is None:
         return broken(check, NO_NAME, NAME_FORM)
-    if wanted in numbers:
+    if index in indices:
         return []
-    why = answer.first("missing") or f"there are only {len(numbers)} of this kind"
+    reason = answer.first("missing") or f"there are only {len(indices)} of this kind"
     remedy = "run without it (--devices), or make it available: see hyrt devices"
-    return broken(check, f"is not available: {one_line(str(why))}", remedy)
+    return broken(check, f"is not available: {one_line(str(reason))}", remedy)
 
 
-def _remedy(kind: str, problem: str, package: str) -> str:
+def _backend_remedy(kind: str, problem: str, package: str) -> str:
     if problem.startswith(("hangs", "did not end")):
         return f"restart the driver of {kind}, or the machine; until then, use other --devices"
     if package and not package.startswith("hyrt "):

@@ -1,4 +1,4 @@
-"""The user's cache folder, where measured rates and the calibration are kept."""
+"""Check of the user's cache folder, which stores measured rates and the calibration."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hyrt.doctor.finding import DoctorFinding, note, ok, warning
 from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.machine.child_processes.children import Answer, Children
 
-_REST = "after `hyrt calibrate`, runs start from a prediction"
+_CALIBRATE_HINT = "after `hyrt calibrate`, runs start from a prediction"
 
 
 def check_kept_rates(children: Children, limit_s: float) -> list[DoctorFinding]:
-    """Whether what is measured can be kept, and what has been."""
+    """Check whether measurements can be stored, and which are stored."""
     answers = children.ask("hyrt.doctor.children.kept_rates", ["rates"], limit_s=limit_s)
     return judge_kept_rates(answers["rates"], user_cache() / "hyrt")
 
 
 def judge_kept_rates(answer: Answer, folder: Path) -> list[DoctorFinding]:
-    """A finding from what is kept in the folder."""
-    devices, why = answer.first("devices") or [], answer.first("why") or ""
+    """Return a finding for the folder's measurements."""
+    devices, reason = answer.first("devices") or [], answer.first("why") or ""
     calibrated = bool(answer.first("calibrated"))
     figures = {"folder": str(folder), "calibrated": calibrated, "devices": devices}
     problem = why_not_writable(folder)
@@ -30,9 +30,9 @@ def judge_kept_rates(answer: Answer, folder: Path) -> list[DoctorFinding]:
         return warning("kept rates", found, "set XDG_CACHE_HOME to a writable folder", figures)
     if calibrated:
         return ok("kept rates", f"{folder}: this machine is calibrated", figures)
-    if why:
-        return note("kept rates", f"{folder}: {why}", figures)
+    if reason:
+        return note("kept rates", f"{folder}: {reason}", figures)
     if devices:
         measured = f"the rates of {', '.join(devices)} were measured, but this machine is not calibrated"
-        return note("kept rates", f"{folder}: {measured}: {_REST}", figures)
-    return note("kept rates", f"{folder}: {answer.problem or f'not calibrated: {_REST}'}", figures)
+        return note("kept rates", f"{folder}: {measured}: {_CALIBRATE_HINT}", figures)
+    return note("kept rates", f"{folder}: {answer.problem or f'not calibrated: {_CALIBRATE_HINT}'}", figures)

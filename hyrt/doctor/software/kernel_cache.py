@@ -1,4 +1,4 @@
-"""numba's cache of compiled kernels: writable, and whole."""
+"""Check of numba's cache of compiled kernels: is it writable and intact?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.quantities import size
 
-# As `hyrt.machine.kernels.kernel_cache` names the temporary folder that it makes where no other is writable.
+# Prefix of the temporary folder that `hyrt.machine.kernels.kernel_cache` makes if no other folder is
+# writable.
 _TEMPORARY = "hyrt-kernels-"
 _WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
 _FIRST_REMEDY = "first follow the lines on the packages above"
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding]:
-    """Read every cached kernel back in a child process, and write to its folder.
+    """Read every cached kernel in the worker process, and write to its folder.
 
-    A second pass is made where the first does not come to its end; each may take `limit_s`.
+    If the first pass does not finish, a second pass checks the files' structure only. Each pass may take
+    `limit_s` seconds.
     """
     answers = children.ask("hyrt.doctor.children.kernels", ["used"], limit_s=limit_s)
     if answers["used"].problem:
@@ -30,39 +32,43 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding
 
 
 def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[DoctorFinding]:
-    """Findings from what the two passes said.
+    """Return findings for the answers of the two passes.
 
     Parameters
     ----------
     answers
-        Those of `used`, and of `beside` where that has a problem.
+        Answers of item `used`, and of item `beside` if `used` has a problem.
     chosen
-        What NUMBA_CACHE_DIR is.
+        Value of NUMBA_CACHE_DIR.
     """
-    used, beside = answers["used"], answers.get("beside", Answer())
-    folders = {each["folder"]: each["problem"] for each in used.said if "folder" in each}
+    used, structure = answers["used"], answers.get("beside", Answer())
+    folders = {entry["folder"]: entry["problem"] for entry in used.said if "folder" in entry}
     damaged: dict[str, str] = dict(used.first("damaged") or {})
     if used.problem:
-        damaged |= beside.first("damaged") or {}
+        damaged |= structure.first("damaged") or {}
     figures = {
         "folders": sorted(folders),
         "files": used.first("files"),
         "bytes": used.first("bytes"),
         "damaged": dict(sorted(damaged.items())),
-        "problem": used.problem or beside.problem,
+        "problem": used.problem or structure.problem,
     }
     if damaged:
         names = sorted(damaged)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        found = f"{len(names)} damaged: {', '.join(names[:_SHOWN])}{more} ({damaged[names[0]]})"
+        rest = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        found = f"{len(names)} damaged: {', '.join(names[:_MAX_SHOWN])}{rest} ({damaged[names[0]]})"
         if not used.problem:
             return warning("kernel cache", found, "nothing to do: the next run compiles them again", figures)
-        # A kernel without its index is compiled anew, so all of a folder may go.
-        return broken("kernel cache", found, _removal({str(Path(name).parent) for name in names}), figures)
-    problem = used.problem or beside.problem
+        # A kernel without its index is recompiled, so the whole folder may be deleted.
+        return broken(
+            "kernel cache", found, _removal_command({str(Path(name).parent) for name in names}), figures
+        )
+    problem = used.problem or structure.problem
     if problem:
-        places = beside.first("places")
-        remedy = _FIRST_REMEDY + (f"; otherwise {_removal(places)}" if places else "")
+        folders_to_clear = structure.first("places")
+        remedy = _FIRST_REMEDY + (
+            f"; otherwise {_removal_command(folders_to_clear)}" if folders_to_clear else ""
+        )
         if "no locator available" in used.problem:
             remedy = _WRITABLE_REMEDY
         return broken("kernel cache", f"the kernels cannot be loaded: {problem}", remedy, figures)
@@ -75,20 +81,22 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
     elif chosen is not None and not any(
         Path(folder).is_relative_to(Path(chosen).absolute()) for folder in folders
     ):
-        slow = f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}"
+        slow = f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_shorten(folders)}"
     if slow:
         return warning("kernel cache", slow, _WRITABLE_REMEDY, figures)
-    found = f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_short(folders)}"
+    found = (
+        f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_shorten(folders)}"
+    )
     if not figures["files"]:
-        found = f"empty and writable: {_short(folders)}; the first run compiles for half a minute"
+        found = f"empty and writable: {_shorten(folders)}; the first run compiles for half a minute"
     return ok("kernel cache", found, figures)
 
 
-def _removal(folders: Iterable[str]) -> str:
+def _removal_command(folders: Iterable[str]) -> str:
     places = " ".join(shlex.quote(folder) + "/*.nb[ic]" for folder in sorted(folders))
     return f"rm {places}; the kernels are then compiled again"
 
 
-def _short(folders: dict[str, str]) -> str:
+def _shorten(folders: dict[str, str]) -> str:
     parent = os.path.commonpath(sorted(folders)) if folders else "nowhere"
     return parent if len(folders) < 2 else f"{len(folders)} folders in {parent}"

@@ -1,4 +1,4 @@
-"""What installed packages declare beside hyrt's own samplers, models and objectives."""
+"""Check of the samplers, models and objectives that installed packages declare."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _GROUPS = {
     "model": EntryPointGroup("hyrt.models", "model.kind"),
     "objective": EntryPointGroup("hyrt.objectives", "objective"),
 }
-# What a run without settings uses.
+# Kinds of a run without settings.
 DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": BY_LABELS}
 
 
 def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
-    """Names that two distributions declare: a run that uses one fails, others do not notice.
+    """Report kinds that two distributions declare: a run that uses such a kind fails.
 
-    Devices are judged with their backends.
+    Devices are checked with their backends.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
         The `sampler`, `model` and `objective` of the run.
     """
     findings = []
-    for what, group in _GROUPS.items():
+    for noun, group in _GROUPS.items():
         for kind, entries in group.declared().items():
             if len(entries) > 1:
-                wanted = OF_LABELS.values() if kinds[what] == BY_LABELS else (kinds[what],)
-                state: State = "broken" if kind in wanted else "warning"
+                used_kinds = OF_LABELS.values() if kinds[noun] == BY_LABELS else (kinds[noun],)
+                state: State = "broken" if kind in used_kinds else "warning"
                 owners, remedy = group.conflict(entries)
                 found = f"{group.noun} {kind!r} is declared by {owners}"
                 findings.append(DoctorFinding("plug-ins", state, found, remedy))
