@@ -1,4 +1,4 @@
-"""What a model is trained for and judged by. A third party's objective imports `Objective` from here."""
+"""Training objectives: losses and metrics. External packages import the `Objective` base class from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An objective tried before a run trains for it: what it cannot do should not cost an epoch to find out."""
+"""Trial of an objective before training, so that its errors do not cost an epoch."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from hyrt.objective.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
 
-# A mean in place of a sum differs by half; the two halves' rounding by far less.
-_CLOSE = 1e-3
-# Of half of the targets: those times the classes are scores, several times over.
-_MOST_TARGETS = 1024
+# Relative tolerance: a mean instead of a sum differs by a factor of two, rounding by much less.
+_TOLERANCE = 1e-3
+# Limit on half of the targets; the scores need targets x classes memory several times over.
+_MAX_HALF_TARGETS = 1024
 
 
 def check_objective(objective: Objective, metric: str, num_outputs: int) -> None:
-    """Let an objective compute the loss, the counts and the metrics of a few made-up targets.
+    """Compute the loss, counts and metrics of an objective on a few placeholder targets.
 
     Parameters
     ----------
     objective
-        What is to be trained for.
+        The objective under test.
     metric
-        The one of its metrics that chooses the best epoch.
+        Name of the metric that selects the best epoch.
     num_outputs
-        The number of classes, flags or numbers of the dataset.
+        Number of classes, flags or regression values of the dataset.
 
     Raises
     ------
     ConfigError
-        Naming the objective, the distribution that declares it, and what is wrong with it.
+        With the objective, the distribution that declares it, and the problem.
     """
-    half, width = min(max(num_outputs, 4), _MOST_TARGETS), objective.num_scores(num_outputs) or num_outputs
+    half, width = (
+        min(max(num_outputs, 4), _MAX_HALF_TARGETS),
+        objective.num_scores(num_outputs) or num_outputs,
+    )
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
     labels, weights = (
         torch.from_numpy(made_up_labels(objective.labels, 2 * half, num_outputs)),
@@ -50,17 +53,19 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
         raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum returns {found}, not a scalar tensor")
     with OBJECTIVES.blamed(name, "the gradient of loss_sum"):
         torch.autograd.grad(loss, leaf)
-    halves = 0.0
+    sum_of_halves = 0.0
     with OBJECTIVES.blamed(name, "loss_sum"):
-        for part in (slice(0, half), slice(half, None)):
-            halves += float(objective.loss_sum(scores[part], labels[part], weights[part]))
-    whole = float(loss.detach())
-    if not math.isfinite(whole):
-        raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum is {whole} for scores between -1 and 1")
-    if not math.isclose(whole, halves, rel_tol=_CLOSE, abs_tol=_CLOSE):
+        for half_rows in (slice(0, half), slice(half, None)):
+            sum_of_halves += float(
+                objective.loss_sum(scores[half_rows], labels[half_rows], weights[half_rows])
+            )
+    total = float(loss.detach())
+    if not math.isfinite(total):
+        raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum is {total} for scores between -1 and 1")
+    if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         raise ConfigError(
-            f"{OBJECTIVES.named(name)}: loss_sum is not a sum over targets: it is {whole:g} for "
-            f"{2 * half} of them, but {halves:g} for their two halves together"
+            f"{OBJECTIVES.named(name)}: loss_sum is not a sum over targets: it is {total:g} for "
+            f"{2 * half} of them, but {sum_of_halves:g} for their two halves together"
         )
     with OBJECTIVES.blamed(name, "count"):
         counts = numbers(objective.count(scores, labels))

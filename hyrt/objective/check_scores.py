@@ -1,4 +1,4 @@
-"""Checks of scores and labels, for tensors in training and arrays in evaluations."""
+"""Checks of scores and labels: tensors in training, arrays in evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABELS: dict[str, tuple[int, str, str]] = {
 
 
 def _kind(value: Any) -> str:
-    """Return the letter that numpy has for a kind of numbers; empty if it is neither array nor tensor."""
+    """Return numpy's kind letter for a tensor or array; "" for any other value."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             return "f"
@@ -31,16 +31,16 @@ def _kind(value: Any) -> str:
 
 
 def check_labels(labels: Any, kind: LabelKind) -> None:
-    """Refuse labels that are not an array of their kind."""
-    ndim, letters, what = _LABELS[kind]
+    """Raise ArgumentError if the labels are not an array or tensor of their kind."""
+    ndim, letters, description = _LABELS[kind]
     if not _kind(labels) or _kind(labels) not in letters or labels.ndim != ndim:
-        raise ArgumentError(f"labels is {show(labels)}: give {what}")
+        raise ArgumentError(f"labels is {show(labels)}: give {description}")
     if kind == "classes" and isinstance(labels, torch.Tensor) and labels.dtype != torch.int64:
         raise ArgumentError(f"labels is {show(labels)}: give classes as torch.int64")
-    is_far = isinstance(labels, torch.Tensor) and labels.device.type != "cpu"
+    is_on_device = isinstance(labels, torch.Tensor) and labels.device.type != "cpu"
     if (
         kind == "flags"
-        and not is_far
+        and not is_on_device
         and math.prod(labels.shape)
         and not -1 <= labels.min() <= labels.max() <= 1
     ):
@@ -48,28 +48,28 @@ def check_labels(labels: Any, kind: LabelKind) -> None:
 
 
 def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None) -> None:
-    """Refuse scores, labels and weights of targets that do not go together.
+    """Check that scores, labels and weights of targets fit together.
 
     Parameters
     ----------
     scores
-        [n, C] floats, a tensor or an array.
+        [n, C] floats, as a tensor or an array.
     labels
-        What `kind` says, a tensor where the scores are.
+        Labels of kind `kind`; a tensor if the scores are one.
     kind
-        What the labels are.
+        Kind of the labels.
     weights
         [n] floats, or None.
 
     Raises
     ------
     ArgumentError
-        Naming what does not fit.
+        If one of them is invalid.
     """
     check_labels(labels, kind)
     if _kind(scores) != "f" or isinstance(scores, torch.Tensor) != isinstance(labels, torch.Tensor):
-        home = "tensor" if isinstance(labels, torch.Tensor) else "numpy array"
-        raise ArgumentError(f"scores is {show(scores)}: give a {home} of floats [n, C], like the labels")
+        container = "tensor" if isinstance(labels, torch.Tensor) else "numpy array"
+        raise ArgumentError(f"scores is {show(scores)}: give a {container} of floats [n, C], like the labels")
     if scores.ndim != 2 or len(scores) != len(labels):
         raise ArgumentError(
             f"scores is {show(scores)} for {len(labels):,} labels: give [n, C], a row for each"
@@ -81,7 +81,7 @@ def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None)
                 f"the model returns {scores.shape[1]} scores for {labels.shape[1]} {noun} of a target: "
                 f"return one score for each {noun[:-1]}"
             )
-    # On other devices, a look at the numbers would wait for all that is under way.
+    # On other devices, reading the values would wait for all queued work.
     elif len(labels) and (not isinstance(labels, torch.Tensor) or labels.device.type == "cpu"):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= scores.shape[1]:

@@ -1,4 +1,4 @@
-"""Classification: one class of several for each target, by cross entropy."""
+"""Classification objective: one class per target, softmax cross entropy."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from hyrt.objective.objective import Objective
 
 
 class Classification(Objective):
-    """Softmax cross entropy; the highest score is the prediction.
+    """Softmax cross entropy; the class with the highest score is the prediction.
 
     Parameters
     ----------
     class_weights
-        `balanced` weighs a class by the inverse of its share of the training targets; a number for each
-        class is its weight, scaled so that the mean over the training targets is 1.
+        `balanced` weights a class by the inverse of its share of the training targets. A list has one weight
+        per class, scaled to mean 1 over the training targets.
     label_smoothing
-        The part e of each label that is spread over all C classes: the loss is (1 - e) times the cross
-        entropy of the label, and e / C times that of every class (Szegedy et al., CVPR 2016). A weight
-        multiplies all of it.
+        Fraction e of each label that is distributed over all C classes: the loss is (1 - e) times the cross
+        entropy of the label plus e / C times the cross entropy of every class (Szegedy et al., CVPR 2016). A
+        class weight multiplies the whole loss of its targets.
 
     Raises
     ------
     ValueError
-        For other class weights, or a label smoothing outside [0, 1).
+        If the class weights are invalid, or the label smoothing is not in [0, 1).
     """
 
     name = "classification"
@@ -60,7 +60,7 @@ class Classification(Objective):
 
     @property
     def is_plain_classification(self) -> bool:
-        # A class derived from this one has a loss of its own.
+        # A subclass may override the loss.
         return type(self) is Classification and not self._label_smoothing
 
     def loss_sum(
@@ -91,10 +91,10 @@ class Classification(Objective):
             return ""
         if num_classes != 2:
             return f"needs two classes, but there are {num_classes}: use macro_f1"
-        there = np.unique(labels)
-        if len(there) == 1:
+        classes = np.unique(labels)
+        if len(classes) == 1:
             return (
-                f"needs both classes among the validation vertices, which are all of class {there[0]}: "
+                f"needs both classes among the validation vertices, which are all of class {classes[0]}: "
                 "use accuracy, or another data.split"
             )
         return ""

@@ -1,39 +1,33 @@
-"""What scores are worth where each target has K labels of 0 and 1: F1, average precision, ROC AUC, loss.
+"""Metrics of multi-label classification: F1, average precision, ROC AUC and loss.
 
-Scores are [n, K] floats before the sigmoid and labels [n, K] integers: 1, 0, or -1 for one that is not known,
-which counts nowhere. A label is predicted if its score is above 0. Metrics of nothing are nan, and so are
-those of scores that are nan.
+Scores are [n, K] floats before the sigmoid; labels are [n, K] integers: 1, 0, or -1 (unknown, ignored). A
+label is predicted if its score is above 0. Metrics of an empty set, or with NaN scores, are NaN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt.objective.check_scores import check_scores
-from hyrt.objective.metrics import roc_auc
-
-Array = NDArray[Any]
+from hyrt.objective.metrics import Array, roc_auc
 
 
 def f1_of_counts(hits: float, wrong: float, missed: float) -> float:
-    """F1 in 0..1: 2 TP / (2 TP + FP + FN); nan of nothing."""
+    """Return F1 in 0..1, which is 2 TP / (2 TP + FP + FN); NaN if all counts are 0."""
     return 2 * hits / (2 * hits + wrong + missed) if hits or wrong or missed else float("nan")
 
 
 def micro_f1(counts: Mapping[str, float]) -> float:
-    """F1 over all labels of all targets together, from the counts `hits`, `wrong` and `missed`."""
+    """Return the F1 over all labels of all targets, from the counts `hits`, `wrong` and `missed`."""
     return f1_of_counts(counts.get("hits", 0), counts.get("wrong", 0), counts.get("missed", 0))
 
 
 def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
-    """Micro and macro F1.
+    """Return micro and macro F1.
 
-    The macro F1 is the mean over the labels of the F1 of each; one that no target has or is predicted to have
-    is left out of it.
+    Macro F1 is the mean F1 over labels; labels without any positive target or prediction are excluded.
     """
     if np.isnan(scores[labels >= 0]).any():
         return float("nan"), float("nan")
@@ -43,20 +37,20 @@ def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
         for each in (predicted & (labels == 1), predicted & (labels == 0), ~predicted & (labels == 1))
     )
     each = np.array([f1_of_counts(*one) for one in zip(hits, wrong, missed, strict=True)])
-    there = each[~np.isnan(each)]
+    defined = each[~np.isnan(each)]
     micro = f1_of_counts(int(hits.sum()), int(wrong.sum()), int(missed.sum()))
-    return micro, float(there.mean()) if len(there) else float("nan")
+    return micro, float(defined.mean()) if len(defined) else float("nan")
 
 
 def average_precision(scores: Array, labels: Array) -> float:
-    """Sum over the distinct scores, the highest first, of precision times what recall gains there.
+    """Return the sum of precision times recall gain over all distinct scores, in descending order.
 
     Parameters
     ----------
     scores
-        [n] float. Where one is nan, the result is.
+        [n] float. The result is NaN if any score is NaN.
     labels
-        [n] integer, 0 or 1; without a 1 the result is nan.
+        [n] integer, 0 or 1. The result is NaN if no label is 1.
     """
     positives = int(np.count_nonzero(labels == 1))
     if not positives or np.isnan(scores).any():
@@ -65,14 +59,14 @@ def average_precision(scores: Array, labels: Array) -> float:
     ranked = scores[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
     hits = np.cumsum(labels[order] == 1, dtype=np.int64)[ends]
-    gained = np.diff(hits, prepend=0)
-    return float(np.sum(gained * (hits / (ends + 1))) / positives)
+    new_hits = np.diff(hits, prepend=0)
+    return float(np.sum(new_hits * (hits / (ends + 1))) / positives)
 
 
 def binary_cross_entropy(scores: Array, labels: Array) -> float:
-    """Return the mean over the known labels of -log of the probability that the sigmoid gives them, in nats.
+    """Return the mean over known labels of -log(probability of the label, from the sigmoid), in nats.
 
-    An infinite score costs nothing if it is right, and infinitely much if it is wrong.
+    An infinite score has loss 0 if it is right, and infinite loss if it is wrong.
     """
     known = labels >= 0
     z, y = scores[known].astype(np.float64), labels[known]
@@ -83,10 +77,10 @@ def binary_cross_entropy(scores: Array, labels: Array) -> float:
 
 
 def flag_metrics(scores: Array, labels: Array) -> dict[str, float]:
-    """All metrics of a split: `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` and `loss`.
+    """Return all metrics of a split: `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` and `loss`.
 
-    The average precision is the mean over the labels that some target has, and the ROC AUC the mean over
-    those that some target has and another has not.
+    The average precision is averaged over labels with a positive target, the ROC AUC over labels with both
+    positive and negative targets.
     """
     check_scores(scores, labels, "flags")
     micro, macro = f1_scores(scores, labels)

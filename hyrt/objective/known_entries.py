@@ -1,4 +1,4 @@
-"""How many entries of a target's labels are known, where some are not."""
+"""Number of known label entries per target."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from numpy.typing import NDArray
 
 
 def known_per_target(known: NDArray[np.bool_]) -> float | None:
-    """The mean number of known entries of a target, from [n, K] which are; None where there are none."""
+    """Return the mean number of known entries per target for a mask [n, K]; None if all are unknown."""
     entries = int(np.count_nonzero(known))
     return entries / len(known) if entries else None

@@ -1,7 +1,7 @@
-"""What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy, confusions; class weights.
+"""Metrics of classification, and class weights.
 
-Scores are [n, C] floats before softmax and labels [n] integers in 0..C-1. The metrics of no rows are nan, and
-so are those of rows with a score that is nan: it is not a prediction, and no metric takes it for one.
+Scores are [n, C] floats before the softmax; labels are [n] integers in 0..C-1. Metrics without rows, or with
+a NaN score, are NaN: NaN is not a prediction.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hyrt.objective.check_scores import check_scores
 
 Array = NDArray[Any]
 
-# Bounds the float64 copy of the scores to a few megabytes for hundreds of classes.
+# Limits the float64 copy of the scores to a few megabytes for hundreds of classes.
 _ROWS_AT_ONCE = 16384
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """Return the share in 0..1 of rows with the highest score at the label; of equal ones the first one."""
+    """Return the fraction of rows whose highest score is at the label; the first one wins a tie."""
     check_scores(scores, labels, "classes")
     if not len(labels) or np.isnan(scores).any():
         return float("nan")
@@ -30,9 +30,9 @@ def accuracy(scores: Array, labels: Array) -> float:
 
 
 def macro_f1(scores: Array, labels: Array) -> float:
-    """Mean in 0..1 over classes of the F1 of each against the rest; the highest score is the prediction.
+    """Return the mean one-vs-rest F1 over classes, in 0..1; the highest score is the prediction.
 
-    Classes that are neither a label nor a prediction of any row are left out of the mean.
+    Classes that occur neither as a label nor as a prediction are excluded.
     """
     check_scores(scores, labels, "classes")
     if np.isnan(scores).any():
@@ -46,15 +46,14 @@ def macro_f1(scores: Array, labels: Array) -> float:
 
 
 def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
-    """[C, C] counts: of the rows with label i, how many have their highest score at j.
+    """Return [C, C] counts: entry (i, j) is the number of rows with label i and their highest score at j.
 
     Parameters
     ----------
     scores
-        [n, C]; of equal ones the first counts.
+        [n, C]; the first of equal scores counts.
     labels
-        [n] integers in 0..C-1; -1 is not known, and not counted. Rows with a score that is nan are not
-        counted either.
+        [n] integers in 0..C-1, or -1 for unknown. Rows with an unknown label or a NaN score are not counted.
     """
     classes = scores.shape[1]
     known = (labels >= 0) & ~np.isnan(scores).any(1)
@@ -63,78 +62,78 @@ def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
 
 
 def log_odds(scores: Array) -> NDArray[np.float64]:
-    """[n, C] logarithm of how likely each class is against all others together.
+    """Return the [n, C] log-odds of each class against all other classes.
 
-    It orders rows as the softmax does, without its rounding near 0 and 1. Of two classes, those of the second
-    are the differences of the scores. Of a score that is not finite it may be nan.
+    Log-odds order rows like the softmax, but without its rounding near 0 and 1. For two classes, column 1 is
+    the difference of the scores. Non-finite scores may give NaN.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = scores.astype(np.float64)
-        below -= below.max(1, keepdims=True)
-        parts = np.exp(below)
-        highest = parts.argmax(1)[:, None]
-        others = parts.sum(1, keepdims=True) - parts
-        # There the difference would be of two nearly equal numbers.
-        np.put_along_axis(parts, highest, 0, axis=1)
-        np.put_along_axis(others, highest, parts.sum(1, keepdims=True), axis=1)
-        return np.asarray(below - np.log(others), np.float64)
+        shifted = scores.astype(np.float64)
+        shifted -= shifted.max(1, keepdims=True)
+        exponentials = np.exp(shifted)
+        highest = exponentials.argmax(1)[:, None]
+        others = exponentials.sum(1, keepdims=True) - exponentials
+        # The subtraction above would cancel for the highest class.
+        np.put_along_axis(exponentials, highest, 0, axis=1)
+        np.put_along_axis(others, highest, exponentials.sum(1, keepdims=True), axis=1)
+        return np.asarray(shifted - np.log(others), np.float64)
 
 
 def roc_auc(scores: Array, labels: Array) -> float:
-    """Probability that a row of class 1 scores above one of class 0, ties counting half.
+    """Return the probability that a row of class 1 scores above a row of class 0; ties count half.
 
-    Exact: the area under the ROC curve by the Mann-Whitney statistic, counted in integers.
+    Exact: the area under the ROC curve from the Mann-Whitney statistic, counted in integers.
 
     Parameters
     ----------
     scores
-        [n] float, higher for class 1. Where one is nan, the result is.
+        [n] float, higher for class 1. The result is NaN if any score is NaN.
     labels
-        [n] integer, 0 or 1, both present.
+        [n] integer; both 0 and 1 must occur.
 
     Raises
     ------
     ValueError
-        If not exactly the classes 0 and 1 are there.
+        If the labels are not exactly the classes 0 and 1.
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
         raise ValueError(f"ROC AUC needs both labels, 0 and 1, not {classes.tolist()[:9]}: give both")
     if np.isnan(scores).any():
         return float("nan")
-    values, place = np.unique(scores, return_inverse=True)
-    positive = np.bincount(place[labels == 1], minlength=len(values)).astype(np.int64)
-    negative = np.bincount(place[labels == 0], minlength=len(values)).astype(np.int64)
+    values, rank = np.unique(scores, return_inverse=True)
+    positive = np.bincount(rank[labels == 1], minlength=len(values)).astype(np.int64)
+    negative = np.bincount(rank[labels == 0], minlength=len(values)).astype(np.int64)
     negative_below = np.cumsum(negative) - negative
-    twice_won = int(np.sum(positive * (2 * negative_below + negative)))
-    return twice_won / (2 * int(positive.sum()) * int(negative.sum()))
+    doubled_wins = int(np.sum(positive * (2 * negative_below + negative)))
+    return doubled_wins / (2 * int(positive.sum()) * int(negative.sum()))
 
 
 def cross_entropy(scores: Array, labels: Array) -> float:
-    """Mean of -log softmax(scores)[label] over the rows, in nats, in float64; nan where a score is inf."""
+    """Return the mean of -log softmax(scores)[label] in nats, in float64; NaN if any score is infinite."""
     check_scores(scores, labels, "classes")
     total = 0.0
-    # Scores of a model that has diverged are infinite, or so far apart that a probability is 0.
+    # Scores of a diverged model are infinite, or so far apart that a probability is 0.
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(labels), _ROWS_AT_ONCE):
             rows = scores[start : start + _ROWS_AT_ONCE].astype(np.float64)
             rows -= rows.max(axis=1, keepdims=True)
-            wanted = np.take_along_axis(
+            label_scores = np.take_along_axis(
                 rows, labels[start : start + _ROWS_AT_ONCE, None].astype(np.int64), axis=1
             )
-            total += float(np.sum(np.log(np.exp(rows).sum(axis=1)) - wanted[:, 0]))
+            total += float(np.sum(np.log(np.exp(rows).sum(axis=1)) - label_scores[:, 0]))
     return total / len(labels) if len(labels) else float("nan")
 
 
 def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
-    """All metrics of a split: `accuracy`, `macro_f1`, `loss`, and `roc_auc` where two classes occur."""
+    """Return all metrics of a split: `accuracy`, `macro_f1`, `loss`, and `roc_auc` if two classes occur."""
     metrics = {
         "accuracy": accuracy(scores, labels),
         "macro_f1": macro_f1(scores, labels),
         "loss": cross_entropy(scores, labels),
     }
     if scores.shape[1] == 2 and len(np.unique(labels)) == 2:
-        # The margin orders rows as the probability of class 1 does, without its rounding near 0 and 1.
+        # The margin orders rows like the probability of class 1, but without its rounding near 0 and 1.
         with np.errstate(invalid="ignore"):
             margins = scores[:, 1].astype(np.float64) - scores[:, 0]
         metrics["roc_auc"] = roc_auc(margins, labels)
@@ -142,12 +141,12 @@ def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def check_weights(weights: Any) -> None:
-    """Class weights are `none`, `balanced`, or numbers that are not below 0 and not all 0.
+    """Check that class weights are `none`, `balanced`, or non-negative numbers that are not all 0.
 
     Raises
     ------
     ValueError
-        If they are not.
+        If the weights are invalid.
     """
     if isinstance(weights, str):
         if weights not in ("none", "balanced"):
@@ -166,14 +165,14 @@ def check_weights(weights: Any) -> None:
 
 
 def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
-    """[C] float32 weight of each class in the loss: as given, scaled to mean 1 over the targets.
+    """Return the [C] float32 class weights of the loss: the given weights, scaled to mean 1 over the targets.
 
-    So the loss of all targets is their weighted mean.
+    With this scale, the loss of all targets is a weighted mean.
 
     Raises
     ------
     ConfigError
-        If every target weighs 0.
+        If every target has weight 0.
     """
     mean = float(np.mean(weights[labels])) if len(labels) else 1.0
     if not mean:
@@ -182,9 +181,9 @@ def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
 
 
 def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float32]:
-    """[C] float32 weight of each class in the loss: inverse to its share, with mean 1 over the targets.
+    """Return [C] float32 class weights: inverse to the class frequency, with mean 1 over the targets.
 
-    A class that does not occur weighs 0.
+    A class that does not occur has weight 0.
     """
     counts = np.bincount(labels, minlength=num_classes)
     present = counts > 0

@@ -1,4 +1,4 @@
-"""Multi-label classification: any number of K labels for each target, by binary cross entropy."""
+"""Multi-label objective: K independent labels per target, binary cross entropy."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hyrt.objective.objective import Objective
 
 
 class MultiLabel(Objective):
-    """Binary cross entropy of each label by the sigmoid of its score; a score above 0 is the prediction.
+    """Binary cross entropy of each label; a score above 0 is a positive prediction.
 
-    A target's loss is the sum over its known labels, divided by the mean number of known labels of a training
-    target: the loss of all targets is the mean over all known labels.
+    A target's loss is the sum over its known labels, divided by the mean number of known labels per training
+    target. Averaged over all targets, this is the mean over all known labels.
 
     Parameters
     ----------
     class_weights
-        What the loss of a label is multiplied with where it is 1: `balanced` for the number of training
-        targets without it over the number of those with it, or a number for each label.
+        Weight of the loss where a label is 1: `balanced` is the number of negative training targets divided
+        by the number of positive ones; a list has one weight per label.
 
     Raises
     ------
     ValueError
-        For other class weights.
+        If the class weights are invalid.
     """
 
     name = "multilabel"
@@ -57,9 +57,11 @@ class MultiLabel(Objective):
         if self._class_weights == "none":
             return fitted
         if self._class_weights == "balanced":
-            have = np.count_nonzero(labels == 1, axis=0)
-            # A label that no training target has would weigh infinitely much, for nothing.
-            weights = np.where(have > 0, np.count_nonzero(labels == 0, axis=0) / np.maximum(have, 1), 1.0)
+            num_positive = np.count_nonzero(labels == 1, axis=0)
+            # A label without positive training targets would get an infinite, useless weight.
+            weights = np.where(
+                num_positive > 0, np.count_nonzero(labels == 0, axis=0) / np.maximum(num_positive, 1), 1.0
+            )
         else:
             weights = np.asarray(self._class_weights, np.float64)
             if len(weights) != num_outputs:
@@ -81,8 +83,8 @@ class MultiLabel(Objective):
             reduction="none",
             pos_weight=None if self._positive is None else self._positive.to(scores.device),
         )
-        of_targets = torch.where(known, losses, 0).sum(1) / (self._known or labels.shape[1])
-        return of_targets.sum() if weights is None else (of_targets * weights).sum()
+        target_losses = torch.where(known, losses, 0).sum(1) / (self._known or labels.shape[1])
+        return target_losses.sum() if weights is None else (target_losses * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
         check_scores(scores, labels, "flags")
@@ -106,10 +108,10 @@ class MultiLabel(Objective):
     def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if not len(labels):
             return ""
-        has, lacks = (labels == 1).any(axis=0), (labels == 0).any(axis=0)
-        if metric in ("mean_average_precision", "macro_f1") and not has.any():
+        has_positive, has_negative = (labels == 1).any(axis=0), (labels == 0).any(axis=0)
+        if metric in ("mean_average_precision", "macro_f1") and not has_positive.any():
             return "needs a label that some validation vertex has: use loss, or another data.split"
-        if metric == "roc_auc" and not (has & lacks).any():
+        if metric == "roc_auc" and not (has_positive & has_negative).any():
             return (
                 "needs a label that some validation vertices have and others have not: use micro_f1, or "
                 "another data.split"

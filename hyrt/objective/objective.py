@@ -1,4 +1,4 @@
-"""The objective protocol: the loss of a mini-batch, what is counted beside it, and the metrics of both."""
+"""Objective protocol: loss and counts of a mini-batch, and the metrics computed from counts or scores."""
 
 from __future__ import annotations
 
@@ -15,156 +15,159 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """What a run trains for; a subclass is declared in the entry-point group `hyrt.objectives`.
+    """Training objective; subclasses are declared in the entry-point group `hyrt.objectives`.
 
     Trainers compute the loss sum and the counts of their mini-batches. The synchronizer adds both over all
-    trainers and divides the loss sum once, by the sum of the mini-batches' normalizers
-    (`MiniBatch.normalizer`). So both must be sums over targets: no target's term may depend on another target
-    of its mini-batch.
+    trainers, and divides the loss sum once by the sum of all normalizers (`MiniBatch.normalizer`). Both must
+    therefore be sums over targets: the term of a target must not depend on other targets of its mini-batch.
 
-    The constructor takes the options of `train.objective_options`, and `class_weights` and `label_smoothing`
-    where `train` sets them, as keyword arguments; it raises TypeError or ValueError for those that do not
-    fit.
+    The constructor takes the options of `train.objective_options` as keyword arguments, and also
+    `class_weights` and `label_smoothing` if `train` sets them. It raises TypeError or ValueError for invalid
+    options.
     """
 
     name: ClassVar[str]
-    """The name that the entry-point group declares."""
+    """The name in the entry-point group."""
     labels: ClassVar[TargetKind] = "classes"
-    """The kind of labels that it trains for: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for
-    not known) or `numbers` ([n, K] float32, nan for not known). `links` is of `hyrt.objective.links` alone,
-    which looks at no labels."""
+    """Kind of the labels: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for unknown) or
+    `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective.links`, which does
+    not use labels.
+    """
     counts: ClassVar[tuple[str, ...]] = ("targets",)
-    """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
+    """Keys of the result of `count`. `targets`, the number of targets, is always one of the keys."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics of `evaluate` that may choose the best epoch (`train.metric`); `auto` takes
-    the first."""
+    """Names of the metrics from `evaluate` that may select the best epoch (`train.metric`); `auto` uses the
+    first.
+    """
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
-    """Those of `metrics` whose lowest value is the best one; of the others it is the highest."""
+    """Metrics whose lowest value is best; for all other `metrics`, the highest is best."""
 
     @abstractmethod
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        """Sum of the targets' losses, each times its weight.
+        """Return the sum of the targets' losses, each multiplied by its weight.
 
-        It runs on the trainer's torch device under autograd, or on the host for a device with kernels of its
-        own.
+        Runs on the trainer's torch device under autograd, or on the host if the device uses its own kernels.
 
         Parameters
         ----------
         scores
-            [n, C] float32, what the model gives for the targets.
+            [n, C] float32, the model output for the targets.
         labels
-            The targets', as `labels` of the class says.
+            Labels of the targets; see the class attribute `labels`.
         weights
-            [n] float32; None where each is 1.
+            [n] float32; None if each weight is 1.
 
         Returns
         -------
-        A scalar that can be differentiated by `scores`.
+        A scalar that is differentiable with respect to `scores`.
         """
 
     @abstractmethod
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
-        """What is counted over the targets, by the names of `counts`.
+        """Count over the targets, with the keys `counts`.
 
         Parameters
         ----------
         scores
             [n, C] float32, without gradient.
         labels
-            The targets', as `labels` of the class says.
+            Labels of the targets; see the class attribute `labels`.
 
         Returns
         -------
-        Numbers, or scalar tensors on the device of `scores`, so that nothing waits for the device. Integers
-        come to the host exactly up to 2^31 - 1.
+        Numbers, or scalar tensors on the device of `scores` (which avoid waiting for the device). Integers
+        are transferred exactly up to 2^31 - 1.
         """
 
     @abstractmethod
     def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Metrics of training steps from the added counts of all their trainers, empty ones included."""
+        """Return the metrics of training steps from counts summed over all trainers; counts may be 0."""
 
     @abstractmethod
     def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
-        """All metrics of one split.
+        """Return all metrics of one split.
 
         Parameters
         ----------
         scores
             [n, C] float32.
         labels
-            The vertices', as `labels` of the class says.
+            Labels of the vertices; see the class attribute `labels`.
         """
 
     def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
-        """The same objective, or a copy that knows what it needs of the training targets.
+        """Return the objective fitted to the training targets: itself, or a copy with statistics of the
+        labels.
 
-        A run asks once, before its sampler is made and its devices load the model; every rank asks with the
+        Called once per run, before the sampler is built and the devices load the model. Every rank passes the
         labels of the whole run.
 
         Parameters
         ----------
         labels
-            Those of all training targets, as `labels` of the class says.
+            Labels of all training targets; see the class attribute `labels`.
         num_outputs
-            How many classes, flags or numbers there are.
+            Number of classes, flags or regression values.
         """
         return self
 
     def num_scores(self, num_classes: int) -> int | None:
-        """How many scores a model must return for each target at least; None for any number.
+        """Return the minimum number of scores per target that a model must return; None for any number.
 
         Parameters
         ----------
         num_classes
-            The number of classes, flags or numbers of the dataset.
+            Number of classes, flags or regression values of the dataset.
         """
         return None
 
     @property
     def scores_pairs(self) -> bool:
-        """Whether a loss looks at the scores of two vertices, so that all targets' are computed first."""
+        """Return whether the loss needs pairs of vertices, so that all targets' scores are computed first."""
         return self.labels == "links"
 
     @property
     def is_plain_classification(self) -> bool:
-        """Whether loss sum and counts are those that kernel devices know: softmax cross entropy and hits."""
+        """Return whether loss and counts are the built-in softmax cross entropy that kernel devices
+        implement.
+        """
         return False
 
     def why_not(self, metric: str, labels: Any, num_classes: int) -> str:
-        """Why one of `metrics` cannot choose the best epoch, with the remedy; empty where it can.
+        """Return why a metric cannot select the best epoch, with the remedy; "" if it can.
 
         Parameters
         ----------
         metric
-            The name of the metric.
+            Name of one of the `metrics`.
         labels
-            The validation vertices', as `labels` of the class says; there may be none.
+            Labels of the validation vertices (see the class attribute `labels`); may be empty.
         num_classes
-            The number of classes of the dataset.
+            Number of classes of the dataset.
         """
         return ""
 
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
-        """What samplers weigh the targets with, by label; they hand it on as `MiniBatch.target_weights`.
+        """Return the weights of targets by class; samplers pass them on as `MiniBatch.target_weights`.
 
         Parameters
         ----------
         labels
-            [n] integer, the training targets'.
+            [n] integer labels of the training targets.
         num_classes
-            The number of classes of the dataset.
+            Number of classes of the dataset.
 
         Returns
         -------
-        [num_classes] float32, with mean 1 over the training targets; None where every target counts the same.
+        [num_classes] float32 with mean 1 over the training targets; None if all targets have equal weight.
         """
         return None
 
 
 def added(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The counts of several mini-batches, added by name."""
+    """Add the counts of several mini-batches by name."""
     total: dict[str, float] = {}
     for each in counts:
         for name, value in each.items():

@@ -1,4 +1,4 @@
-"""An objective computed on the host, for a device that has the scores and wants their gradient."""
+"""Loss and gradient of an objective, computed on the host for devices that only have the scores."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """The objective's sums over a mini-batch's targets."""
+    """Loss sum, counts and gradient of a mini-batch's targets."""
 
     loss_sum: float
     """Sum of the weighted losses."""
     counts: dict[str, float]
-    """The counts, by the names of `Objective.counts`."""
+    """Counts, with the keys `Objective.counts`."""
     gradient: NDArray[np.float32]
-    """[n, C] float32 of the loss sum by the scores."""
+    """[n, C] float32 gradient of the loss sum with respect to the scores."""
 
     __repr__ = one_line
 
@@ -32,7 +32,7 @@ class HostLoss:
 def loss_on_host(
     objective: Objective, scores: NDArray[np.float32], labels: NDArray[Any], weights: NDArray[Any] | None
 ) -> HostLoss:
-    """Loss sum and counts of scores, and the gradient by them.
+    """Compute loss sum and counts from scores, and the gradient with respect to the scores.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ def loss_on_host(
     scores
         [n, C] float32.
     labels
-        The targets', as `Objective.labels` says.
+        Labels of the targets; see `Objective.labels`.
     weights
-        [n] float32; None where each is 1.
+        [n] float32; None if each weight is 1.
     """
     leaf = torch.from_numpy(scores).requires_grad_()
     targets = torch.from_numpy(labels)
@@ -55,7 +55,7 @@ def loss_on_host(
 
 
 def numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, float]:
-    """What `Objective.count` returned, as numbers of the host."""
+    """Convert the result of `Objective.count` to Python numbers."""
     return {
         name: value.item() if isinstance(value, torch.Tensor) else value for name, value in counts.items()
     }

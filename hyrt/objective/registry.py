@@ -1,4 +1,4 @@
-"""The objectives that are declared in the entry-point group `hyrt.objectives`, by name."""
+"""Registry of the objectives in the entry-point group `hyrt.objectives`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 OBJECTIVES = EntryPointGroup("hyrt.objectives", "objective")
 
 BY_LABELS = "auto"
-"""In place of a name: the objective that the labels of the dataset call for."""
+"""Value of `train.objective` that selects the objective by the kind of the dataset's labels."""
 OF_LABELS: dict[LabelKind, str] = {
     "classes": "classification",
     "flags": "multilabel",
     "numbers": "regression",
 }
-"""What `auto` stands for, by the kind of labels."""
+"""Objective that `auto` selects, by kind of labels."""
 
 
 def find_objective(name: str) -> type[Objective]:
-    """The class behind a name; raises as `EntryPointGroup.load_class`."""
-    # It imports numpy, which settings are read without.
+    """Load the objective class of a name; raises the errors of `EntryPointGroup.load_class`."""
+    # This import loads numpy, which reading settings must not do.
     from hyrt.graph.labels.label_kind import SHAPES
 
     kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
@@ -50,35 +50,35 @@ def find_objective(name: str) -> type[Objective]:
 
 
 def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] | None = None) -> Objective:
-    """An objective with its options.
+    """Build an objective with its options.
 
     Parameters
     ----------
     name
-        The declared name, or `auto` for the one that the labels call for.
+        The declared name, or `auto` to select by the labels.
     options
-        Keyword arguments for it.
+        Keyword arguments of the objective.
     labels
-        Those of the dataset; None where there is none yet: then `auto` is `classification`.
+        Labels of the dataset; None if there is no dataset yet, in which case `auto` is `classification`.
 
     Raises
     ------
     ConfigError, PluginConflict
-        As `find_objective`, if the objective refuses its options, or if it trains for labels of another kind.
+        If the objective cannot be found, rejects its options, or trains for another kind of labels.
     """
     from hyrt.graph.labels.label_kind import SHAPES, label_kind
 
-    there = None if labels is None else label_kind(labels)
-    name = OF_LABELS[there or "classes"] if name == BY_LABELS else name
+    found_kind = None if labels is None else label_kind(labels)
+    name = OF_LABELS[found_kind or "classes"] if name == BY_LABELS else name
     kind = find_objective(name)
-    if labels is not None and there is not None and kind.labels != "links" and kind.labels != there:
+    if labels is not None and found_kind is not None and kind.labels != "links" and kind.labels != found_kind:
         raise ConfigError(
             f"train.objective={name} trains for {SHAPES[kind.labels]}, but the labels are "
-            f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {SHAPES[there]}: omit "
-            f"train.objective for {OF_LABELS[there]}, or write the labels in that form"
+            f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {SHAPES[found_kind]}: omit "
+            f"train.objective for {OF_LABELS[found_kind]}, or write the labels in that form"
         )
     for option, text in (("class_weights", "class weights"), ("label_smoothing", "label smoothing")):
-        if option in options and not _takes(kind, option):
+        if option in options and not _accepts_keyword(kind, option):
             raise ConfigError(
                 f"train.{option}={options[option]}: objective {name} does not support {text}: omit it"
             )
@@ -89,30 +89,30 @@ def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] 
         raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
 
 
-def _takes(kind: type[Objective], option: str) -> bool:
-    """Whether a keyword argument of a name may be given to a constructor."""
-    known = inspect.signature(kind).parameters.values()
-    return any(each.name == option or each.kind is each.VAR_KEYWORD for each in known)
+def _accepts_keyword(kind: type[Objective], option: str) -> bool:
+    """Return whether a constructor accepts a keyword argument."""
+    parameters = inspect.signature(kind).parameters.values()
+    return any(each.name == option or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def check_metric(name: str, metric: str) -> None:
-    """Demand that an objective exists and has the metric that is to choose the best epoch, or `auto`.
+    """Check that an objective exists and has the metric that selects the best epoch (or `auto`).
 
-    Of the objective `auto`, one of those that it may become must have it.
+    For objective `auto`, any of the possible objectives may have the metric.
 
     Raises
     ------
     ConfigError, PluginConflict
-        As `find_objective`, and with the nearest name if there is no such metric.
+        If the objective cannot be found, or lacks the metric; with the nearest name.
     """
     if name == BY_LABELS:
         kinds = [find_objective(each) for each in OF_LABELS.values() if each in OBJECTIVES.declared()]
-        known = tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
+        metrics = tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
         name = "the objectives"
     else:
-        known = find_objective(name).metrics
-    if metric not in ("auto", *known):
-        near = nearest_name(metric, known)
+        metrics = find_objective(name).metrics
+    if metric not in ("auto", *metrics):
+        near = nearest_name(metric, metrics)
         hint = f" (did you mean {near!r}?)" if near else ""
-        there = listed(("auto", *known))
-        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {there}{hint}")
+        choices = listed(("auto", *metrics))
+        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {choices}{hint}")

@@ -1,4 +1,4 @@
-"""Regression: K numbers for each target, by their squared or absolute error."""
+"""Regression objective: K values per target, squared or absolute error."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hyrt.objective.objective import Objective
 
 
 class Regression(Objective):
-    """The scores are the prediction; the loss is its mean squared or mean absolute error.
+    """Mean squared or mean absolute error; the scores are the predictions.
 
-    A target's loss is the sum over its known numbers, divided by the mean number of known ones of a training
-    target: the loss of all targets is the mean over all known numbers.
+    A target's loss is the sum over its known values, divided by the mean number of known values per training
+    target. Averaged over all targets, this is the mean over all known values.
 
     Parameters
     ----------
     loss
-        `mse` for the squared error, `mae` for the absolute one.
+        `mse` for the squared error, `mae` for the absolute error.
 
     Raises
     ------
     ValueError
-        For another loss.
+        If the loss has another name.
     """
 
     name = "regression"
@@ -55,19 +55,19 @@ class Regression(Objective):
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
         check_scores(scores, labels, "numbers", weights)
-        off = _errors(scores, labels)
-        losses = off.square() if self._loss == "mse" else off.abs()
-        of_targets = losses.sum(1) / (self._known or labels.shape[1])
-        return of_targets.sum() if weights is None else (of_targets * weights).sum()
+        errors = _errors(scores, labels)
+        losses = errors.square() if self._loss == "mse" else errors.abs()
+        target_losses = losses.sum(1) / (self._known or labels.shape[1])
+        return target_losses.sum() if weights is None else (target_losses * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
         check_scores(scores, labels, "numbers")
-        off = _errors(scores, labels)
-        # Not every device has numbers of 64 bits.
-        off = off.double() if off.device.type == "cpu" else off
+        errors = _errors(scores, labels)
+        # Some devices lack float64.
+        errors = errors.double() if errors.device.type == "cpu" else errors
         return {
-            "squared": off.square().sum(),
-            "absolute": off.abs().sum(),
+            "squared": errors.square().sum(),
+            "absolute": errors.abs().sum(),
             "known": (~labels.isnan()).sum(),
             "targets": len(labels),
         }
@@ -90,6 +90,6 @@ class Regression(Objective):
 
 
 def _errors(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """[n, K] what the scores are off by; 0 where the number is not known."""
+    """Return the [n, K] errors of the scores; 0 where the label is unknown."""
     unknown = labels.isnan()
     return torch.where(unknown, 0, scores - labels.masked_fill(unknown, 0))

@@ -1,1 +1,1 @@
-"""Link prediction: what pairs of vertices score, what that costs, and what it is worth."""
+"""Link prediction: decoders, objective and metrics."""

@@ -1,4 +1,4 @@
-"""Links that an evaluation asks for, and what it ranks them among."""
+"""Links of an evaluation, with the candidates that they are ranked against."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class AskedLinks:
-    """Pairs of rows: those of links, and those that are none."""
+    """Positive and negative pairs of an evaluation, as row numbers of the embeddings."""
 
     links: NDArray[np.int64]
-    """[m, 2] rows of the sources and of the destinations."""
+    """[m, 2] rows of the sources and the destinations of links."""
     negatives: NDArray[np.int64]
-    """[n, 2] the same of pairs that are no links."""
+    """[n, 2] rows of negative pairs."""
     candidates: NDArray[np.int64] | None
-    """[m, 2, K] rows to be ranked in place of the source and of the destination, -1 for none; None where it
-    is all rows of `ends` but those that make known edges."""
+    """[m, 2, K] rows that replace the source or the destination, -1 for none. None: rank against all rows of
+    `ends` that do not make a known edge.
+    """
     known: Topology | None = None
-    """The known edges, whose vertices are all rows in their order; where all are candidates."""
+    """Known edges, with all rows as vertices in the same order; set if all rows are candidates."""
     ends: LinkEnds | None = None
-    """The vertices that are candidates; where all are."""
+    """Vertices that are candidates; set if all are."""
 
     __repr__ = one_line

@@ -1,7 +1,7 @@
-"""What a pair of vertices scores, from a row of each.
+"""Decoders: scores of vertex pairs from one row per vertex.
 
-What depends on one vertex alone, such as a product with weights, is in its row already
-(`hyrt.nn.links.link_heads`), so a decoder has no weights of its own and costs little for each pair.
+Terms that depend on one vertex only, such as a product with weights, are already in its row
+(`hyrt.nn.links.link_heads`). A decoder therefore has no weights and costs little per pair.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The score of a pair.
+    """Score function of vertex pairs.
 
-    D is the width of an embedding, and C that of the rows.
+    D is the width of an embedding, C the width of the decoder's input rows.
     """
 
     columns: Callable[[int], int]
-    """C, from D."""
+    """Return C for a given D."""
     score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """[...] scores from [..., C] rows of sources and of destinations, whose shapes are broadcast."""
+    """Return [...] scores from [..., C] rows of sources and of destinations; shapes are broadcast."""
 
     __repr__ = one_line
 
 
 def _dot(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
     if source.ndim == 3 and source.shape[1] == 1:
-        # One source a row against many: no array of a row a pair.
+        # One source per row against many destinations: avoid the array of elementwise products.
         products: torch.Tensor = torch.matmul(destination, source.squeeze(1).unsqueeze(-1))
         return torch.squeeze(products, -1)
     return torch.sum(source * destination, -1)
@@ -44,8 +44,8 @@ def _distmult(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
 
 def _transe(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
     width = source.shape[-1] // 2
-    apart: torch.Tensor = torch.linalg.vector_norm(source[..., :width] - destination[..., width:], dim=-1)
-    return -apart
+    distance: torch.Tensor = torch.linalg.vector_norm(source[..., :width] - destination[..., width:], dim=-1)
+    return -distance
 
 
 def _mlp(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
@@ -60,6 +60,7 @@ DECODERS: dict[str, Decoder] = {
     "transe": Decoder(lambda width: 2 * width, _transe),
     "mlp": Decoder(lambda width: 3 * width + 1, _mlp),
 }
-"""`dot`: u . v, of rows u and v. `distmult`: u . (r * v), of rows [r * u | u] (Yang et al., ICLR 2015).
-`transe`: -|u + r - v|, of rows [u + r | u] (Bordes et al., NeurIPS 2013). `mlp`: w . relu(A u + B v + b) + c,
-of rows [A u + b | B u | w | c]."""
+"""`dot`: u . v, from rows u and v. `distmult`: u . (r * v), from rows [r * u | u] (Yang et al., ICLR 2015).
+`transe`: -|u + r - v|, from rows [u + r | u] (Bordes et al., NeurIPS 2013). `mlp`: w . relu(A u + B v + b) +
+c, from rows [A u + b | B u | w | c].
+"""

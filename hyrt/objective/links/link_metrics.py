@@ -1,4 +1,4 @@
-"""What the scores of links are worth: ROC AUC, average precision, MRR, Hits@k, cross entropy."""
+"""Metrics of link prediction: ROC AUC, average precision, MRR, Hits@k and cross entropy."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from hyrt.objective.links.link_ranks import Score, link_ranks, pair_scores
 from hyrt.objective.metrics import roc_auc
 
 HITS = (1, 10, 50)
-"""The k of Hits@k."""
+"""Values of k for Hits@k."""
 
 
 def link_metrics(rows: NDArray[Any], asked: AskedLinks, score: Score) -> dict[str, float]:
-    """All metrics of a split.
+    """Return all metrics of a split.
 
     Parameters
     ----------
     rows
         [V, C] float32.
     asked
-        The links and the pairs that are none, as rows of these.
+        Positive and negative pairs, as indices of `rows`.
     score
-        Scores pairs of rows.
+        Score function of pairs of rows.
 
     Returns
     -------
-    `roc_auc` and `average_precision` of links against pairs that are none; `mrr` and `hits@k`, the mean of
-    1 / rank and the share of ranks up to k, over both ends of each link; `loss`, the mean binary cross
-    entropy of links and pairs that are none. A metric of scores that are nan is nan, and so is one that
-    compares links with nothing.
+    `roc_auc` and `average_precision` of links against negative pairs; `mrr` (mean of 1 / rank) and `hits@k`
+    (fraction of ranks up to k), over both ends of each link; `loss`, the mean binary cross entropy of links
+    and negative pairs. A metric is NaN if a score is NaN, or if it has no pairs to compare links with.
     """
     values = torch.from_numpy(np.asarray(rows, np.float32))
     with torch.no_grad():
-        of_links = pair_scores(values, asked.links, score)
-        others = pair_scores(values, asked.negatives, score)
-        ranks = link_ranks(values, asked, of_links, score)
-    scores = np.concatenate([of_links, others])
-    labels = np.repeat([1, 0], [len(of_links), len(others)])
-    both = len(of_links) > 0 and len(others) > 0
+        link_scores = pair_scores(values, asked.links, score)
+        negative_scores = pair_scores(values, asked.negatives, score)
+        ranks = link_ranks(values, asked, link_scores, score)
+    scores = np.concatenate([link_scores, negative_scores])
+    labels = np.repeat([1, 0], [len(link_scores), len(negative_scores)])
+    both = len(link_scores) > 0 and len(negative_scores) > 0
     return {
         "roc_auc": roc_auc(scores, labels) if both else float("nan"),
         "average_precision": average_precision(scores, labels) if both else float("nan"),
@@ -54,5 +53,5 @@ def link_metrics(rows: NDArray[Any], asked: AskedLinks, score: Score) -> dict[st
 
 
 def _mean(values: NDArray[Any], ranks: NDArray[np.float64]) -> float:
-    """Return the mean of values of ranks; nan if there is no rank, or one is nan."""
+    """Return the mean of `values`; NaN if `ranks` is empty or contains NaN."""
     return float(np.mean(values)) if len(ranks) and not np.isnan(ranks).any() else float("nan")

@@ -1,4 +1,4 @@
-"""Link prediction: which pairs of vertices are linked, by binary cross entropy or by ranking."""
+"""Link prediction objective: binary cross entropy or a ranking loss over vertex pairs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _LOSSES = ("bce", "ranking")
 
 
 class Links(Objective):
-    """Each target is a link with pairs that are none; a decoder scores pairs of the rows that a model gives.
+    """Each target is a link with K negative pairs; a decoder scores pairs of the model's output rows.
 
-    The labels of a mini-batch are [n, 1 + K, 2] int64: of each of n links, the rows of its source and its
-    destination, then those of K pairs that are no links. The scores are [vertices, C] rows.
+    The labels of a mini-batch are [n, 1 + K, 2] int64: per link, the rows of its source and destination,
+    followed by the rows of K negative pairs. The scores are [vertices, C] rows.
 
     Parameters
     ----------
     decoder
-        What a pair scores: see `hyrt.objective.links.decoders.DECODERS`.
+        Name of a decoder in `hyrt.objective.links.decoders.DECODERS`.
     loss
-        `bce`: the mean binary cross entropy of a link and its K pairs. `ranking`: the mean of
-        log(1 + exp(pair - link)) over its K pairs (Rendle et al., UAI 2009).
+        `bce`: mean binary cross entropy of a link and its K negative pairs. `ranking`: mean of log(1 +
+        exp(negative - link)) over its K negative pairs (Rendle et al., UAI 2009).
 
     Raises
     ------
     ValueError
-        For another decoder or another loss.
+        If the decoder or the loss is unknown.
     """
 
     name = "links"
@@ -49,20 +49,20 @@ class Links(Objective):
         if loss not in _LOSSES:
             raise ValueError(f"loss is {loss!r}: give bce or ranking")
         self.decoder = DECODERS[decoder]
-        """What a pair scores."""
+        """Score function of pairs."""
         self._loss = loss
 
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
         pairs = self._scores(scores, labels)
-        links, others = pairs[:, :1], pairs[:, 1:]
+        links, negatives = pairs[:, :1], pairs[:, 1:]
         softplus = torch.nn.functional.softplus
         if self._loss == "bce":
-            of_links = torch.cat([softplus(-links), softplus(others)], dim=1).mean(1)
+            link_losses = torch.cat([softplus(-links), softplus(negatives)], dim=1).mean(1)
         else:
-            of_links = softplus(others - links).mean(1)
-        return of_links.sum() if weights is None else (of_links * weights).sum()
+            link_losses = softplus(negatives - links).mean(1)
+        return link_losses.sum() if weights is None else (link_losses * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
         pairs = self._scores(scores, labels)
@@ -74,12 +74,13 @@ class Links(Objective):
         return {"links_above": counts.get("above", 0) / pairs if pairs else 0.0}
 
     def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
-        """All metrics of one split; `labels` are `AskedLinks`."""
+        """Return all metrics of one split; `labels` are `AskedLinks`."""
         assert isinstance(labels, AskedLinks)
         return link_metrics(scores, labels, self.decoder.score)
 
     def _scores(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """[n, 1 + K] scores of pairs of rows."""
-        # The gradient of a lookup is added up in a fixed order on every device, unlike that of an index.
+        """Return the [n, 1 + K] scores of pairs of rows."""
+        # The gradient of an embedding lookup is summed in a fixed order on every device; that of indexing is
+        # not.
         look_up = torch.nn.functional.embedding
         return self.decoder.score(look_up(labels[..., 0], rows), look_up(labels[..., 1], rows))
