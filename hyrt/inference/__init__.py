@@ -1,1 +1,1 @@
-"""Scores of a trained model, and metrics of them, over all neighbours or sampled ones."""
+"""Inference: scores and metrics of a trained model, with full or sampled neighbourhoods."""

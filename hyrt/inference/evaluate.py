@@ -1,4 +1,4 @@
-"""Metrics of a model on the validation and test vertices."""
+"""Evaluation of a model on the validation and test targets."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from hyrt.objective.registry import OBJECTIVES, check_metric
 from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
-# More classes make a table that nobody reads.
-_MOST_CLASSES = 20
+# A larger confusion matrix would not be readable.
+_MAX_CLASSES = 20
 
 
 class StopRequested(Exception):
-    """The run was asked to stop during an evaluation."""
+    """The run was stopped during an evaluation."""
 
 
 def computes_by_layers(config: Config, model: torch.nn.Module) -> bool:
-    """Return whether evaluations apply one layer to all vertices after the other."""
+    """Return whether evaluations use layer-wise inference."""
     is_chain = isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
     return config.evaluate.mode == "full" and is_chain
 
 
 class Evaluator:
-    """Scores the splits a dataset has, the configured way.
+    """Evaluator of a dataset's splits.
 
     Parameters
     ----------
     config
-        `evaluate` says how, `train.metric` what chooses.
+        Settings; uses `evaluate` and `train.metric`, among others.
     graph
-        The data.
+        Graph with features and labels.
     scratch
-        Folder for temporary files; the system's by default.
+        Folder for temporary files; the system's default if None.
     objective
-        What gives the metrics; the configured one by default.
+        Objective that computes the metrics; built from the settings by default.
     shared
-        Scores vertices together with other processes; None scores all of them here.
+        Scorer for several processes; None computes all scores in this process.
 
     Raises
     ------
     ConfigError
-        If the metric that chooses the best epoch cannot be computed on the validation vertices.
+        If the metric that selects the best epoch cannot be computed on the validation targets.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Evaluator:
         self._shared = shared
         self._confusion: NDArray[np.int64] | None = None
         self.not_finite: str | None = None
-        """A line if the newest evaluation met scores that are not finite numbers."""
+        """Warning about scores of the latest evaluation that are not finite; None if all are finite."""
         self.objective = objective or config.build_objective(graph.labels)
-        given = config.train.metric
-        self.metric = self.objective.metrics[0] if given == "auto" else given
+        metric = config.train.metric
+        self.metric = self.objective.metrics[0] if metric == "auto" else metric
         links = graph.links
         self._judged = judged_vertices(config, graph) if links is None else judged_links(config, graph, links)
         if self.metric not in self.objective.metrics:
@@ -93,16 +93,16 @@ class Evaluator:
 
     @property
     def warning(self) -> str | None:
-        """What a user should know before the run: nothing where there are validation vertices."""
+        """Return a warning for the start of a run without validation targets; None if there are some."""
         if "val" in self._judged.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
-        split, what, add = f": split {self._config.data.split} has", "vertices", "add a val_mask"
+        split, noun, remedy = f": split {self._config.data.split} has", "vertices", "add a val_mask"
         if self._graph.links is not None:
-            split, what, add = " has", "links", "hold some out (links.val)"
+            split, noun, remedy = " has", "links", "hold some out (links.val)"
         return (
-            f"{self._graph.name}{split} no validation {what}, so the weights of the last evaluation count as "
-            f"the best{patience}: {add} to choose by {self.metric}"
+            f"{self._graph.name}{split} no validation {noun}, so the weights of the last evaluation count as "
+            f"the best{patience}: {remedy} to choose by {self.metric}"
         )
 
     def evaluate(
@@ -112,15 +112,15 @@ class Evaluator:
         should_stop: Callable[[], bool] = lambda: False,
         scores_at: ScoresAt = lambda vertices: None,
     ) -> dict[str, dict[str, float]]:
-        """Per split (those that have vertices) the objective's metrics.
+        """Return the objective's metrics per split; splits without targets are omitted.
 
-        With `evaluate.mode=full`, `scores_at` is asked first for the scores of vertices, [n, C]; where it
-        gives None, they are computed here.
+        With `evaluate.mode=full`, `scores_at` may provide the scores [n, C] of vertices; if it returns None,
+        they are computed here.
 
         Raises
         ------
         StopRequested
-            If `should_stop` becomes true before it is done.
+            If `should_stop` returns true during the evaluation.
         """
 
         def check() -> None:
@@ -130,7 +130,8 @@ class Evaluator:
         if not self._judged.labels:
             return {}
         vertices = self._judged.vertices
-        # The loss is a sum: a command that evaluates a trained model must round it as the run did.
+        # Summation order depends on the thread count: evaluating a trained model must round the loss like the
+        # run did.
         with torch_threads(torch_threads_for(model, workers.count)):
             if self._shared is not None:
                 scores = self._shared.scores(model, vertices, workers, check, scores_at)
@@ -142,21 +143,21 @@ class Evaluator:
 
     @property
     def confusion(self) -> NDArray[np.int64] | None:
-        """[C, C] of the newest evaluation: how many test vertices of class i have their highest score at j.
+        """Return the [C, C] confusion matrix of the latest evaluation (row: test label, column: prediction).
 
-        None before the first one, in a process that has no scores, where there are no test vertices or too
-        many classes to read, and for an objective that does not want one score for each class.
+        None before the first evaluation, in a process without scores, without test vertices, with too many
+        classes, and for objectives without one score per class.
         """
         return self._confusion
 
     def _metrics(self, scores: NDArray[np.float32]) -> dict[str, dict[str, float]]:
-        """The metrics of each split, from the scores of all vertices that count."""
+        """Return the metrics of each split, from the scores of all evaluated vertices."""
         num_classes = self._graph.num_outputs
         self.not_finite = self._name_not_finite(scores)
         if (
             self.objective.labels == "classes"
             and "test" in self._judged.labels
-            and num_classes == self.objective.num_scores(num_classes) == scores.shape[1] <= _MOST_CLASSES
+            and num_classes == self.objective.num_scores(num_classes) == scores.shape[1] <= _MAX_CLASSES
         ):
             self._confusion = confusion_matrix(scores[self._judged.rows["test"]], self._judged.labels["test"])
         metrics = {}
@@ -166,14 +167,16 @@ class Evaluator:
         return metrics
 
     def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:
-        """Return a line that names the first vertex whose scores are not finite numbers, if there is one."""
-        wrong = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-        if not len(wrong):
+        """Return a warning that names the first vertex with a score that is not finite; None if there is
+        none.
+        """
+        bad_rows = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+        if not len(bad_rows):
             return None
-        vertex, ids = self._judged.vertices[wrong[0]], self._graph.vertices.vertex_ids
-        what = "scores" if self._graph.links is None else "embeddings"
+        vertex, ids = self._judged.vertices[bad_rows[0]], self._graph.vertices.vertex_ids
+        noun = "scores" if self._graph.links is None else "embeddings"
         return (
-            f"the {what} of {len(wrong):,} of {len(scores):,} vertices are not finite numbers, first of "
+            f"the {noun} of {len(bad_rows):,} of {len(scores):,} vertices are not finite numbers, first of "
             f"vertex {vertex if ids is None else ids[vertex]}, so that metrics of these are nan: the model "
             "has diverged, or makes such numbers in evaluation mode: lower train.lr, or check the model and "
             "the features"
@@ -182,11 +185,11 @@ class Evaluator:
     def _scores(
         self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
     ) -> NDArray[np.float32]:
-        """[n, C] from all neighbours (`evaluate.mode=full`) or sampled ones.
+        """Return [n, C] scores from all neighbours (`evaluate.mode=full`) or from sampled neighbours.
 
-        A module with a `forward` of its own cannot be applied layer by layer; with `full` it gets
-        mini-batches with all neighbours, small ones, since neighbourhoods grow with depth; or the whole
-        graph, where it trains on that.
+        A module that overrides `forward` does not support layer-wise inference. In mode `full` it then gets
+        small mini-batches with all neighbours (neighbourhoods grow with depth), or the full graph if it
+        trains on that.
         """
         config, full = self._config, self._config.evaluate.mode == "full"
         if isinstance(model, GNN) and computes_by_layers(config, model):
@@ -199,9 +202,9 @@ class Evaluator:
                 scratch=self._scratch,
                 between_chunks=check,
             )
-        whole = full and config.sampler.whole_graph
-        plan = plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=whole)
-        if whole:
+        full_graph = full and config.sampler.whole_graph
+        plan = plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=full_graph)
+        if full_graph:
             check()
             return infer_whole(model, self._graph, vertices, workers, layers=len(config.fanouts), plan=plan)
         return infer_sampled(
@@ -217,9 +220,9 @@ class Evaluator:
         )
 
     def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
-        """Return what compares evaluations: the highest is best; without validation vertices, the last one.
+        """Return a value to compare evaluations by: higher is better; the epoch without validation targets.
 
-        A metric that is not a number is the worst.
+        A NaN metric is the worst.
         """
         if "val" not in metrics:
             return float(epoch)

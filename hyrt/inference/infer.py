@@ -1,4 +1,4 @@
-"""Scores and embeddings of vertices from all their neighbours, layer by layer, or from sampled ones."""
+"""Scores and embeddings of vertices: layer-wise with all neighbours, or by mini-batches."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ def infer_layerwise(
     layers: int | None = None,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply a model to vertices with all their neighbours, one layer at a time over all vertices it needs.
+    """Apply a model to vertices with all their neighbours, one layer at a time (layer-wise inference).
 
-    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods; so is
-    each product of a sparse feature row, except before a maximum, which multiplies last.
+    Each vertex's hidden row is computed once, so the cost grows with the number of layers, not with the
+    neighbourhoods. The product of a sparse feature row is also computed once, except before a maximum, which
+    multiplies last.
 
     Parameters
     ----------
@@ -63,25 +64,24 @@ def infer_layerwise(
     graph
         Topology and features.
     vertices
-        [n] whose rows are wanted.
+        [n] vertices to compute.
     workers
-        The team of threads that computes.
+        Thread team.
     memory_bytes
-        Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a
-        file, and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of
-        `vertices` in order, what the graph keeps (degrees), and what a single vertex needs whose edges alone
-        exceed a chunk.
+        Memory budget: matrices larger than a third of it (two exist at a time) are stored in files, and a
+        chunk's arrays take a quarter. Not included: a byte per vertex and layer, the sorted `vertices`,
+        cached degrees of the graph, and single vertices whose edges alone exceed a chunk.
     scratch
-        Folder for temporary files; the system's by default.
+        Folder for temporary files; the system's default if None.
     layers
-        How many layers to apply; all by default. One less gives the embeddings before the last layer.
+        Number of layers to apply; all by default. One less gives the embeddings before the last layer.
     between_chunks
-        Called before each chunk; what it raises ends the work.
+        Called before each chunk; may raise to stop.
 
     Returns
     -------
-    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows. A memory map
-    where they exceed a third of the budget.
+    [n, width] float32 in the order of `vertices`: scores, or hidden rows if fewer layers are applied. A
+    memory map if they exceed a third of the budget.
     """
     depth = len(model.layers) if layers is None else layers
     increasing = bool(np.all(vertices[1:] > vertices[:-1]))
@@ -97,7 +97,7 @@ def infer_layerwise(
         for i in range(depth):
             last = i == depth - 1
             height = len(vertices) if last else graph.num_vertices
-            out = _matrix((height, model.widths[i + 1]), memory_bytes, scratch)
+            out = _allocate_matrix((height, model.widths[i + 1]), memory_bytes, scratch)
             for part in chunks(graph, needed[i], step.cost, chunk_bytes):
                 between_chunks()
                 result = step.apply(part)
@@ -110,7 +110,7 @@ def infer_layerwise(
                 else:
                     out[order[start:stop]] = result[np.searchsorted(part, ordered[start:stop])]
             if not last:
-                # The matrix that the step before read goes with it.
+                # This also frees the input matrix of the previous step.
                 step = _dense_step(model, graph, i + 1, out, workers)
     return out
 
@@ -127,28 +127,28 @@ def infer_sampled(
     plan: InputPlan,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply any model to vertices through sampled mini-batches (all neighbours where a fan-out is -1).
+    """Apply any model to vertices through sampled mini-batches; a fan-out of -1 samples all neighbours.
 
-    Neighbours are drawn uniformly whichever sampler trains. A sampler chooses what is learned from, and may
-    have no mini-batch of given vertices, as one of subgraphs; the scores of a model must not depend on it.
+    Neighbours are sampled uniformly, whatever sampler trains: scores must not depend on the training sampler,
+    and subgraph samplers cannot make mini-batches for given vertices.
 
     Returns
     -------
     [n, classes] float32 in the order of `vertices`.
     """
-    distinct, places = np.unique(vertices, return_inverse=True)
+    distinct, positions = np.unique(vertices, return_inverse=True)
     if len(distinct) < len(vertices):
-        given: Any = {"fanouts": fanouts, "batch_size": batch_size, "seed": seed, "plan": plan}
-        # A mini-batch has each of its targets once.
-        scores = infer_sampled(model, graph, distinct, workers, between_chunks=between_chunks, **given)
-        return scores[places]
+        options: Any = {"fanouts": fanouts, "batch_size": batch_size, "seed": seed, "plan": plan}
+        # The targets of a mini-batch must be unique.
+        scores = infer_sampled(model, graph, distinct, workers, between_chunks=between_chunks, **options)
+        return scores[positions]
     sampler: NeighborSampler | RelationSampler
     if graph.types is None:
         sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
     else:
-        # Fan-outs of single relations are the training's.
-        of_relations = [[fanout] * len(graph.types.relations) for fanout in fanouts]
-        sampler = RelationSampler(graph, vertices, of_relations, batch_size, seed)
+        # Per-relation fan-outs apply to training only.
+        relation_fanouts = [[fanout] * len(graph.types.relations) for fanout in fanouts]
+        sampler = RelationSampler(graph, vertices, relation_fanouts, batch_size, seed)
     loader = Loader(graph.features)
     parts = []
     was_training = model.training
@@ -158,7 +158,7 @@ def infer_sampled(
         for start in range(0, len(vertices), batch_size):
             between_chunks()
             units: Ids = vertices[start : start + batch_size].astype(sampler.ids)
-            # Steps below zero are never trained: evaluation draws from streams of its own.
+            # Negative step numbers give evaluation random streams that training never uses.
             batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
             parts.append(model(batch.blocks, batch.inputs).float().numpy())
@@ -168,24 +168,26 @@ def infer_sampled(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One layer over parts of the graph: what a part costs, and the layer's rows of it."""
+    """One layer over chunks of the graph: cost per chunk and function that computes a chunk's rows."""
 
     cost: Cost
     apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def _step(model: GNN, i: int, cost: Cost, given: Callable[[NDArray[np.int64]], tuple[Block, Rows]]) -> _Step:
-    """Layer i (from 0) over the block and the rows that `given` makes of a part."""
+def _step(
+    model: GNN, i: int, cost: Cost, inputs_of: Callable[[NDArray[np.int64]], tuple[Block, Rows]]
+) -> _Step:
+    """Return a step for layer i (from 0) with the block and input rows that `inputs_of` makes for a chunk."""
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
-        result: NDArray[np.float32] = model.layer(i, *given(part)).numpy()
+        result: NDArray[np.float32] = model.layer(i, *inputs_of(part)).numpy()
         return result
 
     return _Step(cost, apply)
 
 
 def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
-    """Layer i (from 0) over a matrix of rows, read in place."""
+    """Return a step for layer i (from 0) that reads a matrix of rows in place."""
     cost = layer_cost(graph, model.footprint(i))
     return _step(model, i, cost, lambda part: (full_block(graph, part, i, workers), InPlace(rows)))
 
@@ -199,16 +201,16 @@ def _first_step(
     scratch: Path | None,
     between_chunks: Callable[[], None],
 ) -> _Step:
-    """The first layer over the features, in the way that suits their form."""
+    """Return the step of the first layer over the features, depending on their format."""
     features = graph.features
     if graph.types is not None:
-        return _typed_step(model, graph, workers)
+        return _hetero_step(model, graph, workers)
     if features.matrix is not None:
         return _dense_step(model, graph, 0, features.matrix, workers)
     if isinstance(features, NarrowSource) and features.all_rows is not None:
-        what = model.input_aggregation
-        if what is not None:
-            return _aggregated_step(model, graph, features.all_rows, what, workers)
+        aggregation = model.input_aggregation
+        if aggregation is not None:
+            return _aggregated_step(model, graph, features.all_rows, aggregation, workers)
     if not isinstance(features, SparseFeatures):
         return _gathered_step(model, graph, features, workers)
     weight = model.source_weight()
@@ -217,40 +219,45 @@ def _first_step(
             return _gathered_step(model, graph, features, workers)
         rows = SparseRows.of(features)
         return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
-    products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
+    products = _allocate_matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
     sources = _with_neighbors(graph, destinations, memory_bytes // 4)
     cost = Cost(SPARSE_ROW_BYTES + 4 * len(weight), 0, ENTRY_BYTES)
     for part in chunks(graph, sources, cost, memory_bytes // 4):
         between_chunks()
         products[part] = sparse_linear(SparseRows.of(features.take(part, workers)), weight).numpy()
 
-    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        own = SparseRows.of(features.take(part, workers))
-        return full_block(graph, part, 0, workers), Multiplied(products, own)
+    def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+        own_rows = SparseRows.of(features.take(part, workers))
+        return full_block(graph, part, 0, workers), Multiplied(products, own_rows)
 
-    of_layer = layer_cost(graph, model.footprint(0, multiplied=True))
-    return _step(model, 0, replace(of_layer, row=of_layer.row + SPARSE_ROW_BYTES, entry=ENTRY_BYTES), given)
+    cost_per_layer = layer_cost(graph, model.footprint(0, multiplied=True))
+    return _step(
+        model,
+        0,
+        replace(cost_per_layer, row=cost_per_layer.row + SPARSE_ROW_BYTES, entry=ENTRY_BYTES),
+        inputs_of,
+    )
 
 
 def _aggregated_step(
-    model: GNN, graph: Graph, rows: NarrowRows, what: Aggregation, workers: Workers
+    model: GNN, graph: Graph, rows: NarrowRows, aggregation: Aggregation, workers: Workers
 ) -> _Step:
-    """The first layer over rows in a narrow format, read in place."""
+    """Return the step of the first layer over quantized rows, read in place."""
 
-    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+    def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         block = full_block(graph, part, 0, workers)
-        out = np.empty((len(part), what.width(graph.num_features)), np.float32)
-        aggregate_narrow_into(what, block, rows, out, workers)
+        out = np.empty((len(part), aggregation.width(graph.num_features)), np.float32)
+        aggregate_narrow_into(aggregation, block, rows, out, workers)
         return block, Aggregated(torch.from_numpy(out))
 
-    return _step(model, 0, layer_cost(graph, model.footprint(0)), given)
+    return _step(model, 0, layer_cost(graph, model.footprint(0)), inputs_of)
 
 
 def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Workers) -> _Step:
-    """The first layer over gathered rows, dense or sparse; these it makes dense, as a maximum needs."""
+    """Return the step of the first layer over gathered rows; sparse rows become dense, as a maximum needs."""
     local = np.full(graph.num_vertices, -1, np.int32)
 
-    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+    def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
         if isinstance(features, SparseFeatures):
             return block, SparseRows.of(features.take(sources, workers))
@@ -259,25 +266,25 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
         return block, torch.from_numpy(rows)
 
     cost = layer_cost(graph, model.footprint(0))
-    # Every edge may have a source of its own, and a row may be full.
+    # Each edge may have a distinct source, and a sparse row may be full.
     source = SPARSE_ROW_BYTES + (4 + ENTRY_BYTES) * graph.num_features
-    return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
+    return _step(model, 0, Cost(cost.row + source, cost.edge + source), inputs_of)
 
 
-def _typed_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
-    """The first layer over gathered rows of each type."""
+def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
+    """Return the step of the first layer over gathered rows of each vertex type."""
     local = np.full(graph.num_vertices, -1, np.int32)
     loader = Loader(graph.features)
 
-    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
+    def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
         return block, loader.typed_rows(sources, workers)
 
     cost = layer_cost(graph, model.footprint(0))
-    # Every edge may have a source of its own: its row, and what it is mapped to.
+    # Each edge may have a distinct source: its row and its projections.
     assert isinstance(graph.features, TypedRows)
     source = 4 * (graph.features.width + 2 * model.widths[0])
-    return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
+    return _step(model, 0, Cost(cost.row + source, cost.edge + source), inputs_of)
 
 
 def needed_vertices(
@@ -287,21 +294,21 @@ def needed_vertices(
     chunk_bytes: int,
     together: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
 ) -> list[NDArray[np.bool_]]:
-    """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones.
+    """Return [V] masks per layer: vertices whose rows the layer must compute; the last mask is `vertices`.
 
-    Where several processes have edges each, `together` joins what they find.
+    If the edges are partitioned over processes, `together` combines the masks of all processes.
     """
-    wanted = np.zeros(graph.num_vertices, np.bool_)
-    wanted[vertices] = True
-    needed = [wanted]
+    targets = np.zeros(graph.num_vertices, np.bool_)
+    targets[vertices] = True
+    needed = [targets]
     for _ in range(depth - 1):
         needed.insert(0, together(_with_neighbors(graph, needed[0], chunk_bytes)))
     return needed
 
 
 def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
-    """[V]: the marked vertices and all sources of their edges."""
-    grown = marked.copy()
+    """Return the [V] mask of the marked vertices and all sources of their edges."""
+    extended = marked.copy()
     # Three arrays of positions, and the neighbours.
     cost = Cost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
     for part in chunks(graph, marked, cost, chunk_bytes):
@@ -309,16 +316,16 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
         ends = np.cumsum(counts)
         positions = np.repeat(graph.topology.indptr[part] - (ends - counts), counts)
         positions += np.arange(len(positions))
-        grown[graph.topology.indices[positions]] = True
-    return grown
+        extended[graph.topology.indices[positions]] = True
+    return extended
 
 
 def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Block:
-    """All edges into the destinations for layer i (from 0), with sources left in place."""
+    """Return the block of all edges into the destinations for layer i (from 0), reading sources in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
-    # In the integers that samplers give: the loops over a block that training compiled serve here, too.
+    # Same integer type as in training, so that the compiled loops over blocks are reused.
     destinations = destinations.astype(graph.topology.indices.dtype)
     count_neighbors(graph.topology.indptr, destinations, -1, 0, num, degrees, counts)
     edges = int(counts.sum(dtype=np.int64))
@@ -328,7 +335,7 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
     positions = np.empty(edges, np.int64)
     types, weights = graph.topology.edge_types, graph.topology.edge_weights
     features = graph.topology.edge_features
-    of_runs = graph.topology.run_weights if graph.types is not None and weights is not None else None
+    run_weights = graph.topology.run_weights if graph.types is not None and weights is not None else None
     key = np.uint64(0)
     workers.run(
         lambda start, stop: draw_neighbors(
@@ -358,54 +365,54 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
         edge_types=None if types is None else types[positions],
         edge_weights=None if weights is None else weights[positions],
         edge_features=None if features is None else features[positions],
-        run_weights=None if of_runs is None else of_runs[positions],
+        run_weights=None if run_weights is None else run_weights[positions],
         weighted_degrees=None if weights is None else graph.topology.weighted_degrees[destinations],
         source_weighted_degrees=None if weights is None else graph.topology.weighted_degrees,
     ).trusted()
 
 
 def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
-    """A block that is read in place, over rows of its sources alone instead.
+    """Convert a block that reads all vertices in place into a block over its sources only.
 
     Parameters
     ----------
     graph
-        The graph that it is applied to.
+        Graph of the block.
     block
         The block.
     local
-        [V] int32 of -1, which it is again afterwards.
+        [V] int32 of -1; unchanged afterwards.
 
     Returns
     -------
     The block, and its sources.
     """
-    room = np.empty(block.num_dst + block.num_edges, block.destinations.dtype)
+    buffer = np.empty(block.num_dst + block.num_edges, block.destinations.dtype)
     columns = np.empty(block.num_edges, np.int32)
-    num_src = relabel(block.destinations, block.columns, local, room, columns)
-    sources = room[:num_src]
-    own = replace(
+    num_src = relabel(block.destinations, block.columns, local, buffer, columns)
+    sources = buffer[:num_src]
+    compact = replace(
         block,
         columns=columns,
         sources=sources,
         num_src=num_src,
         source_degrees=graph.topology.in_degrees[sources],
         source_scale=None,
-        source_weighted_degrees=_of(block.source_weighted_degrees, sources),
+        source_weighted_degrees=_take_rows(block.source_weighted_degrees, sources),
     ).trusted()
-    return own, sources
+    return compact, sources
 
 
-def _of(values: NDArray[np.float32] | None, rows: Ids) -> NDArray[np.float32] | None:
+def _take_rows(values: NDArray[np.float32] | None, rows: Ids) -> NDArray[np.float32] | None:
     return None if values is None else values[rows]
 
 
-def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:
+def _allocate_matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:
     size_bytes = shape[0] * shape[1] * 4
     if size_bytes <= memory_bytes // 3:
         return np.empty(shape, np.float32)
-    # The name goes at once: the pages live until the array does, whatever happens to the process.
+    # Unlink the file at once: its pages are freed with the array, even if the process is killed.
     with tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-") as file:
-        # A full disk is an error here, and not a SIGBUS at some later write.
+        # A full disk raises an error here instead of SIGBUS at a later write.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
         return np.memmap(file, np.float32, "r+", shape=shape)

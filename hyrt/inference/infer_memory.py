@@ -1,4 +1,4 @@
-"""How inference cuts its work to a memory budget, from what applying a layer to a vertex keeps in memory."""
+"""Splitting of inference into chunks by memory cost."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.nn.layer import Footprint
 
-# A destination's id, degree, counts, offsets, factors, and its place in the result.
+# A destination's id, degree, counts, offsets, factors and position in the result.
 ROW_BYTES = 96
-# A gathered sparse row: its id, number, counts and offset; and each of its entries.
+# A gathered sparse row (id, number, counts, offset), and each of its entries.
 SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes that a chunk of destinations keeps while a layer is applied to it."""
+    """Memory cost of a chunk of destinations while a layer is applied, in bytes."""
 
     row: int
-    """Bytes for each destination."""
+    """Bytes per destination."""
     edge: int
-    """Bytes for each edge into it."""
+    """Bytes per edge into a destination."""
     entry: int = 0
-    """Bytes for each stored value of a destination's own sparse features."""
+    """Bytes per stored value of the destinations' sparse features."""
 
 
 def chunks(
     graph: Graph, marked: NDArray[np.bool_], cost: Cost, budget_bytes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Cut the marked vertices into parts that cost at most the budget; only a single vertex may cost more.
+    """Split the marked vertices into chunks of at most `budget_bytes`; only single vertices may exceed it.
 
     Parameters
     ----------
     graph
-        Tells degrees and lengths of feature rows.
+        Provides degrees and lengths of sparse feature rows.
     marked
-        [V], the vertices to cut.
+        [V] mask of the vertices to split.
     cost
-        What a vertex costs.
+        Cost per vertex.
     budget_bytes
-        Bound on what a part costs.
+        Maximum cost of a chunk.
 
     Yields
     ------
-    Vertices, ascending over all parts.
+    Vertices, ascending over all chunks.
     """
-    # The sums of costs must not outweigh the chunks: a window's take a sixth of one's bytes.
+    # Limit the arrays of costs: those of a window take about a sixth of a chunk.
     window = min(max(1, budget_bytes // 256), 1 << 16)
     for first in range(0, len(marked), window):
         vertices = first + np.flatnonzero(marked[first : first + window])
@@ -70,6 +70,6 @@ def chunks(
 
 
 def layer_cost(graph: Graph, footprint: Footprint) -> Cost:
-    """The cost of a layer over a block that is read in place."""
-    # Of an edge its source, and where that was found.
+    """Return the cost of a layer over a block that is read in place."""
+    # Per edge: its source, and the position of the source.
     return Cost(ROW_BYTES + 4 * footprint.row, graph.topology.indices.itemsize + 8 + 4 * footprint.edge)

@@ -1,4 +1,4 @@
-"""Scores of vertices from one forward pass over the whole graph, for a module that knows no layers."""
+"""Scores of vertices from one forward pass over the full graph, for modules without separate layers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def infer_whole(
     layers: int,
     plan: InputPlan,
 ) -> NDArray[np.float32]:
-    """Apply any model to the whole graph, as full-graph training does.
+    """Apply any model to the full graph, as in full-graph training.
 
     Parameters
     ----------
     model
-        A module that maps (blocks, x) to a row of scores for each vertex.
+        A module that maps (blocks, x) to one row of scores per vertex.
     graph
         Topology and features.
     vertices
-        [n] whose rows are wanted.
+        [n] vertices to compute.
     workers
-        The team of threads that computes.
+        Thread team.
     layers
-        How many blocks the model gets.
+        Number of blocks to pass to the model.
     plan
-        The form of input that it takes.
+        Input format of the model.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def infer_whole(
     model.eval()
     with ExitStack() as stack, torch.no_grad(), working(workers):
         stack.callback(model.train, was_training)
-        # Steps below zero are never trained.
+        # Negative step numbers are never used in training.
         batch = sampler.sample(-1, sampler.units(-1), workers, in_place=plan.in_place)
         Loader(graph.features).load(batch, plan, workers)
         scores: NDArray[np.float32] = model(batch.blocks, batch.inputs).float().numpy()

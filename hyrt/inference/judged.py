@@ -1,4 +1,4 @@
-"""What an evaluation scores, and what the scores are compared with."""
+"""Targets of an evaluation and their labels."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The splits of an evaluation that have something in them."""
+    """Targets of an evaluation, by split; splits without targets are omitted."""
 
     vertices: NDArray[np.int64]
-    """[n] the vertices to score."""
+    """[n] vertices to score."""
     rows: Mapping[str, slice]
-    """By split, the rows of the scores of `vertices` that it looks at."""
+    """Slice of the scores of `vertices`, by split."""
     labels: Mapping[str, Any]
-    """By split, what `hyrt.objective.Objective.evaluate` takes for labels."""
+    """The `labels` argument of `hyrt.objective.Objective.evaluate`, by split."""
 
     __repr__ = one_line
 
 
 def judged_vertices(config: Config, graph: Graph) -> Judged:
-    """The validation and the test vertices, one after the other."""
+    """Return the validation vertices followed by the test vertices."""
     splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
     splits = {name: vertices for name, vertices in splits.items() if len(vertices)}
     ends = np.cumsum([0, *(len(vertices) for vertices in splits.values())])
@@ -44,23 +44,23 @@ def judged_vertices(config: Config, graph: Graph) -> Judged:
 
 
 def judged_links(config: Config, graph: Graph, links: LinkGraph) -> Judged:
-    """The ends of the held-out links, of pairs that are none, and of what links are ranked among."""
-    held_out, asked = links.split.held_out, config.links.candidates
+    """Return the held-out links with negative pairs and ranking candidates."""
+    held_out, num_candidates = links.split.held_out, config.links.candidates
     candidates: dict[str, NDArray[np.int64] | None] = {
         name: None
-        if asked == "all"
-        else draw_candidates(links.known, part.links, config.seed, name, asked, links.ends)
+        if num_candidates == "all"
+        else draw_candidates(links.known, part.links, config.seed, name, num_candidates, links.ends)
         for name, part in held_out.items()
     }
-    if asked == "all":
+    if num_candidates == "all":
         vertices = np.arange(graph.num_vertices)
     else:
         ends = [part for each in held_out.values() for part in (each.links.ravel(), each.negatives.ravel())]
-        drawn = [each[each >= 0] for each in candidates.values() if each is not None]
-        vertices = np.unique(np.concatenate([np.empty(0, np.int64), *ends, *drawn]))
+        sampled = [each[each >= 0] for each in candidates.values() if each is not None]
+        vertices = np.unique(np.concatenate([np.empty(0, np.int64), *ends, *sampled]))
 
-    def rows_of(of: NDArray[Any]) -> NDArray[np.int64]:
-        return np.where(of < 0, -1, np.searchsorted(vertices, of)).astype(np.int64)
+    def rows_of(ids: NDArray[Any]) -> NDArray[np.int64]:
+        return np.where(ids < 0, -1, np.searchsorted(vertices, ids)).astype(np.int64)
 
     return Judged(
         vertices=vertices,
@@ -69,9 +69,9 @@ def judged_links(config: Config, graph: Graph, links: LinkGraph) -> Judged:
             name: AskedLinks(
                 links=rows_of(part.links),
                 negatives=rows_of(part.negatives),
-                candidates=None if (drawn_ones := candidates[name]) is None else rows_of(drawn_ones),
-                known=links.known if asked == "all" else None,
-                ends=links.ends if asked == "all" else None,
+                candidates=None if (sampled_pairs := candidates[name]) is None else rows_of(sampled_pairs),
+                known=links.known if num_candidates == "all" else None,
+                ends=links.ends if num_candidates == "all" else None,
             )
             for name, part in held_out.items()
         },

@@ -1,4 +1,4 @@
-"""Pairs of vertices in CSV tables, by the ids that the dataset has for them."""
+"""Vertex pairs in CSV tables, with the dataset's vertex ids."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_file import checked_pairs
 from hyrt.machine.atomic_write import atomic_file
 
-_ROWS = 1 << 12
+_PAIRS_PER_WRITE = 1 << 12
 _ENDS = ("source", "target")
 
 
 def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[str]]]:
-    """Read a CSV table whose first two columns are the ids of sources and targets, with or without a header.
+    """Read a CSV table with source and target ids in the first two columns; the header is optional.
 
     Returns
     -------
-    [n, 2] the vertices, and [n] the two ids of each pair as they are written.
+    [n, 2] vertices, and [n] pairs of ids as written in the file.
 
     Raises
     ------
     DataError
-        If an id is unknown, naming the line.
+        If an id is unknown; the message has the line number.
     """
     assert graph.links is not None, "only runs that predict links score pairs"
     try:
@@ -46,11 +46,11 @@ def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[
             raise DataError(f"--links {path}, line {number}: has one column: give a source and a target")
     ends = graph.links.ends
     types = ends.names or (None, None)
-    numbers = [_numbers({row[end] for _, row in lines}, types[end], graph) for end in (0, 1)]
+    numbers = [_numbers_of_names({row[end] for _, row in lines}, types[end], graph) for end in (0, 1)]
     if lines and all(lines[0][1][end] not in numbers[end] for end in (0, 1)):
         lines = lines[1:]
     pairs = np.empty((len(lines), 2), np.int64)
-    for at, (line, row) in enumerate(lines):
+    for row_number, (line, row) in enumerate(lines):
         for end in (0, 1):
             if row[end] not in numbers[end]:
                 of_type = "" if types[end] is None else f" of type {types[end]!r}"
@@ -58,41 +58,42 @@ def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[
                     f"--links {path}, line {line}: {row[end]!r} is not the id of a vertex{of_type} "
                     f"(column of the {_ENDS[end]}): correct it, or leave out the line"
                 )
-            pairs[at, end] = numbers[end][row[end]]
-    found = checked_pairs(str(path), pairs, graph.num_vertices, ends, graph.vertices.positions)
-    return found, [row[:2] for _, row in lines]
+            pairs[row_number, end] = numbers[end][row[end]]
+    vertices = checked_pairs(str(path), pairs, graph.num_vertices, ends, graph.vertices.positions)
+    return vertices, [row[:2] for _, row in lines]
 
 
-def _numbers(wanted: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
-    """Return the original numbers of the ids that the graph has, of vertices of the type if there is one."""
+def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
+    """Return the original vertex numbers of the ids that exist, limited to `vertex_type` if given."""
     with graph.names.read_ids() as ids:
         if ids is not None:
             kind = [] if vertex_type is None else [vertex_type]
             return {
                 row[-1]: number
                 for number, row in enumerate(ids)
-                if row[-1] in wanted and row[:-1] in (kind, [])
+                if row[-1] in names and row[:-1] in (kind, [])
             }
-    plain = {text: int(text) for text in wanted if text.strip().isdecimal()}
+    plain = {text: int(text) for text in names if text.strip().isdecimal()}
     return {text: number for text, number in plain.items() if number < graph.num_vertices}
 
 
 def write_named_pairs(path: Path, names: Sequence[Sequence[object]], scores: NDArray[np.float32]) -> None:
-    """Write a table of `source`, `target` and `score`; the file appears whole or not at all.
+    """Write a table with columns `source`, `target` and `score`, atomically.
 
     Raises
     ------
     OSError
-        If it cannot be written; none is left then.
+        If the file cannot be written; no partial file remains.
     """
     with atomic_file(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_ENDS, "score"])
-        for start in range(0, len(scores), _ROWS):
-            values = scores[start : start + _ROWS].astype("U32").tolist()
+        for start in range(0, len(scores), _PAIRS_PER_WRITE):
+            values = scores[start : start + _PAIRS_PER_WRITE].astype("U32").tolist()
             writer.writerows(
-                [*pair, value] for pair, value in zip(names[start : start + _ROWS], values, strict=True)
+                [*pair, value]
+                for pair, value in zip(names[start : start + _PAIRS_PER_WRITE], values, strict=True)
             )
         text.flush()
         text.detach()

@@ -1,4 +1,4 @@
-"""Rows of vertices as a CSV table, with the vertices' and the classes' own names."""
+"""CSV tables of vertex rows, with vertex ids and class names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.names.name_files import IDS
 from hyrt.machine.atomic_write import atomic_file
 
-_ROWS = 1 << 12
+_ROWS_PER_WRITE = 1 << 12
 
 
 def write_named_rows(
@@ -27,29 +27,29 @@ def write_named_rows(
     classes: Sequence[str] | None,
     what: str,
 ) -> None:
-    """Write a table; the file appears whole or not at all.
+    """Write a table, atomically.
 
     Parameters
     ----------
     path
-        The file to write.
+        File to write.
     rows
-        [n] or [n, columns], a row for each vertex.
+        [n] or [n, columns], one row per vertex.
     vertices
-        [n] the vertices.
+        [n] vertices.
     graph
-        The graph that they are of, whose dataset may have ids.
+        Graph of the vertices; its dataset may have ids.
     classes
-        The names of the run's classes, or of its labels; None if they have none.
+        Names of the run's classes or labels; None if unnamed.
     what
         `scores`, `classes` or `embeddings`.
 
     Raises
     ------
     DataError
-        If there are files of names, but of another number of vertices.
+        If the dataset has ids for another number of vertices.
     OSError
-        If it cannot be written; none is left then.
+        If the file cannot be written; no partial file remains.
     """
     if what == "classes" and rows.ndim == 1:
         columns = ["class"]
@@ -59,46 +59,46 @@ def write_named_rows(
         columns = [str(number) for number in range(1 if rows.ndim == 1 else rows.shape[1])]
     numbers = graph.vertices.vertex_ids
     numbers = vertices if numbers is None else numbers[vertices]
-    with atomic_file(path) as file, graph.names.read_ids() as known:
-        named_by = ["id"] if graph.types is None or known is None else ["type", "id"]
+    with atomic_file(path) as file, graph.names.read_ids() as ids:
+        id_columns = ["id"] if graph.types is None or ids is None else ["type", "id"]
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*named_by, *columns])
-        named = _named(numbers, known, graph.name)
-        for start in range(0, len(rows), _ROWS):
-            part = rows[start : start + _ROWS]
-            # As many digits as float32 has, not those of the float64 that Python would make of it.
+        writer.writerow([*id_columns, *columns])
+        id_cells = _iter_ids(numbers, ids, graph.name)
+        for start in range(0, len(rows), _ROWS_PER_WRITE):
+            part = rows[start : start + _ROWS_PER_WRITE]
+            # float32 digits; conversion to Python's float64 would add meaningless ones.
             values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
             if columns == ["class"]:
                 values = [[value if classes is None else classes[value]] for value in values]
-            writer.writerows([*next(named), *row] for row in values)
+            writer.writerows([*next(id_cells), *row] for row in values)
         text.flush()
         text.detach()
 
 
-def _named(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: str) -> Iterator[list[Any]]:
-    """Return the id of each vertex, with its type in a heterogeneous graph, or its number."""
+def _iter_ids(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: str) -> Iterator[list[Any]]:
+    """Iterate over the id of each vertex (with its type in a heterogeneous graph), or its number."""
     if ids is None:
         yield from ([number] for number in numbers.tolist())
         return
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     in_order = bool((np.diff(numbers) > 0).all())
-    wanted = iter(numbers.tolist()) if in_order else None
-    if wanted is None:
-        chosen = set(numbers.tolist())
-        found = {number: name for number, name in enumerate(ids) if number in chosen}
+    remaining = iter(numbers.tolist()) if in_order else None
+    if remaining is None:
+        requested = set(numbers.tolist())
+        names = {number: name for number, name in enumerate(ids) if number in requested}
         for number in numbers.tolist():
-            yield _known(found.get(number), source)
+            yield _check_name(names.get(number), source)
         return
-    at = -1
-    for number in wanted:
+    position = -1
+    for number in remaining:
         name = None
-        while at < number:
-            name, at = next(ids, None), at + 1
-        yield _known(name, source)
+        while position < number:
+            name, position = next(ids, None), position + 1
+        yield _check_name(name, source)
 
 
-def _known(name: list[str] | None, source: str) -> list[str]:
+def _check_name(name: list[str] | None, source: str) -> list[str]:
     if name is None:
         raise DataError(f"{source}: {IDS} has fewer lines than there are vertices: make the dataset again")
     return name

@@ -1,4 +1,4 @@
-"""How several processes evaluate a model together."""
+"""Protocol for evaluations by several processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Metrics = Mapping[str, Mapping[str, float]]
 
 
 ScoresAt = Callable[[Ids], "NDArray[np.float32] | None"]
-"""Gives the scores [n, C] of [n] vertices, or None."""
+"""Function that returns the scores [n, C] of [n] vertices, or None."""
 
 
 class SharedScores(Protocol):
-    """Scores vertices together with other processes, all of which call the same methods in the same order."""
+    """Scorer shared by several processes; all processes call the same methods in the same order."""
 
     def scores(
         self,
@@ -30,27 +30,27 @@ class SharedScores(Protocol):
         check: Callable[[], None],
         scores_at: ScoresAt,
     ) -> NDArray[np.float32] | None:
-        """The scores of some vertices.
+        """Return the scores of vertices.
 
         Parameters
         ----------
         model
             The model, with equal weights in all processes.
         vertices
-            [n] the vertices, the same in all processes.
+            [n] vertices, equal in all processes.
         workers
-            The threads that compute.
+            Thread team.
         check
-            Called now and then; it may raise, in all processes at once.
+            Called regularly; may raise, in all processes at once.
         scores_at
-            Asked for the scores of rows that a device of this process computes; gives None where none does.
+            Returns scores that a device of this process has computed, or None.
 
         Returns
         -------
-        [n, C] float32 in one of the processes, which computes the metrics; None in the others.
+        [n, C] float32 in the process that computes the metrics; None in all others.
         """
         ...
 
     def tell(self, metrics: Metrics | None) -> dict[str, dict[str, float]]:
-        """The metrics, in all processes; `metrics` are given by the one that has computed them."""
+        """Broadcast the metrics; `metrics` is None except in the process that computed them."""
         ...

@@ -1,4 +1,4 @@
-"""Scores of pairs of vertices into a .npy file."""
+"""Scores of vertex pairs, written to a .npy file."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.objective.links.link_ranks import Score, pair_scores
 
-_PAIRS = 1 << 20
+_NPY_PAIRS_PER_WRITE = 1 << 20
 
 
 def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
-    """[n, 2] the pairs of vertices of a .npy file, which has the numbers of the dataset in its own order.
+    """Read [n, 2] vertex pairs from a .npy file with the dataset's original vertex numbers.
 
     Raises
     ------
     DataError
-        If the file holds no pairs of vertices, naming the first bad position.
+        If the file does not contain vertex pairs; the message has the first bad position.
     """
-    wanted = f"--links {path}: give a .npy file of [n, 2] vertex numbers"
+    hint = f"--links {path}: give a .npy file of [n, 2] vertex numbers"
     try:
         with path.open("rb") as file:
             pairs = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{wanted}: no such file") from None
-    # The last two where the header tells of more numbers than memory, or an int64, can hold.
+        raise DataError(f"{hint}: no such file") from None
+    # The last two are raised if the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{wanted}: {error}") from None
+        raise DataError(f"{hint}: {error}") from None
     assert graph.links is not None, "only runs that predict links score pairs"
     return checked_pairs(str(path), pairs, graph.num_vertices, graph.links.ends, graph.vertices.positions)
 
@@ -53,9 +53,10 @@ def write_link_scores(
     *,
     memory_bytes: int,
 ) -> int:
-    """Apply a model to the vertices of pairs, and write a score of each pair.
+    """Apply a model to the vertices of pairs, and write one score per pair.
 
-    The file appears whole or not at all. Rows that do not fit the budget wait in a temporary file beside it.
+    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
+    same folder.
 
     Parameters
     ----------
@@ -64,26 +65,26 @@ def write_link_scores(
     model
         A model of `hyrt.nn`.
     graph
-        The graph with its data; its edges carry the messages.
+        Graph with features; its edges carry the messages.
     pairs
         [n, 2] sources and destinations.
     score
-        Scores pairs of rows of the model.
+        Score function of pairs of model output rows.
     workers
-        The team of threads that computes.
+        Thread team.
     memory_bytes
-        Bound on hidden rows and results in memory.
+        Memory budget for hidden rows and results.
 
     Returns
     -------
-    How many scores were written.
+    Number of written scores.
 
     Raises
     ------
     OSError
-        If the file cannot be written; none is left then.
+        If the file cannot be written; no partial file remains.
     """
-    vertices, places = np.unique(pairs, return_inverse=True)
+    vertices, positions = np.unique(pairs, return_inverse=True)
     rows = infer_layerwise(
         model,
         graph,
@@ -92,9 +93,9 @@ def write_link_scores(
         memory_bytes=memory_bytes,
         scratch=path.absolute().parent,
     )
-    values, places = torch.from_numpy(rows), places.reshape(pairs.shape)
+    values, positions = torch.from_numpy(rows), positions.reshape(pairs.shape)
     with atomic_file(path) as file, torch.no_grad():
         file.write(header_bytes(np.dtype(np.float32), (len(pairs),)))
-        for start in range(0, len(pairs), _PAIRS):
-            file.write(pair_scores(values, places[start : start + _PAIRS], score).data)
+        for start in range(0, len(pairs), _NPY_PAIRS_PER_WRITE):
+            file.write(pair_scores(values, positions[start : start + _NPY_PAIRS_PER_WRITE], score).data)
     return len(pairs)

@@ -1,4 +1,4 @@
-"""Scores, classes or embeddings of vertices into a .npy file."""
+"""Scores, classes or embeddings of vertices, written to a .npy file."""
 
 from __future__ import annotations
 
@@ -17,52 +17,53 @@ from hyrt.machine.atomic_write import atomic_file
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 
-_ROWS = 1 << 16
+_NPY_ROWS_PER_WRITE = 1 << 16
 
 
 def chosen_vertices(
     graph: Graph, choice: str | Sequence[int] | NDArray[Any], split: int
 ) -> NDArray[np.int64]:
-    """The vertices of `all`, `train`, `val`, `test`, of a .npy file of vertex numbers, or these numbers.
+    """Return the vertices of `all`, `train`, `val` or `test`, of a .npy file of vertex numbers, or of an
+    array.
 
-    Of a dataset in another order, files have the original numbers, and vertices come in the order of these:
-    rows are those of the dataset before it was put in order.
+    If the dataset was reordered, files and arrays have original vertex numbers, and the result is in their
+    order, so that output rows match the dataset before reordering.
 
     Raises
     ------
     DataError
-        If the file holds no numbers of vertices, naming the first bad position.
+        If the file does not contain vertex numbers; the message has the first bad position.
     """
     positions = graph.vertices.positions
     if not isinstance(choice, str):
-        return _positions(graph, np.asarray(choice, None if len(choice) else np.int64), "vertices")
+        return _find_positions(graph, np.asarray(choice, None if len(choice) else np.int64), "vertices")
     if choice == "all":
         return np.arange(graph.num_vertices) if positions is None else positions.astype(np.int64)
     if choice in ("train", "val", "test"):
         vertices = np.asarray(graph.split(choice, split), np.int64)
         ids = graph.vertices.vertex_ids
         return vertices if ids is None else vertices[np.argsort(ids[vertices])]
-    wanted = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
+    hint = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
     try:
         with Path(choice).open("rb") as file:
             ids = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{wanted}: no such file: {choice}") from None
-    # The last two where the header tells of more numbers than memory, or an int64, can hold.
+        raise DataError(f"{hint}: no such file: {choice}") from None
+    # The last two are raised if the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{wanted}: {error}") from None
-    return _positions(graph, ids, choice)
+        raise DataError(f"{hint}: {error}") from None
+    return _find_positions(graph, ids, choice)
 
 
-def _positions(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int64]:
-    """Where the vertices of numbers are in the graph."""
+def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.int64]:
+    """Convert original vertex numbers to vertices of the graph."""
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(f"{where}: give a one-dimensional array of whole numbers")
+        raise DataError(f"{source}: give a one-dimensional array of whole numbers")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
     if len(bad):
-        wrong = ids[bad[0]]
-        limit = "below 0" if wrong < 0 else f"not below the {graph.num_vertices:,} vertices"
-        raise DataError(f"{where}: {wrong} at position {bad[0]} is {limit}")
+        bad_id = ids[bad[0]]
+        limit = "below 0" if bad_id < 0 else f"not below the {graph.num_vertices:,} vertices"
+        raise DataError(f"{source}: {bad_id} at position {bad[0]} is {limit}")
     positions = graph.vertices.positions
     return (ids if positions is None else positions[ids]).astype(np.int64)
 
@@ -77,9 +78,10 @@ def write_rows(
     *,
     memory_bytes: int,
 ) -> tuple[int, ...]:
-    """Apply a model to vertices and write a row of each.
+    """Apply a model to vertices and write one row per vertex.
 
-    The file appears whole or not at all. Rows that do not fit the budget wait in a temporary file beside it.
+    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
+    same folder.
 
     Parameters
     ----------
@@ -88,30 +90,29 @@ def write_rows(
     model
         A model of `hyrt.nn`.
     graph
-        The graph with its data.
+        Graph with features.
     vertices
-        [n], in the order of the rows; repeated ones are computed once.
+        [n], in the order of the rows; duplicates are computed once.
     what
-        `scores` [n, classes] float32, `classes` [n] int32 (of labels of 0 and 1: [n, K] int8), or
-        `embeddings` [n, hidden] float32: the rows that enter the last layer.
+        `scores` [n, classes] float32, `classes` [n] int32 (for multi-label: [n, K] int8), or `embeddings` [n,
+        hidden] float32: the input rows of the last layer.
     workers
-        The team of threads that computes.
+        Thread team.
     memory_bytes
-        Bound on hidden rows and results in memory.
+        Memory budget for hidden rows and results.
 
     Returns
     -------
-    Shape of what was written.
+    Shape of the written array.
 
     Raises
     ------
     ConfigError
-        If the model has no hidden layer to give embeddings, or labels are numbers, of which there are no
-        classes.
+        If embeddings are requested but the model has only one layer, or classes but the labels are numbers.
     DataError
-        If classes are wanted of scores that are not numbers.
+        If classes are requested but scores are NaN.
     OSError
-        If the file cannot be written; none is left then.
+        If the file cannot be written; no partial file remains.
     """
     depth = len(model.layers) - (what == "embeddings")
     if not depth:
@@ -121,7 +122,7 @@ def write_rows(
     kind = graph.vertices.label_kind
     if what == "classes" and kind == "numbers":
         raise ConfigError("the labels are numbers, so there are no classes: use --what scores")
-    distinct, place = np.unique(vertices, return_inverse=True)
+    distinct, positions = np.unique(vertices, return_inverse=True)
     rows = infer_layerwise(
         model,
         graph,
@@ -138,8 +139,8 @@ def write_rows(
     dtype = np.dtype(np.int32 if one_class else np.int8 if what == "classes" else np.float32)
     with atomic_file(path) as file:
         file.write(header_bytes(dtype, shape))
-        for start in range(0, len(vertices), _ROWS):
-            part: NDArray[Any] = rows[place[start : start + _ROWS]]
+        for start in range(0, len(vertices), _NPY_ROWS_PER_WRITE):
+            part: NDArray[Any] = rows[positions[start : start + _NPY_ROWS_PER_WRITE]]
             if what == "classes":
                 part = part.argmax(1) if one_class else part > 0
             file.write(np.ascontiguousarray(part, dtype).data)
@@ -147,17 +148,17 @@ def write_rows(
 
 
 def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph) -> None:
-    """Refuse to choose classes by scores that are not numbers, naming the first vertex that has some."""
-    wrong, first = 0, -1
-    for start in range(0, len(rows), _ROWS):
-        found = np.flatnonzero(np.isnan(rows[start : start + _ROWS]).any(axis=1))
-        if len(found) and not wrong:
-            first = int(vertices[start + found[0]])
-        wrong += len(found)
-    if wrong:
+    """Check that no score is NaN before classes are derived; the error has the first bad vertex."""
+    num_bad, first = 0, -1
+    for start in range(0, len(rows), _NPY_ROWS_PER_WRITE):
+        bad = np.flatnonzero(np.isnan(rows[start : start + _NPY_ROWS_PER_WRITE]).any(axis=1))
+        if len(bad) and not num_bad:
+            first = int(vertices[start + bad[0]])
+        num_bad += len(bad)
+    if num_bad:
         ids = graph.vertices.vertex_ids
         raise DataError(
-            f"the scores of {wrong:,} vertices are not numbers, first of vertex "
+            f"the scores of {num_bad:,} vertices are not numbers, first of vertex "
             f"{first if ids is None else ids[first]}, so they have no class: train again with a lower "
             "train.lr, check the features, or write the scores (--what scores)"
         )
