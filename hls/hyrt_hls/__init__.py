@@ -1,1 +1,1 @@
-"""The FPGA trainer: HLS kernels and their simulation, tasks, designs and parts, files for a build."""
+"""FPGA trainer: HLS kernels and their simulation, task layout, design space exploration, and Vitis builds."""

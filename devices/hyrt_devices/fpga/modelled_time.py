@@ -44,7 +44,7 @@ def _layer_shape(task: Task, record: LayerRecord, turned: bool) -> LayerSizes:
         edges=record.num_edges,
         value_bytes=CODE_BYTES[0 if turned else task.header.row_codes],
         forward=edges(record.first_edge, record.num_edges),
-        backward=edges(record.first_back_edge, record.num_back_edges) if turned else None,
+        backward=edges(record.first_backward_edge, record.num_backward_edges) if turned else None,
     )
 
 

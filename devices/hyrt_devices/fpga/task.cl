@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     int rows, parts, num_src, in_chunks, out_chunks, relu;
     Dropout dropout;
-    int first_edge, num_edges, first_back_edge, num_back_edges;
+    int first_edge, num_edges, first_backward_edge, num_backward_edges;
     int weights, combined, output, output_gradient, combined_gradient;
 } Layer;
 
@@ -44,8 +44,8 @@ static Layer read_layer(__global const int *task, const int number)
     layer.dropout = read_dropout(r + 6);
     layer.first_edge = r[10];
     layer.num_edges = r[11];
-    layer.first_back_edge = r[12];
-    layer.num_back_edges = r[13];
+    layer.first_backward_edge = r[12];
+    layer.num_backward_edges = r[13];
     layer.weights = r[14];
     layer.combined = r[15];
     layer.output = r[16];
@@ -336,7 +336,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void hyrt_train(
             const int below = read_layer(task, l - 1).output_gradient;
             input_gradient(layer, weights, onchip);
             aggregate(
-                edges, layer.first_back_edge, layer.num_back_edges, layer.combined_gradient, below, layer.in_chunks,
+                edges, layer.first_backward_edge, layer.num_backward_edges, layer.combined_gradient, below, layer.in_chunks,
                 layer.num_src, onchip);
         }
     }

@@ -182,8 +182,8 @@ def make_task(
                 dropout=_dropout(layer.dropout, batch.blocks[i], i + 1),
                 first_edge=at,
                 num_edges=len(forward),
-                first_back_edge=at + len(forward),
-                num_back_edges=len(backward),
+                first_backward_edge=at + len(forward),
+                num_backward_edges=len(backward),
             )
         )
         at += len(forward) + len(backward)

@@ -33,8 +33,8 @@ inline Aggregation aggregation_of(Phase phase, const int *words) {
     const Layer layer = read_layer(words, phase.layer);
     const Layer below = read_layer(words, first ? 0 : phase.layer - 1);
     Aggregation what;
-    what.first_edge = forward ? layer.first_edge : layer.first_back_edge;
-    what.num_edges = forward ? layer.num_edges : layer.num_back_edges;
+    what.first_edge = forward ? layer.first_edge : layer.first_backward_edge;
+    what.num_edges = forward ? layer.num_edges : layer.num_backward_edges;
     what.chunks = layer.in_chunks;
     what.num_to = forward ? layer.rows * layer.parts : layer.num_src;
     what.to = forward ? layer.combined : below.output_gradient;

@@ -87,7 +87,7 @@ struct Layer {
     int rows, parts, num_src, in_chunks, out_chunks;
     bool relu;
     Dropout dropout;
-    int first_edge, num_edges, first_back_edge, num_back_edges;
+    int first_edge, num_edges, first_backward_edge, num_backward_edges;
     int weights;
     int combined, output, output_gradient, combined_gradient;
 };

@@ -1,1 +1,1 @@
-"""FPGA cards, and what a trainer takes of them."""
+"""FPGA parts and the resources that a trainer needs on them."""

@@ -1,8 +1,8 @@
-"""Which trainers fit a part, and how fast they would train: the front of resources against predicted time.
+"""Design space exploration: Pareto front of resources and predicted time for the trainers that fit a part.
 
-Searched are n, the shape of the array (m = rows x columns) and the arena. Larger arenas only cut a mini-batch
-into fewer tasks, so of each number of tasks the smallest arena is taken. The cost of a design is the largest
-fraction that it takes of any one resource of the part.
+The search covers n, the shape of the array (m = rows x columns) and the arena. A larger arena only reduces
+the number of tasks per mini-batch, so for each number of tasks only the smallest arena is tried. The cost of
+a design is its largest fraction of any resource of the part.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ _PES = (1, 2, 4, 8, 16, 32)
 _MAC_ROWS = (4, 8, 16, 32, 64, 128)
 _MAC_COLS = (16, 32, 48, 64, 96, 128)
 PAPER = (8, 2048)
-"""n and m of Table IV of HyScale-GNN."""
+"""n and m in Table IV of HyScale-GNN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A trainer that fits."""
+    """A trainer design that fits a part."""
 
     design: FpgaDesign
     arena_words: int
-    """`design` and `arena_words`: what it is."""
+    """`design` and `arena_words`: the design."""
     resources: Resources
-    """What it takes."""
+    """Estimated resources."""
     cost: float
-    """The largest fraction of a resource of the part."""
+    """Largest fraction of any resource of the part."""
     tasks: int
-    """Into how many tasks the mini-batch is cut."""
+    """Number of tasks per mini-batch."""
     step_s: float
-    """Predicted time of a mini-batch on the card, all its tasks; without the link."""
+    """Predicted time of a mini-batch on the card over all its tasks, without the PCIe transfer."""
 
 
 def explore(part: Part, at: Callable[[float], Workload], targets: int, base: FpgaDesign) -> list[Candidate]:
-    """All candidates no other of which is both cheaper and faster, the cheapest first.
+    """Return the Pareto-optimal candidates in cost and time, cheapest first.
 
     Parameters
     ----------
     part
-        The card that the trainers are to fit.
+        The FPGA part.
     at
-        Sizes of a mini-batch by its targets.
+        Workload of a mini-batch, by its number of targets.
     targets
         Targets of a step.
     base
-        What is not searched: depth of the queues, clock, memory, what is assumed.
+        Parameters that are not searched: FIFO depth, clock, memory bandwidth, assumed values.
 
     Raises
     ------
     ValueError
         If no design fits the part and the workload; with the reason for the largest arena.
     """
-    found: list[Candidate] = []
-    reason = why_not = ""
-    some_can_be_built = False
+    candidates: list[Candidate] = []
+    reason = build_problem = ""
+    buildable = False
     for pes in _PES:
-        arenas, why = _arenas(part, at, targets, pes)
-        reason = why or reason
+        arenas, arena_problem = _smallest_arenas(part, at, targets, pes)
+        reason = arena_problem or reason
         for tasks, words in arenas.items():
             shape = TaskShape.of(at(targets / tasks))
             for rows, cols in product(_MAC_ROWS, _MAC_COLS):
@@ -76,66 +76,68 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
                 try:
                     check_buildable(design, words)
                 except ValueError as error:
-                    why_not = why_not or str(error)
+                    build_problem = build_problem or str(error)
                     continue
-                some_can_be_built = True
+                buildable = True
                 if not short(part, estimate(design, words)):
-                    found.append(_candidate(part, design, words, shape, tasks))
-    if not found:
+                    candidates.append(_make_candidate(part, design, words, shape, tasks))
+    if not candidates:
         raise ValueError(
-            f"no trainer fits {part.name}: {reason or ('it is too small' if some_can_be_built else why_not)}"
+            f"no trainer fits {part.name}: {reason or ('it is too small' if buildable else build_problem)}"
         )
-    return front(found)
+    return front(candidates)
 
 
 def evaluate(
     part: Part, at: Callable[[float], Workload], targets: int, design: FpgaDesign, arena_words: int
 ) -> Candidate:
-    """One design.
+    """Evaluate a single design.
 
     Raises
     ------
     ValueError
-        If it cannot be built, does not fit the part, or one target does not fit its arena.
+        If it cannot be built, does not fit the part, or a single target does not fit its arena.
     """
     check_buildable(design, arena_words)
     refuse(part, estimate(design, arena_words))
     tasks = tiles(at, targets, design.pes, arena_words)
-    return _candidate(part, design, arena_words, TaskShape.of(at(targets / tasks)), tasks)
+    return _make_candidate(part, design, arena_words, TaskShape.of(at(targets / tasks)), tasks)
 
 
 def front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that no other equals or beats in both cost and time, the cheapest first."""
-    kept: list[Candidate] = []
-    for each in sorted(candidates, key=lambda c: (c.cost, c.step_s, c.resources.lut)):
-        if not kept or each.step_s < kept[-1].step_s:
-            kept.append(each)
-    return kept
+    """Return the candidates that no other equals or beats in both cost and time, cheapest first."""
+    pareto: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda c: (c.cost, c.step_s, c.resources.lut)):
+        if not pareto or candidate.step_s < pareto[-1].step_s:
+            pareto.append(candidate)
+    return pareto
 
 
-def _candidate(part: Part, design: FpgaDesign, arena_words: int, shape: TaskShape, tasks: int) -> Candidate:
-    needs = estimate(design, arena_words)
+def _make_candidate(
+    part: Part, design: FpgaDesign, arena_words: int, shape: TaskShape, tasks: int
+) -> Candidate:
+    resources = estimate(design, arena_words)
     return Candidate(
         design=design,
         arena_words=arena_words,
-        resources=needs,
-        cost=max(needs.of(part).values()),
+        resources=resources,
+        cost=max(resources.of(part).values()),
         tasks=tasks,
         step_s=tasks * task_seconds(shape, design),
     )
 
 
-def _arenas(
+def _smallest_arenas(
     part: Part, at: Callable[[float], Workload], targets: int, pes: int
 ) -> tuple[dict[int, int], str]:
-    """Of each number of tasks the smallest arena; the reason where there is none."""
-    found: dict[int, int] = {}
-    why = ""
+    """Return the smallest arena for each number of tasks, and the reason if there is none."""
+    smallest: dict[int, int] = {}
+    reason = ""
     for words in arena_sizes(part, pes):
         try:
-            found.setdefault(tiles(at, targets, pes, words), words)
+            smallest.setdefault(tiles(at, targets, pes, words), words)
         except ValueError as error:
-            why = str(error)
-        if 1 in found:
+            reason = str(error)
+        if 1 in smallest:
             break
-    return found, "" if found else why
+    return smallest, "" if smallest else reason

@@ -1,4 +1,4 @@
-"""FPGA cards: what a design may take of them, and how their memory is reached."""
+"""FPGA parts: available resources and memory."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from typing import Any, Literal
 from hyrt_perfmodel.checks import Count, Positive, check_numbers
 from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
 
-_FILE = Path(__file__).with_name("parts.yaml")
+import hyrt_hls
+
+_FILE = Path(hyrt_hls.__file__).with_name("parts.yaml")
 _MEMORY = ("kind", "banks", "peak_gb_s")
 _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A card, or what a shell leaves of it."""
+    """An FPGA card, or the resources that its shell leaves to kernels."""
 
     name: str
-    """`u250`, or the file's."""
+    """Name of a built-in part such as `u250`, or the stem of the YAML file."""
     device: str
     platform: str
-    """`device` and `platform`: vivado's name of the chip, and the development platform that v++ builds for.
-    """
+    """`device` and `platform`: Vivado's part name of the chip, and the v++ development platform."""
     source: str
-    """The source of the numbers."""
+    """Source of the numbers."""
     dsp: Count
     lut: Count
     ff: Count
     bram36: Count
     uram: Count
-    """`dsp`, `lut`, `ff`, `bram36` and `uram`: totals over the SLRs: DSP48E2, six-input tables, flip-flops,
-    block RAM of 36 Kb, UltraRAM of 288 Kb."""
+    """`dsp`, `lut`, `ff`, `bram36` and `uram`: totals over all SLRs of DSP48E2, six-input LUTs, flip-flops,
+    36 Kb block RAMs, and 288 Kb UltraRAMs.
+    """
     slr_dsp: tuple[int, ...]
-    """DSP of each super logic region, the lowest first: what crosses from one to the next needs registers."""
+    """DSPs of each super logic region (SLR), lowest first; signals that cross SLRs need registers."""
     memory_kind: Literal["DDR", "HBM"]
     memory_banks: Count
-    """`memory_kind` and `memory_banks`: `DDR` or `HBM`, as link configurations call it, and its banks."""
+    """`memory_kind` and `memory_banks`: `DDR` or `HBM`, as in link configurations, and the number of banks.
+    """
     peak_gb_s: Positive
     """Bandwidth of all banks together, in 1e9 bytes per second."""
     pes: Count
     mac_rows: Count
     mac_cols: Count
     arena_words: Count
-    """`pes`, `mac_rows`, `mac_cols` and `arena_words`: sizes of the trainer that is built where no other is
-    asked for."""
+    """`pes`, `mac_rows`, `mac_cols` and `arena_words`: default design of a trainer on this part."""
     clock_mhz: Count | None = None
-    """The clock of the platform's kernels where nothing else is asked for; None where the file does not say.
-    """
+    """Default kernel clock of the platform, in MHz; None if unknown."""
 
     def __post_init__(self) -> None:
         check_numbers(f"part {self.name!r}", self)
@@ -61,22 +62,22 @@ class Part:
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """Bandwidth of all banks together."""
+        """Return the bandwidth of all banks together."""
         return self.peak_gb_s * 1e9
 
     @property
     def bank_bytes_per_s(self) -> float:
-        """Peak of one bank: what an argument of the kernel, which has one port, is read with at most."""
+        """Return the peak bandwidth of one bank, which limits a kernel argument (it has one port)."""
         return self.peak_bytes_per_s / self.memory_banks
 
 
 def part_names() -> list[str]:
-    """Names of the parts that are known, the paper's first."""
+    """Return the names of the built-in parts, the paper's first."""
     return list(read_yaml(_FILE))
 
 
 def load_part(name: str) -> Part:
-    """A known part, or one of a YAML file with the keys of one entry of parts.yaml.
+    """Load a built-in part, or a part from a YAML file with the keys of an entry in parts.yaml.
 
     Parameters
     ----------
@@ -86,25 +87,25 @@ def load_part(name: str) -> Part:
     Raises
     ------
     ValueError
-        If there is no such part, or a key of the file is missing, unknown or no number; naming file and key.
+        If the part does not exist, or a key of the file is missing, unknown or not a number.
     """
     if name.endswith((".yaml", ".yml")):
-        return _part(Path(name).stem, read_yaml(Path(name)), name)
-    known = read_yaml(_FILE)
-    if name not in known:
-        raise ValueError(f"unknown part {name!r}: give one of {', '.join(known)}, or a .yaml file")
-    where = f"{_FILE.name}: {name}"
-    return _part(name, mapping(known[name], where), where)
+        return _parse_part(Path(name).stem, read_yaml(Path(name)), name)
+    parts = read_yaml(_FILE)
+    if name not in parts:
+        raise ValueError(f"unknown part {name!r}: give one of {', '.join(parts)}, or a .yaml file")
+    location = f"{_FILE.name}: {name}"
+    return _parse_part(name, mapping(parts[name], location), location)
 
 
-def _part(name: str, content: Mapping[str, Any], where: str) -> Part:
+def _parse_part(name: str, content: Mapping[str, Any], location: str) -> Part:
     flat = ("name", "memory_kind", "memory_banks", "peak_gb_s", *_TRAINER)
-    known = [field.name for field in fields(Part) if field.name not in flat]
-    only_keys(content, [*known, "memory", "trainer"], ("memory", "trainer"), where)
-    own = dict(content)
-    nested = {key: mapping(own.pop(key), f"{where}: {key}") for key in ("memory", "trainer")}
-    only_keys(nested["memory"], _MEMORY, _MEMORY, f"{where}: memory")
-    only_keys(nested["trainer"], _TRAINER, _TRAINER, f"{where}: trainer")
+    keys = [field.name for field in fields(Part) if field.name not in flat]
+    only_keys(content, [*keys, "memory", "trainer"], ("memory", "trainer"), location)
+    top_level = dict(content)
+    nested = {key: mapping(top_level.pop(key), f"{location}: {key}") for key in ("memory", "trainer")}
+    only_keys(nested["memory"], _MEMORY, _MEMORY, f"{location}: memory")
+    only_keys(nested["trainer"], _TRAINER, _TRAINER, f"{location}: trainer")
     memory = {"memory_kind": nested["memory"]["kind"], "memory_banks": nested["memory"]["banks"]}
     peak = {"peak_gb_s": nested["memory"]["peak_gb_s"]}
-    return made_of(Part, {"name": name, **own, **memory, **peak, **nested["trainer"]}, where)
+    return made_of(Part, {"name": name, **top_level, **memory, **peak, **nested["trainer"]}, location)

@@ -1,1 +1,1 @@
-"""The kernels compiled with g++ and run as they are."""
+"""Simulation of the kernels: the HLS C++ code, compiled with g++."""

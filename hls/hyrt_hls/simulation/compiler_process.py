@@ -1,4 +1,4 @@
-"""Runs the compiler so that none of its processes outlives whoever waits for it."""
+"""Runs the compiler so that no compiler process outlives the waiting process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 
 _LIMIT_S = 600.0
 
-# g++ starts processes of its own, and a process that leaves by os._exit or is killed ends none of them. It
-# closes its end of the pipe, however: all of the group are then told to end, and what they had written of the
-# file goes. SIGTERM, since g++ removes its temporary files at it; the one that waits ignores it, and is
-# killed where the compiler ended by itself.
-_WATCHED = """
+# g++ starts child processes, which survive if this process calls os._exit or is killed. In that case the pipe
+# is closed: the watcher then sends SIGTERM to the process group and deletes the partial output. SIGTERM lets
+# g++ remove its temporary files. The watcher ignores SIGTERM, and is killed when the compiler exits normally.
+_WATCH_SCRIPT = """
 exec 3<&0 </dev/null
 (trap '' TERM; read -r _ <&3; kill -TERM 0; test -z "$0" || rm -f -- "$0") >/dev/null 2>&1 &
 "$@" 3<&-
@@ -25,27 +24,27 @@ exit $status
 
 
 def run_compiler(command: Sequence[str], output: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command, and return what it said.
+    """Run a command and return its output.
 
     Parameters
     ----------
     command
-        A program by its path, and its arguments.
+        Path of a program, and its arguments.
     output
-        What it writes, which is removed where this process ends before it.
+        Output file of the command; deleted if this process ends first.
 
     Raises
     ------
     ValueError
-        It takes too long, or there is no shell to run it.
+        If the command takes too long, or there is no shell to run it.
     """
-    watched, held = os.pipe()
+    read_end, write_end = os.pipe()
     try:
-        # In a session of its own: Ctrl-C is for whoever waits for it, and must not look like a compiler that
-        # fails.
+        # In a separate session, because Ctrl-C should reach the waiting process only, and must not look like
+        # a compiler error.
         return subprocess.run(
-            ["/bin/sh", "-c", _WATCHED, "" if output is None else str(output), *command],
-            stdin=watched,
+            ["/bin/sh", "-c", _WATCH_SCRIPT, "" if output is None else str(output), *command],
+            stdin=read_end,
             capture_output=True,
             text=True,
             errors="replace",
@@ -59,5 +58,5 @@ def run_compiler(command: Sequence[str], output: Path | None = None) -> subproce
     except OSError as error:
         raise ValueError(f"{command[0]} cannot be run: {error.strerror}") from error
     finally:
-        os.close(watched)
-        os.close(held)
+        os.close(read_end)
+        os.close(write_end)

@@ -1,7 +1,7 @@
-"""Compiled libraries in a cache folder: written whole or not at all, and loaded only as they were written.
+"""Cache folder of compiled libraries: atomic writes, and a checksum test before loading.
 
-A library is `<name>.<sha256>.so`, where <sha256> is the first 32 hex digits of its own: the loader maps a
-file, and one that is shorter than its headers say ends the process with SIGBUS.
+A library is named `<name>.<sha256>.so`, with the first 32 hex digits of its SHA-256. The checksum is needed
+because the loader maps the file: if it is truncated, the process ends with SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 _CHECKSUM_DIGITS = 32
-# A compilation takes ten minutes at most; what is older was left by one whose processes were killed all at
-# once.
-_DEAD_S = 3600.0
+# Compilation takes ten minutes at most; older partial files belong to killed processes.
+_STALE_S = 3600.0
 
 
 def find_library(folder: Path, name: str) -> Path | None:
-    """A library that is there, whole; damaged ones are removed with a warning.
+    """Return an intact library; damaged ones are deleted with a warning.
 
     Raises
     ------
     OSError
-        A file cannot be read, or a damaged one not removed.
+        If a file cannot be read, or a damaged one cannot be deleted.
     """
     for library in sorted(folder.glob(f"{glob.escape(name)}.*.so")):
         try:
-            found = _checksum(library.read_bytes())
+            checksum = _checksum(library.read_bytes())
         except FileNotFoundError:
-            continue  # Another process found it damaged.
-        if library.name == f"{name}.{found}.so":
+            continue  # Another process deleted the damaged file.
+        if library.name == f"{name}.{checksum}.so":
             return library
         warnings.warn(
             f"{library}: the compiled simulation is damaged: hyrt deletes and recompiles it",
@@ -46,23 +45,23 @@ def find_library(folder: Path, name: str) -> Path | None:
 
 
 def publish_library(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Write a library and give it its name once all of it is on the disk.
+    """Write a library, and rename it to its final name after it is flushed to disk.
 
     Parameters
     ----------
     folder
-        The cache folder. What compilations that died have left in it is removed.
+        The cache folder; partial files of killed compilations are deleted.
     name
-        Without checksum and ending.
+        Name without checksum and suffix.
     write
-        Writes it to the path that it is given, or raises.
+        Writes the library to the given path, or raises.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        If the library cannot be written.
     """
-    _remove_dead(folder)
+    _remove_stale(folder)
     handle, path = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=folder)
     os.close(handle)
     partial = Path(path)
@@ -82,10 +81,10 @@ def _checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:_CHECKSUM_DIGITS]
 
 
-def _remove_dead(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     for partial in folder.glob(".*.so"):
         try:
-            if time.time() - partial.stat().st_mtime > _DEAD_S:
+            if time.time() - partial.stat().st_mtime > _STALE_S:
                 partial.unlink()
         except OSError:
-            continue  # Another process was first, or it is another user's: it only costs room.
+            continue  # Another process was faster, or it is another user's file: it only takes disk space.

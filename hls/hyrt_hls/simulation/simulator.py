@@ -1,4 +1,4 @@
-"""The trainer's kernels, simulated: the C++ that Vitis HLS takes, compiled with g++, behind ctypes."""
+"""Simulation of the trainer kernels: the C++ code for Vitis HLS, compiled with g++, through ctypes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 import numpy as np
 from hyrt_perfmodel.cycles.design import LANES
 
+import hyrt_hls
 from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.simulation.compile import compile_library
 from hyrt_hls.task.layout import ARGUMENTS, Floats, Task
 
-KERNELS = Path(__file__).parents[1] / "kernels"
-SOURCE = Path(__file__).parents[1] / "csim" / "csim.cpp"
-# Messages and steps that a dataflow region holds in its streams: some megabytes.
+KERNELS = Path(hyrt_hls.__file__).parent / "kernels"
+SOURCE = Path(hyrt_hls.__file__).parent / "csim" / "csim.cpp"
+# Messages and steps that a dataflow region buffers in its streams: a few megabytes.
 _REGION_WORDS = 16384
 _MESSAGE_BYTES = 4096
 
 
 class Counts(ctypes.Structure):
-    """What a launch moved, counted at its memory ports.
+    """Memory traffic of a launch, counted at the kernel's memory ports.
 
-    Rows and words read of the features, edges read, words of the weights read, words written (scores and
-    gradients), and writes to a word that had its result already: the only way in which memory could hold what
-    is between.
+    Feature rows and words read, edges read, weight words read, words written (scores and gradients), and
+    repeated writes to the same word (which would mean that intermediate values are stored in memory).
     """
 
     rows_read: int
@@ -42,14 +42,15 @@ class Counts(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskOutcome:
-    """What a launch wrote: scores [targets, out_chunks * LANES], gradients as `Task.weights`, counts.
+    """Results of a launch: scores [targets, out_chunks * LANES], gradients in the layout of `Task.weights`,
+    counts.
 
     Attributes
     ----------
     loss_sum
         Sum of the targets' weighted losses.
     correct
-        Targets whose greatest score is their label's.
+        Number of targets with the highest score at their label.
     """
 
     scores: Floats
@@ -60,23 +61,22 @@ class TaskOutcome:
 
 
 class Simulator:
-    """A design's kernels.
+    """Simulated kernels of a design.
 
-    Calls of `train` may overlap: each has memories of its own, which stay for the next one until `close`.
+    Calls of `train` may overlap: each uses a separate set of memories, which are reused until `close`.
 
     Parameters
     ----------
     bounded
-        Give streams their depth and every process a thread: finds deadlocks, is slow, and the order of sums
-        changes from run to run.
+        Limit the depth of streams and run every process as a thread. This finds deadlocks, but is slow, and
+        the order of sums varies between runs.
     include
-        Folders of headers, searched first: an hls_stream.h of another vendor takes the place of this
-        package's.
+        Header folders, searched first: an hls_stream.h of another vendor replaces this package's.
 
     Raises
     ------
     ValueError
-        If there is no g++, or it refuses the design.
+        If g++ is missing or rejects the design.
     OSError
         If the cache of compiled simulations cannot be used.
     """
@@ -92,7 +92,7 @@ class Simulator:
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
-            # It is as it was written: what keeps it from loading is elsewhere, as a mount with noexec.
+            # The file is intact, so something else prevents loading it, such as a noexec mount.
             raise ValueError(
                 f"{library}: the compiled simulation cannot be loaded ({error}): set "
                 "HYRT_HLS_CACHE_DIR to a folder whose files may be executed, or delete this file to "
@@ -111,24 +111,24 @@ class Simulator:
         self._lock = threading.Lock()
 
     def train(self, task: Task) -> TaskOutcome:
-        """Run one launch; other threads run meanwhile.
+        """Run one launch; releases the GIL.
 
         Raises
         ------
         ValueError
-            If the task does not fit the design (`Task.check`), or the simulation finds a mistake of the
-            kernels, such as a deadlock.
+            If the task does not fit the design (`Task.check`), or the simulation finds a kernel error such as
+            a deadlock.
         MemoryError
-            If there is no room for the arena.
+            If the arena cannot be allocated.
         """
         task.check(self.design.arena_words, self.design.pes)
         scores = np.zeros(task.score_shape, np.float32)
         gradients = np.zeros(len(task.weights), np.float32)
         results = np.zeros(2, np.float32)
-        written = {"scores": scores, "gradients": gradients, "results": results}
-        given = [written[name] if name in written else getattr(task, name) for name in ARGUMENTS]
+        outputs = {"scores": scores, "gradients": gradients, "results": results}
+        arrays_in_order = [outputs[name] if name in outputs else getattr(task, name) for name in ARGUMENTS]
         arrays = _Arrays(
-            *(array.ctypes.data for array in given),
+            *(array.ctypes.data for array in arrays_in_order),
             task.features.size // LANES,
             len(task.edges),
             len(task.weights) // LANES,
@@ -145,7 +145,7 @@ class Simulator:
         return TaskOutcome(scores, gradients, float(results[0]), int(results[1]), counts)
 
     def close(self) -> None:
-        """Give the memories back; the simulator can still be used."""
+        """Free the memories; the simulator can still be used."""
         with self._lock:
             idle, self._idle = self._idle, []
         for memories in idle:
@@ -173,7 +173,7 @@ class Simulator:
 
 
 def macros(design: KernelDesign) -> dict[str, int]:
-    """What the simulation's source is compiled with."""
+    """Return the compile-time macros of the simulation."""
     return {
         "HYRT_PES": design.pes,
         "HYRT_MAC_ROWS": design.mac_rows,

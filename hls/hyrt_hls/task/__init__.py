@@ -1,1 +1,1 @@
-"""What one launch of a trainer gets, how much of it fits, and what its result is."""
+"""Tasks of the trainer: memory layout, arena capacity and result."""

@@ -1,4 +1,4 @@
-"""How large a mini-batch a trainer takes in one task: what its arena and its buffers leave room for."""
+"""Largest mini-batch per task, given the arena and the buffers of a trainer."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt_hls.task.layout import MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, LayerRecord, Region, regions, row_base
 
-_MOST_HALVINGS = 40
+_MAX_HALVINGS = 40
 
 
 class BankWords(NamedTuple):
-    """Words of each bank of an arena."""
+    """Words per bank of an arena."""
 
     sums: int
-    """Words for combined rows and gradients of outputs."""
+    """Words for combined rows and output gradients."""
     rows: int
     """Words for outputs and gradients of combined rows."""
 
 
 def bank_words(pes: int, arena_words: int) -> BankWords:
-    """What a design with `pes` banks of `arena_words` words has.
+    """Return the capacity of a design with `pes` banks of `arena_words` words.
 
     Raises
     ------
     ValueError
-        If a number is not above 0.
+        If an argument is not positive.
     """
     if min(pes, arena_words) < 1:
         raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
@@ -41,123 +41,126 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
 
 
 def needed_words(work: Workload, pes: int) -> BankWords:
-    """Words of a bank that a task keeps at the same time: the most over the steps of its launch.
+    """Return the words per bank that a task uses at the same time: the maximum over the steps of a launch.
 
-    Every matrix lives from the step that writes it to the last that reads it (`layout.regions`). No layout
-    takes less, and one that cannot move a matrix may take more.
+    Every matrix lives from the step that writes it to the last step that reads it (`layout.regions`). This is
+    a lower bound: a layout that cannot move matrices may need more.
 
     Raises
     ------
     ValueError
-        If the widths are beyond what a trainer takes.
+        If a trainer does not support the widths.
     """
-    kept = regions(layer_records(work), pes)
-    sums = [each for each in kept if not each.of_rows]
-    rows = [each for each in kept if each.of_rows]
-    return BankWords(_peak(sums), _peak(rows))
+    matrices = regions(layer_records(work), pes)
+    sums = [matrix for matrix in matrices if not matrix.of_rows]
+    rows = [matrix for matrix in matrices if matrix.of_rows]
+    return BankWords(_peak_words(sums), _peak_words(rows))
 
 
 class UnitTooLarge(ValueError):
-    """Not even one target fits, or one unit of a sampler whose mini-batches cannot be cut further."""
+    """A single target, or a single unit of a sampler with indivisible mini-batches, does not fit."""
 
     def __init__(self, needs: str) -> None:
         self.needs = needs
-        """What it needs of the arena and what there is, as words that follow its name."""
+        """Required and available words, phrased to follow the name of the unit in a message."""
         super().__init__(f"arena: one target {needs}: raise arena_words, or lower the fan-outs or widths")
 
 
 def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
-    """Into how many tasks a mini-batch is cut, halved until each fits.
+    """Return the number of tasks per mini-batch, doubled until each task fits.
 
     Parameters
     ----------
     at
-        Sizes of a mini-batch by its targets.
+        Workload of a mini-batch, by its number of targets.
     targets
         Targets of the whole mini-batch.
     pes, arena_words
-        Banks of the design, and words of each.
+        Number of banks of the design, and words per bank.
 
     Raises
     ------
     ValueError
-        If the widths are beyond what a trainer takes; `UnitTooLarge` if not even one target fits.
+        If a trainer does not support the widths; `UnitTooLarge` if a single target does not fit.
     """
-    room = bank_words(pes, arena_words)
-    for halvings in range(_MOST_HALVINGS):
+    capacity = bank_words(pes, arena_words)
+    for halvings in range(_MAX_HALVINGS):
         count = min(1 << halvings, targets)
         sums, rows = needed_words(at(math.ceil(targets / count)), pes)
-        if sums <= room.sums and rows <= room.rows:
+        if sums <= capacity.sums and rows <= capacity.rows:
             return count
         if count == targets:
             break
     raise UnitTooLarge(
         f"needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
-        f"but there are {room.sums:,} and {room.rows:,}"
+        f"but there are {capacity.sums:,} and {capacity.rows:,}"
     )
 
 
 def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
-    """The platform whose FPGAs of a known design take tasks as large as fit, for this work.
+    """Set the task size of FPGAs with a known design to the largest that fits this workload.
 
-    Where the kernels do not know the layers (attention, two products) a design says nothing, and rates are
-    used.
+    The kernels do not support some layers (attention, two products); predictions then use measured rates
+    instead of a design.
 
     Raises
     ------
     ValueError
-        If not even one target fits, or rows are wider than a trainer takes.
+        If a single target does not fit, or rows are too wide for a trainer.
     """
     if not is_plain(training.at(1.0)):
         return platform
-    accelerators = tuple(_with_tasks(each, training) for each in platform.accelerators)
+    accelerators = tuple(_with_max_tasks(each, training) for each in platform.accelerators)
     return replace(platform, accelerators=accelerators)
 
 
-def _with_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Accelerator:
+def _with_max_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Accelerator:
     design, words = accelerator.design, accelerator.arena_words
     if design is None or words is None:
         return accelerator
-    # Fewer than a whole step's is what an accelerator gets, but the largest task is the same.
+    # An accelerator gets a part of a step only, but the largest task is the same.
     count = tiles(training.at, training.batch_size, design.pes, words)
     return replace(accelerator, task_targets=math.ceil(training.batch_size / count))
 
 
 def check_arena(pes: int, arena_words: int) -> None:
-    """Refuse an arena too small for one target of two layers of 128 values with a row of each bank below.
+    """Check that an arena can hold one target of two layers of width 128, with one row per bank below.
 
-    A narrower model's mini-batch might fit, but smaller arenas than this take as much of a card: an UltraRAM
-    is 4,096 words deep.
+    A mini-batch of a narrower model might fit a smaller arena, but a smaller arena saves no resources: an
+    UltraRAM is 4,096 words deep.
 
     Raises
     ------
     ValueError
-        If it is too small, with what it would need.
+        If the arena is too small, with the required size.
     """
-    least = Workload(
+    minimum = Workload(
         vertices=(float(pes), float(pes), 1.0),
         edges=(float(pes), float(pes)),
         features=(128,) * 3,
         concat=True,
     )
-    tiles(lambda targets: least, 1, pes, arena_words)
+    tiles(lambda targets: minimum, 1, pes, arena_words)
 
 
-def _peak(kept: Sequence[Region]) -> int:
-    return max(sum(other.words for other in kept if other.born <= each.born <= other.dies) for each in kept)
+def _peak_words(matrices: Sequence[Region]) -> int:
+    return max(
+        sum(other.words for other in matrices if other.born <= matrix.born <= other.dies)
+        for matrix in matrices
+    )
 
 
 def layer_records(work: Workload) -> list[LayerRecord]:
-    """The layers of a mini-batch with their sizes; places and edges are left out.
+    """Return the layer records of a mini-batch, with sizes only (no offsets and edges).
 
     Raises
     ------
     ValueError
-        If there are more layers, or wider ones, than a trainer takes.
+        If a trainer does not support the number of layers or their widths.
     """
     if work.layers > MOST_LAYERS:
         raise ValueError(f"a trainer takes at most {MOST_LAYERS} layers, not {work.layers}")
-    found = []
+    records = []
     for layer in range(1, work.layers + 1):
         parts = 2 if work.concat else 1
         width, out = work.features[layer - 1], work.features[layer]
@@ -166,7 +169,7 @@ def layer_records(work: Workload) -> list[LayerRecord]:
                 f"layer {layer} maps rows of {parts * width} values to {out}: a trainer takes rows of "
                 f"at most {MOST_CHUNKS * LANES} values and weights of at most {PANEL_ROWS} rows"
             )
-        found.append(
+        records.append(
             LayerRecord(
                 rows=max(1, math.ceil(work.vertices[layer])),
                 parts=parts,
@@ -178,4 +181,4 @@ def layer_records(work: Workload) -> list[LayerRecord]:
                 in_width=width,
             )
         )
-    return found
+    return records

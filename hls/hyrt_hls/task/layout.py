@@ -1,20 +1,20 @@
-"""What one launch of the trainer gets: the arrays of a task, their meaning, and what must hold of them.
+"""Task layout: arrays of one trainer launch, their meaning and their invariants.
 
 A task trains some targets: forward through all layers, softmax cross-entropy, backward, weight gradients.
-Layer l is
+Layer l computes
 
-    combined = A rows,    A sparse [num_dst * parts, num_src], one weighted edge an element;
+    combined = A rows,    A sparse [num_dst * parts, num_src], one weighted edge per element;
     output = dropout(relu(combined viewed as [num_dst, parts * in_width] @ weight + bias))
 
-so that sum, mean, normalisation, self loops and concatenation are all edges. Arrays are C-contiguous. A word
-is LANES floats (512 bits); a row takes ceil(width / LANES) words, its chunks, padded with zeros. Rows of the
-features may have smaller values (ROW_CODES): a word then has two chunks, or four.
+so that sum, mean, normalisation, self-loops and concatenation are all expressed as edges. Arrays are
+C-contiguous. A word is LANES floats (512 bits); a row takes ceil(width / LANES) words, called chunks, padded
+with zeros. Feature rows may have smaller values (ROW_CODES): a word then holds two or four chunks.
 
-The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix of C
-chunks lies in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the memory of sums
-(combined, output_gradient), which the gather units add into; those from it on are the memory of rows (output,
-combined_gradient), which the network reads from while it adds: two memories, since no memory has ports for
-both.
+The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix with C
+chunks is stored in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the sum memory
+(combined, output_gradient), where the gather units accumulate; words from `row_base` on are the row memory
+(output, combined_gradient), which the network reads at the same time. They are two memories because no memory
+has enough ports for both.
 
 Order of a launch, whose steps `regions` counts: forward, layer by layer, aggregate and update; the loss; then
 from the last layer to the first: mask (ReLU and dropout, on output_gradient in place), weight gradients, and
@@ -33,53 +33,54 @@ from numpy.typing import NDArray
 
 VERSION = 2
 HEADER = 16
-"""int32 of a task's header."""
+"""Number of int32 of a task's header."""
 RECORD = 24
-"""int32 of a layer's record."""
+"""Number of int32 of a layer's record."""
 EDGE = 4
-"""int32 of an edge: from, to, the bits of its float32 weight, 0."""
+"""Number of int32 of an edge: from, to, the bits of its float32 weight, 0."""
 ROW_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
-"""What a header calls the formats of feature rows, by their names in `hyrt.graph.narrow.row_format`."""
+"""Header codes of the feature row formats, by their names in `hyrt.graph.narrow.row_format`."""
 CODE_BYTES = (4, 2, 2, 1)
-"""Bytes of a value of each, by its number."""
+"""Bytes per value of each format, by header code."""
 ARGUMENTS = (
     *("features", "edges", "weights", "labels", "target_weights", "vertices", "task"),
     *("scores", "gradients", "results"),
 )
-"""The kernel's arguments in their order: what a task has, then what a launch writes."""
+"""Arguments of the kernel in order: inputs of a task, then results of a launch."""
 MOST_LAYERS = 8
 MOST_CHUNKS = 512
-"""Words of the widest row that a design takes (its row buffer)."""
+"""Words of the widest row that a design supports (its row buffer)."""
 PANEL_ROWS = 8192
-"""Most rows of a weight matrix (parts * in_chunks * LANES), and most columns: a panel of it is on chip."""
+"""Maximum number of rows (parts * in_chunks * LANES) and of columns of a weight matrix: a panel is on chip.
+"""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
 def row_base(arena_words: int) -> int:
-    """First word of a bank's memory of rows: 5/8 of the arena hold sums, 3/8 rows.
+    """Return the first word of a bank's row memory: 5/8 of the arena hold sums, 3/8 rows.
 
-    A multiple of 32768 words splits into whole UltraRAM.
+    A multiple of 32768 words splits into whole UltraRAMs.
     """
     return arena_words * 5 // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Dropout of rows: zero where the 16 bits drawn for (key, vertex, column) are below the threshold."""
+    """Dropout of rows: zero if the 16 random bits of (key, vertex, column) are below the threshold."""
 
     threshold: int = 0
-    """How many of 65536 draws are dropped; 0 for none."""
+    """Number of dropped values per 65536; 0 for no dropout."""
     scale: float = 1.0
-    """What kept elements are multiplied with."""
+    """Factor of the retained elements."""
     key: int = 0
-    """64 bits, of hyrt.machine.generator.stream_key."""
+    """64-bit key, from hyrt.machine.generator.stream_key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHeader:
-    """The first HEADER int32 of a task's description."""
+    """Header of a task: the first HEADER int32 of its description."""
 
     layers: int
     targets: int
@@ -93,11 +94,11 @@ class TaskHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """The RECORD int32 of a layer.
+    """Record of a layer: RECORD int32 of a task's description.
 
-    `rows` are the destinations; edges are counted from the start of the task's edge list; `weights` is in
-    words of the weight array; `combined`, `output`, `output_gradient` and `combined_gradient` are offsets in
-    words of a bank (`combined_gradient` is -1 in layer 1).
+    `rows` counts the destinations. Edge positions are relative to the task's edge list. `weights` is in words
+    of the weight array. `combined`, `output`, `output_gradient` and `combined_gradient` are offsets in words
+    of a bank (`combined_gradient` is -1 in layer 1).
     """
 
     rows: int
@@ -109,8 +110,8 @@ class LayerRecord:
     dropout: Dropout = Dropout()
     first_edge: int = 0
     num_edges: int = 0
-    first_back_edge: int = 0
-    num_back_edges: int = 0
+    first_backward_edge: int = 0
+    num_backward_edges: int = 0
     weights: int = 0
     combined: int = 0
     output: int = 0
@@ -121,21 +122,21 @@ class LayerRecord:
 
     @property
     def depth(self) -> int:
-        """Rows of the layer's weight matrix, padding among them."""
+        """Return the number of rows of the layer's weight matrix, including padding."""
         return self.parts * self.in_chunks * LANES
 
     @property
     def weight_words(self) -> int:
-        """Words of the weight matrix and its bias row."""
+        """Return the number of words of the weight matrix and its bias row."""
         return (self.depth + 1) * self.out_chunks
 
 
 _DROPOUT = np.dtype([("threshold", "<i4"), ("scale", "<f4"), ("key", "<u8")])
 
 
-def _words(before: str, after: str, count: int) -> np.dtype[np.void]:
-    """A structure of `count` int32 and, between them, a dropout; the last are unused."""
-    first, second = before.split(), after.split()
+def _record_dtype(before_fields: str, after_fields: str, count: int) -> np.dtype[np.void]:
+    """Return a structured dtype of `count` int32: fields before and after a dropout field, rest unused."""
+    first, second = before_fields.split(), after_fields.split()
     unused = count - len(first) - len(second) - _DROPOUT.itemsize // 4
     numbers = [(name, "<i4") for name in second]
     return np.dtype(
@@ -143,10 +144,10 @@ def _words(before: str, after: str, count: int) -> np.dtype[np.void]:
     )
 
 
-_HEADER = _words("version layers targets classes num_sources in_chunks", "in_width row_codes", HEADER)
-_RECORD = _words(
+_HEADER = _record_dtype("version layers targets classes num_sources in_chunks", "in_width row_codes", HEADER)
+_RECORD = _record_dtype(
     "rows parts num_src in_chunks out_chunks relu",
-    "first_edge num_edges first_back_edge num_back_edges weights "
+    "first_edge num_edges first_backward_edge num_backward_edges weights "
     "combined output output_gradient combined_gradient out_width in_width",
     RECORD,
 )
@@ -154,52 +155,52 @@ _RECORD = _words(
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A matrix in the arena: whose it is, where, and the first and last step at which it holds data."""
+    """A matrix in the arena: owner, location, and the first and last step at which it holds data."""
 
     layer: int
-    """The layer's index, from 0."""
+    """Index of the layer, from 0."""
     matrix: str
-    """The field of the layer's record that has its offset."""
+    """Field of the layer's record with the offset."""
     offset: int
     words: int
-    """`offset` and `words`: the matrix's place in every bank."""
+    """`offset` and `words`: location of the matrix in every bank."""
     of_rows: bool
-    """Whether it lies in the memory of rows."""
+    """Whether the matrix is in the row memory."""
     born: int
     dies: int
-    """`born` and `dies`: the steps."""
+    """`born` and `dies`: first and last step."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return the name for messages."""
         return f"layer {self.layer + 1}: {self.matrix}"
 
 
 def describe(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
-    """The description of a task: [HEADER + layers * RECORD] int32.
+    """Encode the description of a task: [HEADER + layers * RECORD] int32.
 
     Raises
     ------
     ValueError
-        If the number of records is not the header's number of layers.
+        If the number of records differs from the header's number of layers.
     """
     if len(records) != header.layers:
         raise ValueError(f"task: {len(records)} layer records for {header.layers} layers")
     task = np.zeros(HEADER + header.layers * RECORD, np.int32)
     task[0] = VERSION
-    _write(task[:HEADER].view(_HEADER)[0], header)
+    _write_fields(task[:HEADER].view(_HEADER)[0], header)
     for words, record in zip(task[HEADER:].view(_RECORD), records, strict=True):
-        _write(words, record)
+        _write_fields(words, record)
     return task
 
 
 def read_header(task: Ints) -> TaskHeader:
-    """The header of a description.
+    """Decode the header of a description.
 
     Raises
     ------
     ValueError
-        If the array is no description of this version.
+        If the array is not a description of this version.
     """
     if task.dtype != np.int32 or task.ndim != 1 or len(task) < HEADER:
         raise ValueError(
@@ -210,58 +211,60 @@ def read_header(task: Ints) -> TaskHeader:
     layers = int(task[1])
     if not 1 <= layers <= MOST_LAYERS or len(task) != HEADER + layers * RECORD:
         raise ValueError(f"task: {len(task)} int32 for {layers} layers (1 to {MOST_LAYERS} are possible)")
-    return TaskHeader(**_read(task[:HEADER].view(_HEADER)[0], TaskHeader))
+    return TaskHeader(**_read_fields(task[:HEADER].view(_HEADER)[0], TaskHeader))
 
 
 def read_records(task: Ints) -> list[LayerRecord]:
-    """The layers' records, layer 1 first.
+    """Decode the layer records, layer 1 first.
 
     Raises
     ------
     ValueError
-        As `read_header`.
+        If the array is not a description of this version.
     """
     read_header(task)
-    found = [_read(words, LayerRecord) for words in task[HEADER:].view(_RECORD)]
-    return [LayerRecord(**{**each, "relu": bool(each["relu"])}) for each in found]
+    records = [_read_fields(words, LayerRecord) for words in task[HEADER:].view(_RECORD)]
+    return [LayerRecord(**{**values, "relu": bool(values["relu"])}) for values in records]
 
 
 def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
-    """Every matrix that a launch keeps in an arena of `pes` banks: its place, and its lifetime in steps."""
+    """Return every matrix of a launch in an arena of `pes` banks, with location and lifetime in steps."""
     layers = len(records)
-    kept = []
+    matrices = []
     for i, r in enumerate(records):
         aggregate, loss = 2 * i, 2 * layers
         mask = loss + 1 + 4 * (layers - 1 - i)
         last = i == layers - 1
         output_read = mask if r.relu else loss if last else aggregate + 2
         output_gradient_born = loss if last else mask - 1
-        combined_words = _bank_words(r.rows * r.parts, r.in_chunks, pes)
-        output_words = _bank_words(r.rows, r.out_chunks, pes)
-        lives: list[tuple[str, int, bool, int, int]] = [
+        combined_words = _words_per_bank(r.rows * r.parts, r.in_chunks, pes)
+        output_words = _words_per_bank(r.rows, r.out_chunks, pes)
+        lifetimes: list[tuple[str, int, bool, int, int]] = [
             ("combined", combined_words, False, aggregate, mask + 1),
             ("output", output_words, True, aggregate + 1, output_read),
             ("output_gradient", output_words, False, output_gradient_born, mask + (2 if i else 1)),
         ]
         if i:
-            lives.append(("combined_gradient", combined_words, True, mask + 2, mask + 3))
-        for matrix, words, of_rows, born, dies in lives:
-            kept.append(Region(i, matrix, getattr(r, matrix), words, of_rows, born, dies))
-    return kept
+            lifetimes.append(("combined_gradient", combined_words, True, mask + 2, mask + 3))
+        for matrix, words, of_rows, born, dies in lifetimes:
+            matrices.append(Region(i, matrix, getattr(r, matrix), words, of_rows, born, dies))
+    return matrices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """The arrays that a launch reads."""
+    """Input arrays of a launch."""
 
     features: Floats | Ints
-    """[num_sources, in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32, words
-    of memory with smaller values. Codes of int8 are to be multiplied with the scales of their rows: the
-    weights of the first layer's edges are."""
+    """[num_sources, in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32,
+    memory words with smaller values. int8 codes must be multiplied by the scales of their rows; the weights
+    of the first layer's edges include the scales.
+    """
     edges: Ints
-    """[edges, EDGE] int32, sections one after the other. Forward section of layer l: from = source row, to =
-    row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each sorted
-    by from, then to."""
+    """[edges, EDGE] int32, in consecutive sections. Forward section of layer l: from = source row, to = row
+    of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each section is
+    sorted by from, then to.
+    """
     weights: Floats
     """[words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
     * LANES], then one row of biases.
@@ -269,11 +272,13 @@ class Task:
     labels: Ints
     """[targets] int32."""
     target_weights: Floats
-    """[targets] float32, ones where there are none."""
+    """[targets] float32; all 1 without target weights."""
     vertices: NDArray[np.int64]
-    """[num_sources] int64 ids of the rows of V^0; the rows of every later layer are a prefix of them."""
+    """[num_sources] int64 vertex ids of the rows of V^0; the rows of every later layer are a prefix of these
+    rows.
+    """
     task: Ints
-    """int32, as `describe` makes it."""
+    """int32, from `describe`."""
 
     @property
     def header(self) -> TaskHeader:
@@ -285,16 +290,16 @@ class Task:
 
     @property
     def score_shape(self) -> tuple[int, int]:
-        """Of the scores that a launch writes: [targets, out_chunks of the last layer * LANES]."""
+        """Return the shape of the scores of a launch: [targets, out_chunks of the last layer * LANES]."""
         return self.header.targets, self.records[-1].out_chunks * LANES
 
     def check(self, capacity_words: int, pes: int) -> None:
-        """Refuse what would read or write out of range.
+        """Check that a launch neither reads nor writes out of range.
 
         Raises
         ------
         ValueError
-            Naming the first array, layer or edge that is wrong.
+            With the first invalid array, layer or edge.
         """
         _check_arrays(self)
         header, records = self.header, self.records
@@ -307,27 +312,27 @@ class Task:
                 _check_edges(
                     self.edges,
                     f"layer {i + 1}, backward",
-                    r.first_back_edge,
-                    r.num_back_edges,
+                    r.first_backward_edge,
+                    r.num_backward_edges,
                     r.rows * r.parts,
                     r.num_src,
                 )
         _check_regions(regions(records, pes), capacity_words)
 
 
-def _bank_words(rows: int, chunks: int, pes: int) -> int:
+def _words_per_bank(rows: int, chunks: int, pes: int) -> int:
     return -(-rows // pes) * chunks
 
 
-def _write(words: Any, value: TaskHeader | LayerRecord) -> None:
+def _write_fields(words: Any, value: TaskHeader | LayerRecord) -> None:
     for field in fields(value):
         number = getattr(value, field.name)
         words[field.name] = astuple(number) if isinstance(number, Dropout) else number
 
 
-def _read(words: Any, kind: type[TaskHeader | LayerRecord]) -> dict[str, Any]:
-    found = {field.name: words[field.name].item() for field in fields(kind)}
-    return {**found, "dropout": Dropout(*found["dropout"])}
+def _read_fields(words: Any, kind: type[TaskHeader | LayerRecord]) -> dict[str, Any]:
+    values = {field.name: words[field.name].item() for field in fields(kind)}
+    return {**values, "dropout": Dropout(*values["dropout"])}
 
 
 def _check_arrays(task: Task) -> None:
@@ -358,14 +363,14 @@ def _check_arrays(task: Task) -> None:
         )
     bad = (task.labels < 0) | (task.labels >= header.classes)
     if bad.any():
-        at = int(np.argmax(bad))
+        index = int(np.argmax(bad))
         raise ValueError(
-            f"task: target {at} has label {task.labels[at]}, but there are {header.classes} classes"
+            f"task: target {index} has label {task.labels[index]}, but there are {header.classes} classes"
         )
 
 
 def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_words: int) -> None:
-    """Each layer takes what the one below gives; widths, thresholds and weights are in range."""
+    """Check that each layer fits the one below, and that widths, thresholds and weights are in range."""
     _check_dropout("the input", header.dropout)
     rows, width, chunks = header.num_sources, header.in_width, header.in_chunks
     end = 0
@@ -378,10 +383,13 @@ def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_word
             )
         if r.parts not in (1, 2) or not 1 <= r.rows <= r.num_src:
             raise ValueError(f"task: {name} has {r.rows} rows of {r.parts} parts from {r.num_src} sources")
-        for what, count, words in (("input", r.in_width, r.in_chunks), ("output", r.out_width, r.out_chunks)):
+        for end_name, count, words in (
+            ("input", r.in_width, r.in_chunks),
+            ("output", r.out_width, r.out_chunks),
+        ):
             if count < 1 or words != num_chunks(count) or words > MOST_CHUNKS:
                 raise ValueError(
-                    f"task: {name}: {what} of {count} values in {words} chunks "
+                    f"task: {name}: {end_name} of {count} values in {words} chunks "
                     f"(at most {MOST_CHUNKS} of {LANES})"
                 )
         if r.depth > PANEL_ROWS:
@@ -410,11 +418,13 @@ def _check_edges(edges: Ints, name: str, first: int, count: int, num_from: int, 
     if first < 0 or count < 0 or first + count > len(edges):
         raise ValueError(f"task: {name}: edges {first} to {first + count} of {len(edges)}")
     section = edges[first : first + count]
-    for column, (what, limit) in enumerate((("from", num_from), ("to", num_to))):
+    for column, (direction, limit) in enumerate((("from", num_from), ("to", num_to))):
         bad = (section[:, column] < 0) | (section[:, column] >= limit)
         if bad.any():
-            at = int(np.argmax(bad))
-            raise ValueError(f"task: {name}: edge {at} goes {what} row {section[at, column]} of {limit}")
+            position = int(np.argmax(bad))
+            raise ValueError(
+                f"task: {name}: edge {position} goes {direction} row {section[position, column]} of {limit}"
+            )
     step_from, step_to = np.diff(section[:, 0]), np.diff(section[:, 1])
     bad = (step_from < 0) | ((step_from == 0) & (step_to < 0))
     if bad.any():
@@ -423,17 +433,17 @@ def _check_edges(edges: Ints, name: str, first: int, count: int, num_from: int, 
         )
 
 
-def _check_regions(kept: Sequence[Region], capacity_words: int) -> None:
+def _check_regions(matrices: Sequence[Region], capacity_words: int) -> None:
     split = row_base(capacity_words)
-    for a in kept:
+    for a in matrices:
         low, high = (split, capacity_words) if a.of_rows else (0, split)
         if a.offset < low or a.offset + a.words > high:
             raise ValueError(
                 f"task: {a.name} takes words {a.offset} to {a.offset + a.words} of a bank: "
                 f"its memory is {low} to {high}"
             )
-    for a in kept:
-        for b in kept:
-            apart = a.offset + a.words <= b.offset or b.offset + b.words <= a.offset
-            if b is not a and not apart and a.born <= b.dies and b.born <= a.dies:
+    for a in matrices:
+        for b in matrices:
+            disjoint = a.offset + a.words <= b.offset or b.offset + b.words <= a.offset
+            if b is not a and not disjoint and a.born <= b.dies and b.born <= a.dies:
                 raise ValueError(f"task: {a.name} and {b.name} share words of the arena at the same time")

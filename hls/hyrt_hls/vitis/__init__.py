@@ -1,1 +1,1 @@
-"""Builds with Vitis: the files they are made from, and what they report."""
+"""Vitis builds: input files and reports."""

@@ -1,4 +1,4 @@
-"""A folder to build a trainer in: sources, link configuration, and the design as make's variables."""
+"""Build folder of a trainer: sources, link configuration, and the design as make variables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
+import hyrt_hls
 from hyrt_hls.parts.part import Part
 from hyrt_hls.parts.resources import (
     STREAM_BITS,
@@ -19,45 +20,44 @@ from hyrt_hls.parts.resources import (
 from hyrt_hls.task.arena_limits import check_arena
 from hyrt_hls.vitis.link_config import link_config
 
-_HOME = Path(__file__).parents[1]
+_HOME = Path(hyrt_hls.__file__).parent
 _FOLDERS = {"kernels": ("*.cpp", "*.hpp"), "include": ("*.h",)}
 
 
 def write_build_files(
     folder: Path, part: Part, design: FpgaDesign, arena_words: int, *, units: int = 1
 ) -> Resources:
-    """Write what `make` needs beside Vitis.
+    """Write the files that `make` needs in addition to Vitis.
 
     Parameters
     ----------
     folder
-        New, or empty.
+        New or empty folder.
     part
-        The card to build for.
+        The FPGA part to build for.
     design
-        n, m, the depth of the queues, the adder's latency and the clock of each unit.
+        n, m, FIFO depth, adder latency and clock of each compute unit.
     arena_words
-        Words of each bank.
+        Words per bank.
     units
-        Trainers on the card.
+        Number of trainers on the card.
 
     Returns
     -------
-    What all units take of the part.
+    Estimated resources of all compute units.
 
     Raises
     ------
     ValueError
-        If the folder holds something, or the design cannot be built, does not fit, or has an arena for next
-        to nothing.
+        If the folder is not empty, or the design cannot be built, does not fit, or has too small an arena.
     OSError
         If the folder cannot be written.
     """
     check_buildable(design, arena_words)
     check_arena(design.pes, arena_words)
     config = link_config(part, design, units=units)
-    needs = estimate(design, arena_words).times(units)
-    refuse(part, needs)
+    resources = estimate(design, arena_words).times(units)
+    refuse(part, resources)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty: give a new or empty folder")
     for name, patterns in _FOLDERS.items():
@@ -81,27 +81,27 @@ def write_build_files(
     }
     lines = [f"{name} ?= {value}\n" for name, value in variables.items()]
     (folder / "design.mk").write_text("".join(lines), encoding="utf-8")
-    return needs
+    return resources
 
 
 def doubts(part: Part, design: FpgaDesign) -> list[str]:
-    """What may go wrong with a design that `write_build_files` takes, one sentence each.
+    """Return warnings about a design that `write_build_files` accepts, one sentence each.
 
     Parameters
     ----------
     part, design
         The arguments of `write_build_files`.
     """
-    found = []
+    warnings = []
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
-        found.append(
+        warnings.append(
             f"the design asks for {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
             f"{part.clock_mhz}: v++ may not reach it"
         )
     if bits > STREAM_BITS:
-        found.append(
+        warnings.append(
             f"streams of {bits:,} bits: Vitis HLS is reported to refuse more than {STREAM_BITS:,}: try "
             "v++ -c first, or choose a smaller n or array"
         )
-    return found
+    return warnings

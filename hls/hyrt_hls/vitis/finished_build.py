@@ -1,4 +1,4 @@
-"""Of which part and which design reports are, and what they tell beside what was estimated."""
+"""Design and part of a finished build, and comparison of its reports with the estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt_hls.parts.resources import estimate
 from hyrt_hls.vitis.vpp_report import INTERVALS, HlsReport, interval_of, read_reports, slowest, with_reports
 
 TOLD_BY = "hyrt_train.json"
-"""Beside or above the reports: what the Makefile writes of the design before it compiles."""
+"""Design file that the Makefile writes before it compiles; in the folder of the reports or above."""
 
 _TOP = "hyrt_train"
 _SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency")
@@ -27,81 +27,81 @@ _DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build, and its reports."""
+    """A build and its reports."""
 
     path: Path
-    """The file that tells the design."""
+    """The design file."""
     design: FpgaDesign
-    """What was asked for: sizes, and the clock."""
+    """The requested design: sizes and clock."""
     arena_words: int
-    """Words of each bank."""
+    """Words per bank."""
     reports: tuple[HlsReport, ...]
-    """The reports of its modules."""
+    """Reports of its modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure that was estimated, and what a build reports."""
+    """An estimated value and its value in a build report."""
 
     what: str
-    """The figure's name, with the unit."""
+    """Name of the value, with its unit."""
     estimated: float
     reported: float
     module: str
-    """The module whose report tells it."""
+    """Module of the report."""
 
     @property
     def ratio(self) -> float:
-        """Reported by estimated."""
+        """Return the reported value divided by the estimated value."""
         return self.reported / self.estimated if self.estimated else math.inf
 
 
 def read_build(place: Path, part: Part) -> Build:
-    """The reports in a folder, all of one design, which was compiled for a part.
+    """Read the reports in a folder; all must belong to one design, compiled for the given part.
 
     Parameters
     ----------
     place
-        A build's folder (or one report in it): `hyrt_train.json` is beside the reports or in a folder above.
+        Folder of a build, or one report in it; `hyrt_train.json` is in the folder of the reports or above.
     part
-        The part that the reports are to be compared with.
+        The part to compare the reports with.
 
     Raises
     ------
     ValueError
-        If a file cannot be read; or if a report is of another part, of another design than `hyrt_train.json`
-        tells, or of another build than the rest: naming file and difference.
+        If a file cannot be read, or a report is for another part, a design other than in `hyrt_train.json`,
+        or another build than the rest. The message has the file and the difference.
     """
     reports = read_reports(place)
     for report in reports:
         _check_part(report, part)
-    told: dict[Path, tuple[FpgaDesign, int]] = {}
+    designs: dict[Path, tuple[FpgaDesign, int]] = {}
     for report in reports:
-        path = _told_by(report.path)
-        if path not in told:
-            told[path] = _read_design(path)
-        _check_module(report, path, *told[path])
-    first, *others = told
-    for other in others:
-        if told[other] != told[first]:
+        path = _find_design_file(report.path)
+        if path not in designs:
+            designs[path] = _read_design(path)
+        _check_module(report, path, *designs[path])
+    first, *rest = designs
+    for other in rest:
+        if designs[other] != designs[first]:
             raise ValueError(
                 f"{place} has reports of several designs: "
-                f"{_differences(first, told[first], other, told[other])}: give the folder of one build"
+                f"{_differences(first, designs[first], other, designs[other])}: give the folder of one build"
             )
-    design, arena_words = told[first]
+    design, arena_words = designs[first]
     return Build(path=first, design=design, arena_words=arena_words, reports=tuple(reports))
 
 
 def part_of(place: Path) -> Part:
-    """The known part that the reports in a folder are of.
+    """Identify the FPGA part from the build reports in a folder.
 
     Raises
     ------
     ValueError
-        As `read_reports`; or if their chip is none of a known part.
+        If a report cannot be read, or its chip is not one of the built-in parts.
     """
     report = read_reports(place)[0]
-    if known := _parts_of(report):
+    if known := _matching_parts(report):
         return known[0]
     raise ValueError(
         f"{report.path}: {report.module} was compiled for {report.part or 'an unnamed part'}, which is "
@@ -110,26 +110,26 @@ def part_of(place: Path) -> Part:
 
 
 def compare(build: Build) -> list[Compared]:
-    """What was estimated beside what is reported: resources (of the whole kernel), clock, intervals."""
-    found = []
+    """Compare estimates with reports: resources (of the whole kernel), clock, initiation intervals."""
+    comparisons = []
     for report in build.reports:
         if report.module == _TOP:
-            expected, given = estimate(build.design, build.arena_words), report.resources
-            found = [
-                Compared("DSP", expected.dsp, given.dsp, _TOP),
-                Compared("LUT", expected.lut, given.lut, _TOP),
-                Compared("BRAM", expected.bram36, given.bram36, _TOP),
-                Compared("URAM", expected.uram, given.uram, _TOP),
+            expected, reported = estimate(build.design, build.arena_words), report.resources
+            comparisons = [
+                Compared("DSP", expected.dsp, reported.dsp, _TOP),
+                Compared("LUT", expected.lut, reported.lut, _TOP),
+                Compared("BRAM", expected.bram36, reported.bram36, _TOP),
+                Compared("URAM", expected.uram, reported.uram, _TOP),
             ]
     last = slowest(build.reports)
-    found.append(Compared("clock, MHz", build.design.clock_hz / 1e6, last.clock_hz / 1e6, last.module))
+    comparisons.append(Compared("clock, MHz", build.design.clock_hz / 1e6, last.clock_hz / 1e6, last.module))
     for name, functions in INTERVALS.items():
         for function in functions:
             interval = interval_of(build.reports, function)
             if interval is not None:
                 assumed = getattr(build.design, name)
-                found.append(Compared(f"interval of {function}, cycles", assumed, interval, function))
-    return found
+                comparisons.append(Compared(f"interval of {function}, cycles", assumed, interval, function))
+    return comparisons
 
 
 def _check_part(report: HlsReport, part: Part) -> None:
@@ -140,20 +140,20 @@ def _check_part(report: HlsReport, part: Part) -> None:
         )
     if report.part.lower() == part.device.lower():
         return
-    known = _parts_of(report)
-    given = f"--part {known[0].name}" if known else "a part with that device (a .yaml file)"
+    matching = _matching_parts(report)
+    argument = f"--part {matching[0].name}" if matching else "a part with that device (a .yaml file)"
     raise ValueError(
         f"{report.path}: {report.module} was compiled for {report.part}, but {part.name} is "
-        f"{part.device}: give {given}, or reports of a build for {part.name}"
+        f"{part.device}: give {argument}, or reports of a build for {part.name}"
     )
 
 
-def _parts_of(report: HlsReport) -> list[Part]:
+def _matching_parts(report: HlsReport) -> list[Part]:
     return [part for part in map(load_part, part_names()) if part.device.lower() == report.part.lower()]
 
 
-def _told_by(report: Path) -> Path:
-    # As it was given first, which is how it is shown.
+def _find_design_file(report: Path) -> Path:
+    # Search relative parents first, so that messages show the path as given by the user.
     for folder in (*report.parents, *report.absolute().parents):
         if (folder / TOLD_BY).is_file():
             return folder / TOLD_BY
@@ -185,20 +185,20 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
 
 
 def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words: int) -> None:
-    """A folder that was built in twice may hold what is left of another design."""
-    named = _DESIGN_OF_MODULE.search(report.module)
-    if named is None:
+    """Check for left-over reports of another design in a folder that was used for two builds."""
+    name_match = _DESIGN_OF_MODULE.search(report.module)
+    if name_match is None:
         return
-    wanted = {
+    expected = {
         "pes": design.pes,
         "mac_rows": design.mac_rows,
         "mac_cols": design.mac_cols,
         "arena_words": arena_words,
     }
     different = [
-        f"{name} {number} instead of {want}"
-        for (name, want), number in zip(wanted.items(), named.groups(), strict=True)
-        if int(number) != want
+        f"{name} {number} instead of {value}"
+        for (name, value), number in zip(expected.items(), name_match.groups(), strict=True)
+        if int(number) != value
     ]
     if different:
         raise ValueError(
@@ -209,25 +209,29 @@ def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words
 
 def _differences(a: Path, first: tuple[FpgaDesign, int], b: Path, second: tuple[FpgaDesign, int]) -> str:
     names = [*_SIZES, "clock_hz"]
-    mine = {name: getattr(first[0], name) for name in names} | {"arena_words": first[1]}
-    other = {name: getattr(second[0], name) for name in names} | {"arena_words": second[1]}
-    different = [f"{name} {mine[name]:g} and {other[name]:g}" for name in mine if mine[name] != other[name]]
+    first_values = {name: getattr(first[0], name) for name in names} | {"arena_words": first[1]}
+    second_values = {name: getattr(second[0], name) for name in names} | {"arena_words": second[1]}
+    different = [
+        f"{name} {first_values[name]:g} and {second_values[name]:g}"
+        for name in first_values
+        if first_values[name] != second_values[name]
+    ]
     return f"{a} and {b} differ in {', '.join(different)}"
 
 
 def modelled(build: Build, part: Part) -> FpgaDesign:
-    """The build as the cycle model takes it: its reports' clock and intervals, its part's memory."""
-    # Features come through one port, from one bank.
+    """Return the design for the cycle model: clock and intervals from the reports, memory from the part."""
+    # Features are read through one port, from one bank.
     return with_reports(replace(build.design, ddr_bytes_per_s=part.bank_bytes_per_s), build.reports)
 
 
 def check_fifo_depth(build: Build, asked: int | None) -> None:
-    """Refuse another depth of the network's queues than a build has.
+    """Check that a requested FIFO depth equals that of the build.
 
     Raises
     ------
     ValueError
-        If `asked` is one.
+        If it differs.
     """
     if asked is not None and asked != build.design.fifo_depth:
         raise ValueError(

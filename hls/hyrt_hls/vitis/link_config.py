@@ -1,4 +1,4 @@
-"""Configurations for v++'s linker: how many trainers, where they lie, and each argument's memory."""
+"""Configurations for v++'s linker: number of compute units, their SLRs, and memory banks of arguments."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hyrt_hls.parts.resources import dsp
 from hyrt_hls.task.layout import ARGUMENTS
 
 KERNEL = "hyrt_train"
-# What is read most has its own bank: features, then edges. Weights are read while gradients are not yet
-# written; the rest is small.
+# The largest streams get separate banks: features, then edges. Weights share one with gradients, as they are
+# read before gradients are written; the rest is small.
 _GROUPS: Mapping[str, int] = {"features": 0, "edges": 1, "weights": 2, "gradients": 2}
 _OTHERS = 3
-# First and last bank of HBM of each group: a bank holds 256 MiB, which is little for features.
+# First and last HBM bank of each group; a bank has only 256 MiB, so features get several.
 _HBM_RANGES = ((0, 3), (4, 5), (6, 6), (7, 7))
 _HBM_BANKS = 8
 
 
 def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
-    """The text of a configuration for `v++ -l --config`.
+    """Return the text of a configuration for `v++ -l --config`.
 
-    Units take banks and SLRs in turn. A unit is bound to one SLR where its DSP fit into it; a larger one is
-    left to the placer.
+    Compute units take banks and SLRs in turn. A unit is bound to one SLR if its DSPs fit; otherwise the
+    placer decides.
 
     Raises
     ------
     ValueError
-        If `units` is not at least 1, or HBM has fewer banks than they need.
+        If `units` is not at least 1, or HBM has too few banks.
     """
     if units < 1:
         raise ValueError(f"link configuration: {units} compute units: give at least 1")
@@ -38,7 +38,7 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
             f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, but it has "
             f"{part.memory_banks}"
         )
-    roomy = [slr for slr, have in enumerate(part.slr_dsp) if dsp(design) <= have]
+    large_slrs = [slr for slr, num_dsp in enumerate(part.slr_dsp) if dsp(design) <= num_dsp]
     lines = [
         f"# {part.name}: {units} x (n = {design.pes}, m = {design.mac_rows} x {design.mac_cols}); v++ "
         "numbers units from 1.",
@@ -48,8 +48,8 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
     for unit in range(units):
         name = f"{KERNEL}_{unit + 1}"
         lines.append("")
-        if roomy:
-            lines.append(f"slr={name}:SLR{roomy[unit % len(roomy)]}")
+        if large_slrs:
+            lines.append(f"slr={name}:SLR{large_slrs[unit % len(large_slrs)]}")
         lines += [f"sp={name}.{argument}:{_bank(part, unit, argument)}" for argument in ARGUMENTS]
     return "\n".join(lines) + "\n"
 

@@ -1,8 +1,8 @@
-"""What Vitis HLS reports of a build, in the place of what is assumed.
+"""Reports of Vitis HLS, which replace assumed values of a design.
 
-`v++ -c` leaves one `<module>_csynth.xml` a function of the kernel (under `_x*/reports` or `.../syn/report`,
-by version); they are all read. What they do not have (bandwidth of the memory, the cost of a launch) stays
-assumed; what the linker made of the clock has the xclbin.
+`v++ -c` writes one `<module>_csynth.xml` per function of the kernel (below `_x*/reports` or `.../syn/report`,
+depending on the version); all are read. Values that they lack (memory bandwidth, launch cost) remain assumed.
+The final clock after linking is in the xclbin.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_hls.parts.resources import Resources
 
 _NS = 1e-9
-# A build has some hundreds; in a home folder or a whole disk, a search would take minutes.
-_MOST_FOLDERS = 20_000
+# A build has some hundred folders; searching a home folder or a whole disk would take minutes.
+_MAX_FOLDERS = 20_000
 _GIVE_FOLDER = "give the folder in which v++ -c was run"
 INTERVALS: Mapping[str, tuple[str, ...]] = {
     "update_ii": ("systolic",),
     "network_ii": ("duplicate", "scatter", "gather"),
     "edge_ii": ("read_edges",),
 }
-"""Fields of a design, and the kernels' functions whose loops they are the intervals of."""
-# Processes beside the network and the array, which the cycle model takes to begin an iteration every cycle;
-# Vitis HLS may name their loops after the functions that they call.
+"""Initiation intervals of a design, and the kernel functions with their loops."""
+# Functions besides network and array; the cycle model assumes an initiation interval of 1. Vitis HLS may name
+# loops after the called functions.
 _EVERY_CYCLE = (
     *("read_rows", "read_features", "read_matrix", "clear"),
     *("load_panel", "read_operands", "read_left", "read_block_words", "feed", "turn", "spread"),
@@ -42,32 +42,32 @@ class Loop:
     """A loop of a module."""
 
     name: str
-    """The loop's label."""
+    """Label of the loop."""
     pipeline_ii: int | None
-    """Cycles between the beginnings of two iterations; None where it is not pipelined."""
+    """Initiation interval in cycles; None if the loop is not pipelined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HlsReport:
-    """One module's report."""
+    """Report of one module."""
 
     path: Path
     module: str
     part: str
-    """`path`, `module` and `part`: the file, the function, and the chip it was compiled for ("" where it is
-    not told)."""
+    """`path`, `module` and `part`: the file, the function, and the chip ("" if missing)."""
     target_period_s: float | None
     estimated_period_s: float
-    """`target_period_s` and `estimated_period_s`: periods of the clock: what was asked for (None where it is
-    not told) and what the module can do."""
+    """`target_period_s` and `estimated_period_s`: requested clock period (None if missing), and the shortest
+    period that the module supports.
+    """
     loops: tuple[Loop, ...]
-    """All loops, the outer ones first."""
+    """All loops, outer loops first."""
     resources: Resources
-    """What the module takes, with what it calls."""
+    """Resources of the module and its callees."""
 
     @property
     def clock_hz(self) -> float:
-        """What the module runs at: no faster than asked for."""
+        """Return the clock of the module: never faster than requested."""
         return 1 / max(self.estimated_period_s, self.target_period_s or 0.0)
 
 
@@ -77,8 +77,8 @@ def read_report(path: Path) -> HlsReport:
     Raises
     ------
     ValueError
-        Naming file and element, if it cannot be read, is not such a report, or an element is missing or no
-        number.
+        If the file cannot be read or is not such a report, or an element is missing or not a number. The
+        message has the file and the element.
     """
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -97,47 +97,49 @@ def read_report(path: Path) -> HlsReport:
     target = "UserAssignments/TargetClockPeriod"
     return HlsReport(
         path=path,
-        module=_text(root, "UserAssignments/TopModelName", path),
+        module=_read_text(root, "UserAssignments/TopModelName", path),
         part=(root.findtext("UserAssignments/Part") or "").strip(),
-        target_period_s=None if root.find(target) is None else _period_s(root, target, path),
-        estimated_period_s=_period_s(root, timing, path),
-        loops=tuple(_loops(root.find("PerformanceEstimates/SummaryOfLoopLatency"), path)),
+        target_period_s=None if root.find(target) is None else _read_period_s(root, target, path),
+        estimated_period_s=_read_period_s(root, timing, path),
+        loops=tuple(_iter_loops(root.find("PerformanceEstimates/SummaryOfLoopLatency"), path)),
         resources=Resources(
-            # Before 2020.2 it was called after the slice; the others have kept their names.
-            dsp=_count(root, f"{area}/DSP48E" if root.find(f"{area}/DSP") is None else f"{area}/DSP", path),
-            lut=_count(root, f"{area}/LUT", path),
-            bram36=math.ceil(_count(root, f"{area}/BRAM_18K", path) / 2),
-            uram=0 if root.find(f"{area}/URAM") is None else _count(root, f"{area}/URAM", path),
+            # Named after the slice before version 2020.2.
+            dsp=_read_count(
+                root, f"{area}/DSP48E" if root.find(f"{area}/DSP") is None else f"{area}/DSP", path
+            ),
+            lut=_read_count(root, f"{area}/LUT", path),
+            bram36=math.ceil(_read_count(root, f"{area}/BRAM_18K", path) / 2),
+            uram=0 if root.find(f"{area}/URAM") is None else _read_count(root, f"{area}/URAM", path),
         ),
     )
 
 
 def read_reports(place: Path) -> list[HlsReport]:
-    """The report in a file, or all `*_csynth.xml` in a folder and below, by path.
+    """Read the report in a file, or all `*_csynth.xml` below a folder, sorted by path.
 
     Raises
     ------
     ValueError
-        As `read_report`; or if there is none, or more folders than any build has.
+        If a report is invalid, there is none, or the folder has more subfolders than any build.
     """
     if not place.is_dir():
         return [read_report(place)]
-    paths = sorted(_reports_below(place))
+    paths = sorted(_find_reports(place))
     if not paths:
         raise ValueError(f"{place} has no *_csynth.xml: {_GIVE_FOLDER}")
     return [read_report(path) for path in paths]
 
 
-def _reports_below(place: Path) -> Iterator[Path]:
-    """Files named like a report, in a folder and below."""
-    for looked_at, (folder, _, names) in enumerate(os.walk(place)):
-        if looked_at >= _MOST_FOLDERS:
-            raise ValueError(f"{place} has more than {_MOST_FOLDERS:,} folders: {_GIVE_FOLDER}")
+def _find_reports(place: Path) -> Iterator[Path]:
+    """Iterate over the files below a folder that are named like a report."""
+    for num_visited, (folder, _, names) in enumerate(os.walk(place)):
+        if num_visited >= _MAX_FOLDERS:
+            raise ValueError(f"{place} has more than {_MAX_FOLDERS:,} folders: {_GIVE_FOLDER}")
         yield from (Path(folder, name) for name in names if name.endswith("_csynth.xml"))
 
 
-def _loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
-    """Loops below an element; a loop inside another stands inside its element."""
+def _iter_loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
+    """Iterate over the loops below an element; nested loops are nested elements."""
     for element in [] if summary is None else summary:
         if any(
             element.find(tag) is not None
@@ -145,52 +147,54 @@ def _loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
         ):
             yield Loop(
                 name=(element.findtext("Name") or element.get("name") or element.tag).strip(),
-                pipeline_ii=_optional(element, "PipelineII", path),
+                pipeline_ii=_read_optional(element, "PipelineII", path),
             )
-            yield from _loops(element, path)
+            yield from _iter_loops(element, path)
 
 
-def _optional(element: ElementTree.Element, tag: str, path: Path) -> int | None:
+def _read_optional(element: ElementTree.Element, tag: str, path: Path) -> int | None:
     text = (element.findtext(tag) or "").strip()
-    # What depends on data has no number.
-    return None if text in ("", "undef", "?", "-", "n/a") else _whole(text, f"{path}: {element.tag}/{tag}")
+    # Data-dependent values have no number.
+    return (
+        None if text in ("", "undef", "?", "-", "n/a") else _parse_int(text, f"{path}: {element.tag}/{tag}")
+    )
 
 
-def _text(root: ElementTree.Element, place: str, path: Path) -> str:
-    found = (root.findtext(place) or "").strip()
-    if not found:
-        raise ValueError(f"{path}: the element {place} is missing or empty")
-    return found
+def _read_text(root: ElementTree.Element, element: str, path: Path) -> str:
+    text = (root.findtext(element) or "").strip()
+    if not text:
+        raise ValueError(f"{path}: the element {element} is missing or empty")
+    return text
 
 
-def _count(root: ElementTree.Element, place: str, path: Path) -> int:
-    return _whole(_text(root, place, path), f"{path}: {place}", least=0)
+def _read_count(root: ElementTree.Element, element: str, path: Path) -> int:
+    return _parse_int(_read_text(root, element, path), f"{path}: {element}", minimum=0)
 
 
-def _whole(text: str, where: str, least: int = 1) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"{where} is {text[:40]!r}, not a whole number of at least {least}")
+def _parse_int(text: str, location: str, minimum: int = 1) -> int:
+    if not text.isdecimal() or int(text) < minimum:
+        raise ValueError(f"{location} is {text[:40]!r}, not a whole number of at least {minimum}")
     return int(text)
 
 
-def _period_s(root: ElementTree.Element, place: str, path: Path) -> float:
-    text = _text(root, place, path)
+def _read_period_s(root: ElementTree.Element, element: str, path: Path) -> float:
+    text = _read_text(root, element, path)
     try:
-        found = float(text)
+        period_ns = float(text)
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise ValueError(f"{path}: {place} is {text[:40]!r}, not a number of ns above 0")
-    return found * _NS
+        period_ns = math.nan
+    if not 0 < period_ns < math.inf:
+        raise ValueError(f"{path}: {element} is {text[:40]!r}, not a number of ns above 0")
+    return period_ns * _NS
 
 
 def with_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign:
-    """The design with what reports tell in the place of what is assumed.
+    """Replace assumed values of a design by reported values.
 
-    The clock is that of the slowest module, and no faster than asked for. `update_ii`, `network_ii` and
-    `edge_ii` are the longest intervals of the loops of the functions behind them (`INTERVALS`), which are
-    meant to begin an iteration every cycle. `adder_latency` is of the kernel's own making (it waits so many
-    cycles before it reads a sum again): a `gather` that begins a message every cycle confirms it.
+    The clock is that of the slowest module, and never faster than requested. `update_ii`, `network_ii` and
+    `edge_ii` are the longest initiation intervals in the functions of `INTERVALS`; their target is 1.
+    `adder_latency` is a parameter of the kernel (it waits for that many cycles before it reads a sum again);
+    a `gather` with an initiation interval of 1 confirms it.
 
     Raises
     ------
@@ -199,48 +203,48 @@ def with_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign
     """
     if not reports:
         raise ValueError("no report of Vitis HLS: give at least one")
-    told = {"clock_hz"}
+    reported = {"clock_hz"}
     intervals: dict[str, int] = {}
     for name, functions in INTERVALS.items():
-        found = [interval_of(reports, function) for function in functions]
-        if None not in found:
-            told.add(name)
-        # One that is slow is known, whatever the others are.
-        if known := [interval for interval in found if interval is not None]:
-            intervals[name] = max(known)
+        function_intervals = [interval_of(reports, function) for function in functions]
+        if None not in function_intervals:
+            reported.add(name)
+        # The longest reported interval applies even if other functions lack one.
+        if known_intervals := [interval for interval in function_intervals if interval is not None]:
+            intervals[name] = max(known_intervals)
     if interval_of(reports, "gather") == 1:
-        told.add("adder_latency")
-    return replace(design, clock_hz=slowest(reports).clock_hz, **intervals, assumed=design.assumed - told)
+        reported.add("adder_latency")
+    return replace(design, clock_hz=slowest(reports).clock_hz, **intervals, assumed=design.assumed - reported)
 
 
 def slowest(reports: Sequence[HlsReport]) -> HlsReport:
-    """The module that the clock has to wait for."""
+    """Return the module that limits the clock."""
     return min(reports, key=lambda report: report.clock_hz)
 
 
 def interval_of(reports: Sequence[HlsReport], function: str) -> int | None:
-    """The longest interval of a function's pipelined loops in cycles; None where no report tells of one.
+    """Return the longest initiation interval of a function's pipelined loops in cycles; None if unknown.
 
-    Its module is looked at, and those that Vitis HLS makes of its loops and of each use of the template.
+    Includes the modules that Vitis HLS creates for the function's loops and for each template instance.
     """
-    found = [
+    intervals = [
         loop.pipeline_ii
         for report in reports
         if report.module == function or report.module.startswith(f"{function}_")
         for loop in report.loops
         if loop.pipeline_ii is not None
     ]
-    return max(found, default=None)
+    return max(intervals, default=None)
 
 
 def beyond_the_model(reports: Sequence[HlsReport]) -> list[str]:
-    """What reports tell that the cycle model has no term for, one sentence each."""
-    found = []
+    """Return warnings about reported intervals that the cycle model does not cover, one sentence each."""
+    warnings = []
     for function in _EVERY_CYCLE:
         longest = interval_of(reports, function) or 1
         if longest > 1:
-            found.append(
+            warnings.append(
                 f"{function} begins an iteration every {longest} cycles: the model assumes 1, so its "
                 f"reads and writes may take up to {longest} times as long"
             )
-    return found
+    return warnings

@@ -47,7 +47,7 @@ def run_reference(task: Task) -> tuple[Doubles, Doubles, Doubles]:
         gradients[r.weights * LANES : (r.weights + r.weight_words) * LANES] = of_layer.ravel()
         if r is not records[0]:
             of_combined = (grad @ _matrix(task, r)[:-1].T).reshape(r.rows * r.parts, -1)
-            grad = _aggregated(task, r.first_back_edge, r.num_back_edges, of_combined, r.num_src)
+            grad = _aggregated(task, r.first_backward_edge, r.num_backward_edges, of_combined, r.num_src)
     return scores, gradients, results
 
 

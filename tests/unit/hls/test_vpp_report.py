@@ -142,7 +142,7 @@ def test_a_folder_of_more_folders_than_a_build_has_is_not_searched(
     write(tmp_path / "build" / "reports", REPORT)
     for number in range(4):
         (tmp_path / "photos" / str(number)).mkdir(parents=True)
-    monkeypatch.setattr("hyrt_hls.vitis.vpp_report._MOST_FOLDERS", 4)
+    monkeypatch.setattr("hyrt_hls.vitis.vpp_report._MAX_FOLDERS", 4)
     with pytest.raises(
         ValueError, match=r"has more than 4 folders: give the folder in which v\+\+ -c was run"
     ):
