@@ -35,7 +35,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 
 from source_tree import ROOT, declare_entry_points
-from timed_runs import ChildFailed, child_record, parser, prepared, settings, step_mean, timed_run
+from timed_runs import ChildFailed, child_record, make_parser, prepared, settings, step_mean, timed_run
 
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
@@ -70,25 +70,25 @@ def declare_backends() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--device", default="cuda:0", help="as `hyrt devices` lists it; cuda:0 by default")
-    asked.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
-    asked.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
-    asked.add_argument(
+    parser = make_parser(__doc__)
+    parser.add_argument("--device", default="cuda:0", help="as `hyrt devices` lists it; cuda:0 by default")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
+    parser.add_argument(
         "--only", default=",".join(CHECKS), help=f"checks, comma-separated: {', '.join(CHECKS)}"
     )
-    asked.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
-    asked.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
-    asked.add_argument("--pairs", type=int, default=3, help="pairs of benchmark runs; 3 by default")
-    asked.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
-    asked.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
-    asked.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
-    asked.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
-    asked.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
-    options = asked.parse_args()
+    parser.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
+    parser.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of benchmark runs; 3 by default")
+    parser.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
+    parser.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
+    parser.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
+    parser.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     unknown = [name for name in options.only.split(",") if name not in CHECKS]
     if unknown:
-        asked.error(f"--only has no {', '.join(map(repr, unknown))}: the checks are {', '.join(CHECKS)}")
+        parser.error(f"--only has no {', '.join(map(repr, unknown))}: the checks are {', '.join(CHECKS)}")
     return options
 
 
@@ -373,13 +373,13 @@ def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
     )
     shares: list[float] = []
 
-    def hear(event: object) -> None:
+    def on_event(event: object) -> None:
         nonlocal busy
         if isinstance(event, EpochEnded):
             shares.append(busy / event.seconds)
             busy = 0.0
 
-    run = timed_run(config, hyrt.load(options.workload), hear=hear)
+    run = timed_run(config, hyrt.load(options.workload), on_event=on_event)
     groups, epochs = run.groups, run.epochs
     steps = groups[-1].steps_per_epoch
     middle = sorted(range(1, len(epochs)), key=lambda i: epochs[i].seconds)[(len(epochs) - 1) // 2]

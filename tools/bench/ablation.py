@@ -1,10 +1,10 @@
 """HyScale-GNN's ablation (Fig. 11) and normalised epoch times (Table VII), on this machine and in simulation.
 
-Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage
+Rungs: training on the accelerator only; hybrid with a static split; with the resource manager; with two-stage
 prefetching (the pipeline). Without prefetching (`runtime.depth=1`) a step's stages run one after the other.
-Here, the rungs are runs on this machine with cpu and a second device, in turn, over several rounds. On the
-published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in platform's assumed
-rates and 5 % noise. The published factors are the largest over its workloads.
+On this machine, the rungs are alternating runs with cpu and a second device over several rounds. On the
+published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in platform's assumed rates
+and 5 % noise. The published factors are the maxima over its workloads.
 
     python tools/bench/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
 """
@@ -15,7 +15,7 @@ import argparse
 import statistics
 from dataclasses import replace
 
-from timed_runs import add_second_device, parser, prepared, settings, show
+from timed_runs import add_second_device, make_parser, prepared, settings, show
 
 RUNGS = ("all on the accelerator", "hybrid, static split", "+ resource manager", "+ two-stage prefetching")
 PUBLISHED = (1.0, 1.13, 1.33, 1.79)
@@ -24,16 +24,16 @@ PEAK = {"2x-epyc7763-4x-a5000": 2 * 3.6 + 4 * 27.8, "2x-epyc7763-4x-u250": 2 * 3
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--source", default="synthetic:products-s")
-    asked.add_argument("--model", default="graphsage")
-    add_second_device(asked, steps=40)
-    asked.add_argument("--simulated-only", action="store_true")
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--source", default="synthetic:products-s")
+    parser.add_argument("--model", default="graphsage")
+    add_second_device(parser, steps=40)
+    parser.add_argument("--simulated-only", action="store_true")
+    return parser.parse_args()
 
 
-def here(options: argparse.Namespace) -> list[str]:
-    """The rungs on this machine: median ms a step over the rounds."""
+def measured_rungs(options: argparse.Namespace) -> list[str]:
+    """Return the table rows of this machine: median ms per step over the rounds."""
     from hyrt.config import build_config
     from hyrt.graph import open_graph
     from hyrt.predict.calibrate.short_run import short_run
@@ -51,7 +51,7 @@ def here(options: argparse.Namespace) -> list[str]:
     for _ in range(options.rounds):
         for seconds, rung in zip(spent, rungs, strict=True):
             sections = {"balance": {"policy": "static"}, **rung}
-            # It is stopped after its steps, whatever number of epochs is asked for.
+            # The run is stopped after its steps, so the number of epochs is an upper bound.
             config = build_config(settings(options.model, epochs=1, hidden=options.hidden, **sections))
             seconds.append(short_run(config, graph, warm=30, steps=options.steps, balance=True).iteration_s)
     return rows([statistics.median(seconds) for seconds in spent])
@@ -59,13 +59,13 @@ def here(options: argparse.Namespace) -> list[str]:
 
 def rows(seconds: list[float]) -> list[str]:
     return [
-        f"| {rung} | {1e3 * each:.2f} | {seconds[0] / each:.2f} | {published:.2f} |"
-        for rung, each, published in zip(RUNGS, seconds, PUBLISHED, strict=True)
+        f"| {rung} | {1e3 * seconds_per_step:.2f} | {seconds[0] / seconds_per_step:.2f} | {published:.2f} |"
+        for rung, seconds_per_step, published in zip(RUNGS, seconds, PUBLISHED, strict=True)
     ]
 
 
-def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
-    """The rungs on a published machine, and the epoch time of the last."""
+def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], float]:
+    """Return the rungs on a published machine, and the epoch time of the last rung."""
     from hyrt_perfmodel.assignment import Assignment, Threads
     from hyrt_perfmodel.platforms.platform_file import load_platform
     from hyrt_perfmodel.prediction.mapping import initial_assignment
@@ -93,9 +93,9 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     cores = platform.host.cores or 3
     third = Threads(sample=cores // 3, load=cores // 3, train=cores // 3)
     count = len(trainers) - 1
-    each, left = divmod(training.batch_size, count)
-    offload = Assignment(split=(0, *(each + (i < left) for i in range(count))), threads=third)
-    # The static split is the prediction's without the resource manager's threads.
+    units_per_trainer, left = divmod(training.batch_size, count)
+    offload = Assignment(split=(0, *(units_per_trainer + (i < left) for i in range(count))), threads=third)
+    # The static split is the predicted split with the threads of the third rung.
     static = replace(initial_assignment(platform, training, threads=third), threads=third)
     chosen = policy(default_policy_name)
     seconds = [
@@ -122,7 +122,7 @@ def main() -> None:
             f"## This machine: cpu:0 and {options.second}, {options.model} {options.hidden}, "
             f"{options.source}\n",
             head,
-            *here(options),
+            *measured_rungs(options),
             "",
         ]
     normalised = [
@@ -133,7 +133,7 @@ def main() -> None:
     for name in PEAK:
         for model in ("gcn", "graphsage"):
             for dataset in ("ogbn-products", "ogbn-papers100M"):
-                rungs, epoch_s = simulated(name, dataset, model)
+                rungs, epoch_s = simulated_rungs(name, dataset, model)
                 lines += [f"## Simulated: {name}, {model}, {dataset}\n", head, *rungs, ""]
                 normalised.append(
                     f"| {name} | {model} | {dataset} | {epoch_s:.3f} | {epoch_s * PEAK[name]:.1f} |"

@@ -1,12 +1,12 @@
-"""Test metrics on real graphs, mean over seeds, beside their targets: sampled, or on full graphs.
+"""Test metrics on real graphs, averaged over seeds, compared with targets: sampled or full-graph training.
 
     python tools/bench/accuracy.py --data ../shared/data
     python tools/bench/accuracy.py --full-graph
     python tools/bench/accuracy.py --only cora,citeseer --seeds 5 --json
 
-The metric is that of the test vertices at the evaluation that is best on the validation vertices; evaluation
-uses all neighbours. A graph with several splits is trained on split s with seed s. Exits with 1 where a mean
-misses its target.
+The metric is the test metric at the evaluation with the best validation metric; evaluation uses all
+neighbours. A graph with several splits is trained on split s with seed s. The exit code is 1 if a mean misses
+its target.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from timed_runs import parser, prepared
+from timed_runs import make_parser, prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One row of the table: the metric of a dataset, its target in percent, and the settings."""
+    """Row of the table: metric and target of a dataset in percent, and the settings."""
 
     metric: str
     target: float
     several_splits: bool
     settings: Mapping[str, Mapping[str, Any]]
     dataset: str = ""
-    """The name of the file, where it is not that of the row."""
+    """File name, if it differs from the name of the row."""
 
 
 PLANETOID: dict[str, dict[str, Any]] = {
@@ -113,7 +113,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 FULL: dict[str, dict[str, Any]] = {"sampler": {"kind": "full"}, "data": {"normalize": "auto"}}
 FULL_GRAPHS: dict[str, Experiment] = {
-    # Dropout of the input as published (Kipf and Welling 2017, 5.2; Velickovic et al. 2018, 3.3).
+    # Input dropout as published (Kipf and Welling 2017, 5.2; Velickovic et al. 2018, 3.3).
     "cora": Experiment("accuracy", 81.0, False, {**FULL, "model": {"kind": "gcn", "input_dropout": 0.5}}),
     "citeseer": Experiment("accuracy", 70.0, False, {**FULL, "model": {"kind": "gcn", "input_dropout": 0.5}}),
     "cora-gat": Experiment(
@@ -122,12 +122,12 @@ FULL_GRAPHS: dict[str, Experiment] = {
     "amazon_photo": Experiment("accuracy", 94.5, False, {**FULL, "model": {"kind": "graphsage"}}),
     "coauthor_physics": Experiment("accuracy", 96.0, False, {**FULL, "model": {"kind": "gcn"}}),
 }
-"""With the defaults of the kinds in all else."""
+"""All other settings have their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyOutcome:
-    """One run: its metric in percent, and when and how long."""
+    """Result of one run: metric in percent, best epoch and times."""
 
     seed: int
     test: float
@@ -141,7 +141,7 @@ class AccuracyOutcome:
 def train_once(
     source: Path, experiment: Experiment, seed: int, devices: Sequence[str] = ("cpu",)
 ) -> AccuracyOutcome:
-    """Train on a dataset with a seed (and, where it has several splits, the split of that number)."""
+    """Train on a dataset with a seed, which is also the number of the split if there are several."""
     import hyrt
 
     sections: dict[str, Any] = {name: dict(section) for name, section in experiment.settings.items()}
@@ -162,7 +162,7 @@ def train_once(
 
 
 def describe(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """The settings in one line."""
+    """Return the settings in one line."""
     from hyrt.config import build_config
 
     config = build_config(settings)
@@ -184,20 +184,22 @@ def describe(settings: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parser(__doc__)
-    asked.add_argument(
+    parser = make_parser(__doc__)
+    parser.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of .npz files"
     )
-    asked.add_argument("--only", help="rows of the table, comma-separated; all by default")
-    asked.add_argument("--full-graph", action="store_true", help="every step on the whole graph")
-    asked.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
-    asked.add_argument("--json", action="store_true", help="print one JSON object a dataset")
-    options = asked.parse_args(arguments)
+    parser.add_argument("--only", help="rows of the table, comma-separated; all by default")
+    parser.add_argument("--full-graph", action="store_true", help="train on the full graph")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="number of runs per dataset, with seeds 0, 1, ..."
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per dataset")
+    options = parser.parse_args(arguments)
     experiments = FULL_GRAPHS if options.full_graph else EXPERIMENTS
     names = list(experiments) if options.only is None else options.only.split(",")
     unknown = [name for name in names if name not in experiments]
     if unknown or options.seeds < 1:
-        asked.error(
+        parser.error(
             f"unknown row {unknown[0]!r}: choose from {', '.join(experiments)}"
             if unknown
             else "--seeds must be at least 1"
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepared()
     if not options.json:
         print(
-            "| dataset | model | metric | mean ± std | target | met | epochs | best epochs | s a run "
+            "| dataset | model | metric | mean ± std | target | met | epochs | best epochs | s per run "
             "| of it training | settings |\n"
             "| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | --- |"
         )
@@ -216,19 +218,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source = options.data / f"{experiment.dataset or name}.npz"
         runs = [train_once(source, experiment, seed) for seed in range(options.seeds)]
         mean = statistics.fmean(run.test for run in runs)
-        met = mean >= experiment.target
-        missed |= not met
+        passed = mean >= experiment.target
+        missed |= not passed
         print(
-            report_json(name, experiment, runs, mean, met)
+            report_json(name, experiment, runs, mean, passed)
             if options.json
-            else report_row(name, experiment, runs, mean, met),
+            else report_row(name, experiment, runs, mean, passed),
             flush=True,
         )
     return int(missed)
 
 
 def report_json(
-    name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, met: bool
+    name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, passed: bool
 ) -> str:
     return json.dumps(
         {
@@ -236,14 +238,16 @@ def report_json(
             "metric": experiment.metric,
             "mean": mean,
             "target": experiment.target,
-            "met": met,
+            "met": passed,
             "settings": experiment.settings,
             "runs": [asdict(run) for run in runs],
         }
     )
 
 
-def report_row(name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, met: bool) -> str:
+def report_row(
+    name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, passed: bool
+) -> str:
     spread = statistics.stdev(run.test for run in runs) if len(runs) > 1 else 0.0
     cells = [
         name,
@@ -251,7 +255,7 @@ def report_row(name: str, experiment: Experiment, runs: list[AccuracyOutcome], m
         experiment.metric,
         f"{mean:.2f} ± {spread:.2f}",
         f"{experiment.target:.1f}",
-        "yes" if met else "**no**",
+        "yes" if passed else "**no**",
         str(runs[0].epochs),
         ", ".join(str(run.best_epoch) for run in runs),
         f"{statistics.fmean(run.seconds for run in runs):.1f}",

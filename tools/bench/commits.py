@@ -1,17 +1,17 @@
-"""Two commits of hyrt on the same work, in turn: the throughput of the second over that of the first.
+"""Compare the throughput of two commits of hyrt on the same work, in alternating runs.
 
     python tools/bench/commits.py main .
     python tools/bench/commits.py ../before . --models graphsage gcn --rounds 5 --json commits.json
 
-BEFORE and AFTER are source trees or commits, whose files are taken to a temporary folder. Each run is a
-`hyrt run` in a process of its own with the packages and entry points of one of the two: GraphSAGE and GCN on
-products-s, on the CPU, with a fixed number of threads in each stage and a policy that moves nothing. After a
-run of each that is not counted, each round runs both, and the rounds take turns in which goes first. All that
-is read of a run is in its run folder, so that the two may differ in everything else.
+BEFORE and AFTER are source trees, or commits that are extracted to a temporary folder. Each run is a `hyrt
+run` in a separate process with the packages and entry points of one of the two: GraphSAGE and GCN on
+products-s, on the CPU, with a fixed number of threads per stage and a static policy. After one warm-up run of
+each, every round runs both in alternating order. All results are read from run folders, so the two commits
+may differ in everything else.
 
-Printed for each model: ms a step, throughput, loss and test accuracy of both, the median of the rounds'
-ratios of throughput (after over before) and the range of them, and whether all losses are equal in every bit.
-Exits with 1 where a median is below `--least`.
+For each model, prints ms per step, throughput, loss and test accuracy of both, the median and the range of
+the rounds' throughput ratios (after / before), and whether all losses are bit-equal. The exit code is 1 if a
+median is below `--min-ratio`.
 """
 
 from __future__ import annotations
@@ -30,49 +30,53 @@ from pathlib import Path
 from typing import Any
 
 from source_tree import environment_of, source_tree
-from timed_runs import BATCH, FANOUT, LR, ChildFailed, append_records, parser
+from timed_runs import BATCH, FANOUT, LR, ChildFailed, append_records, make_parser
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("before", help="a source tree, or a commit of this repository")
-    asked.add_argument("after", help="a source tree, or a commit of this repository")
-    asked.add_argument("--models", nargs="+", default=["graphsage", "gcn"])
-    asked.add_argument("--rounds", type=int, default=5, help="counted pairs of runs of each model")
-    asked.add_argument("--epochs", type=int, default=3, help="counted epochs of a run, after one of warm-up")
-    asked.add_argument("--source", default="synthetic:products-s", help="generated once, for all runs")
-    asked.add_argument("--threads", type=int, default=1, help="threads that sample, and threads that load")
-    asked.add_argument(
-        "--full-graph", action="store_true", help="train on the whole graph; in tiles with fullgraph.chunks=4"
+    parser = make_parser(__doc__)
+    parser.add_argument("before", help="a source tree, or a commit of this repository")
+    parser.add_argument("after", help="a source tree, or a commit of this repository")
+    parser.add_argument("--models", nargs="+", default=["graphsage", "gcn"])
+    parser.add_argument("--rounds", type=int, default=5, help="measured pairs of runs per model")
+    parser.add_argument(
+        "--epochs", type=int, default=3, help="measured epochs per run, after one warm-up epoch"
     )
-    asked.add_argument("--set", nargs="*", default=[], help="further settings, key.path=value")
-    asked.add_argument("--least", type=float, default=0.98, help="the least median ratio that passes")
-    asked.add_argument("--json", type=Path, help="append each run and the ratios to this file")
-    options = asked.parse_args()
+    parser.add_argument("--source", default="synthetic:products-s", help="generated once, for all runs")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="number of sampling threads, and of loading threads"
+    )
+    parser.add_argument(
+        "--full-graph", action="store_true", help="train on the full graph; in tiles with fullgraph.chunks=4"
+    )
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, key.path=value")
+    parser.add_argument("--min-ratio", type=float, default=0.98, help="minimum median ratio")
+    parser.add_argument("--json", type=Path, help="append each run and the ratios to this file")
+    options = parser.parse_args()
     if min(options.rounds, options.epochs, options.threads) < 1:
-        asked.error("--rounds, --epochs and --threads must be at least 1")
+        parser.error("--rounds, --epochs and --threads must be at least 1")
     return options
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSide:
-    """One of the two: its name in what is printed, and the environment that its hyrt runs in."""
+    """One of the two commits: its name in the output, and the environment of its hyrt."""
 
     name: str
     environment: dict[str, str]
 
-    def hyrt(self, words: Sequence[str | Path], folder: Path) -> None:
-        """Run this side's `hyrt` to its end, in a folder that holds no package."""
-        command = [sys.executable, "-m", "hyrt", *map(str, words)]
-        done = subprocess.run(
+    def hyrt(self, arguments: Sequence[str | Path], folder: Path) -> None:
+        """Run this side's `hyrt` in a folder without packages, and wait for it."""
+        command = [sys.executable, "-m", "hyrt", *map(str, arguments)]
+        result = subprocess.run(
             command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            raise ChildFailed(f"{self.name}: {' '.join(command)} failed:\n{done.stderr[-3000:]}")
+        if result.returncode:
+            raise ChildFailed(f"{self.name}: {' '.join(command)} failed:\n{result.stderr[-3000:]}")
 
     def check(self, tree: Path, folder: Path) -> None:
-        """Make sure that this runs the tree's code: else a commit would be compared with itself."""
-        done = subprocess.run(
+        """Check that this side runs the tree's code; otherwise a commit would be compared with itself."""
+        result = subprocess.run(
             [sys.executable, "-c", "import hyrt; print(hyrt.__file__)"],
             cwd=folder,
             env=self.environment,
@@ -80,14 +84,14 @@ class CommitSide:
             text=True,
             check=True,
         )
-        found = Path(done.stdout.strip()).resolve()
-        if not found.is_relative_to(tree.resolve()):
-            raise SystemExit(f"{self.name}: hyrt comes from {found}, not from {tree}")
+        imported_from = Path(result.stdout.strip()).resolve()
+        if not imported_from.is_relative_to(tree.resolve()):
+            raise SystemExit(f"{self.name}: hyrt comes from {imported_from}, not from {tree}")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRun:
-    """What a run folder says of a run."""
+    """Results of a run, read from its run folder."""
 
     side: str
     model: str
@@ -108,7 +112,7 @@ class CommitRun:
         return CommitRun(
             side=side,
             model=model,
-            # The first epoch warms up.
+            # The first epoch is warm-up.
             ms_per_step=1e3 * statistics.median(epoch["seconds"] / steps for epoch in epochs[1:]),
             mteps=statistics.median(epoch["mteps"] for epoch in epochs[1:]),
             loss=epochs[-1]["loss"],
@@ -119,7 +123,7 @@ class CommitRun:
 
 
 def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace) -> CommitRun:
-    """One run, in a folder that is removed."""
+    """Run once, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="hyrt-commits-run-") as name:
         folder = Path(name)
         words: list[str | Path] = [
@@ -151,9 +155,9 @@ def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace)
 def compare(
     sides: Sequence[CommitSide], model: str, data: Path, options: argparse.Namespace
 ) -> list[list[CommitRun]]:
-    """The counted runs of both sides, pair by pair."""
+    """Run both sides in pairs, and return the measured runs."""
     for side in sides:
-        # Page cache, compiled kernels.
+        # Warm up the page cache and the kernel cache.
         train(side, model, data, options)
     runs: list[list[CommitRun]] = [[] for _ in sides]
     for number in range(options.rounds):
@@ -162,7 +166,7 @@ def compare(
             run = train(sides[i], model, data, options)
             runs[i].append(run)
             print(
-                f"round {number + 1}: {model}, {run.side}: {run.ms_per_step:.1f} ms a step, "
+                f"round {number + 1}: {model}, {run.side}: {run.ms_per_step:.1f} ms per step, "
                 f"{run.mteps:.2f} MTEPS, loss {run.loss:.6f}, test accuracy {run.test_accuracy:.4f}",
                 flush=True,
             )
@@ -170,7 +174,7 @@ def compare(
 
 
 def summary(model: str, before: Sequence[CommitRun], after: Sequence[CommitRun]) -> dict[str, Any]:
-    """The ratios of the pairs, and what stands beside them."""
+    """Return the ratios of the pairs, and the medians of the other values."""
     ratios = [b.mteps / a.mteps for a, b in zip(before, after, strict=True)]
 
     def medians(key: str) -> list[float]:
@@ -192,14 +196,14 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         "| MTEPS | loss | test accuracy | losses equal in every bit |",
         "| --- | ---: | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for found in results:
+    for summary_of_model in results:
         cells = [
-            found["model"],
-            f"{found['ratio']:.3f}",
-            f"{min(found['ratios']):.3f} to {max(found['ratios']):.3f}",
-            ", ".join(f"{ratio:.3f}" for ratio in found["ratios"]),
+            summary_of_model["model"],
+            f"{summary_of_model['ratio']:.3f}",
+            f"{min(summary_of_model['ratios']):.3f} to {max(summary_of_model['ratios']):.3f}",
+            ", ".join(f"{ratio:.3f}" for ratio in summary_of_model["ratios"]),
             *(
-                " → ".join(format(value, form) for value in found[key])
+                " → ".join(format(value, form) for value in summary_of_model[key])
                 for key, form in (
                     ("ms_per_step", ".1f"),
                     ("mteps", ".2f"),
@@ -207,7 +211,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                     ("test_accuracy", ".4f"),
                 )
             ),
-            "yes" if found["equal_losses"] else "**no**",
+            "yes" if summary_of_model["equal_losses"] else "**no**",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -219,8 +223,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hyrt-commits-")))
         sides = []
-        for name, given in (("before", options.before), ("after", options.after)):
-            tree = stack.enter_context(source_tree(given))
+        for name, source in (("before", options.before), ("after", options.after)):
+            tree = stack.enter_context(source_tree(source))
             sides.append(CommitSide(name, environment_of(tree, folder / name)))
             sides[-1].check(tree, folder)
         data = folder / "data"
@@ -232,7 +236,7 @@ def main() -> int:
             append_records(options.json, [*records, results[-1]])
     print(f"\n{options.before} → {options.after}, {options.source}: {results[0]['processor']}, ", end="")
     print(f"load average {os.getloadavg()[0]:.1f} at the end\n\n{table(results)}")
-    return int(any(found["ratio"] < options.least for found in results))
+    return int(any(result["ratio"] < options.min_ratio for result in results))
 
 
 if __name__ == "__main__":

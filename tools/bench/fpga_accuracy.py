@@ -1,11 +1,11 @@
-"""Test accuracy of training with the simulated FPGA trainer beside the CPU, and with the CPU alone.
+"""Test accuracy of training on the CPU and the simulated FPGA together, compared with the CPU alone.
 
     python tools/bench/fpga_accuracy.py --data ../shared/data/cora.npz
     python tools/bench/fpga_accuracy.py --model graphsage --seeds 5 --json
 
-The settings are those of cora in `tools/bench/accuracy.py`. Every step is split in halves, and the accuracy
-is that of the test vertices at the evaluation that is best on the validation vertices. Exits with 1 where the
-means differ by more than 0.5 points.
+Uses the settings of cora in `tools/bench/accuracy.py`. Every step is split into halves. The accuracy is the
+test accuracy at the evaluation with the best validation accuracy. The exit code is 1 if the means differ by
+more than 0.5 points.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import time
 from pathlib import Path
 
 from accuracy import PLANETOID, ROOT, Experiment, train_once
-from timed_runs import parser, prepared
+from timed_runs import make_parser, prepared
 
-MOST_POINTS = 0.5
+MAX_DIFFERENCE = 0.5
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument(
+    parser = make_parser(__doc__)
+    parser.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data" / "cora.npz", help="a .npz file"
     )
-    asked.add_argument(
-        "--model", default="gcn", choices=("gcn", "graphsage"), help="what the trainer's kernels compute"
+    parser.add_argument(
+        "--model", default="gcn", choices=("gcn", "graphsage"), help="model that the kernels support"
     )
-    asked.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
-    asked.add_argument("--epochs", type=int, default=PLANETOID["train"]["epochs"])
-    asked.add_argument("--json", action="store_true", help="print one JSON object")
-    options = asked.parse_args()
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs each, with seeds 0, 1, ...")
+    parser.add_argument("--epochs", type=int, default=PLANETOID["train"]["epochs"])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
     if min(options.seeds, options.epochs) < 1:
-        asked.error("--seeds and --epochs must be at least 1")
+        parser.error("--seeds and --epochs must be at least 1")
 
     prepared()
     settings = PLANETOID | {
@@ -50,7 +50,7 @@ def main() -> int:
         for devices in (("cpu",), ("cpu", "fpga-csim"))
     )
     apart = abs(statistics.fmean(both) - statistics.fmean(alone))
-    met = apart <= MOST_POINTS
+    passed = apart <= MAX_DIFFERENCE
     if options.json:
         print(
             json.dumps(
@@ -62,7 +62,7 @@ def main() -> int:
                     "cpu": alone,
                     "both": both,
                     "apart": apart,
-                    "met": met,
+                    "met": passed,
                 }
             )
         )
@@ -72,12 +72,13 @@ def main() -> int:
             f"({time.perf_counter() - started:.0f} s)\n\n"
             "| trainers | test accuracy by seed | mean |\n| --- | --- | ---: |"
         )
-        for name, found in (("cpu", alone), ("cpu, fpga-csim (simulated)", both)):
+        for name, accuracies in (("cpu", alone), ("cpu, fpga-csim (simulated)", both)):
             print(
-                f"| {name} | {', '.join(f'{each:.1f}' for each in found)} | {statistics.fmean(found):.2f} |"
+                f"| {name} | {', '.join(f'{accuracy:.1f}' for accuracy in accuracies)} | "
+                f"{statistics.fmean(accuracies):.2f} |"
             )
-        print(f"\n{apart:.2f} points apart, {MOST_POINTS} are allowed: {'met' if met else 'missed'}")
-    return int(not met)
+        print(f"\n{apart:.2f} points apart, {MAX_DIFFERENCE} are allowed: {'met' if passed else 'missed'}")
+    return int(not passed)
 
 
 if __name__ == "__main__":

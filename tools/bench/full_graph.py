@@ -1,10 +1,9 @@
-"""Full-graph training of hyrt against a peer: memory, time and accuracy of the same epochs, in turn.
+"""Full-graph training with hyrt and with a baseline: memory, time and accuracy, in alternating runs.
 
-Each run is a process of its own: two layers, Adam at 0.01, no dropout, a loss over the training vertices.
-Printed for each: `extra`, the peak of resident memory less what the imports take and less the data (CSR,
-features, labels, targets); the peak with the data; CPU seconds and wall time of the fastest epoch; and loss
-and training accuracy after the last one. The peer's script and the workload generator are those of the folder
-`--peers`.
+Each run is a separate process: two layers, Adam at 0.01, no dropout, loss over the training vertices. Prints
+for each: `extra`, the peak of resident memory minus imports and data (CSR, features, labels, targets); the
+peak including the data; CPU seconds and wall time of the fastest epoch; loss and training accuracy after the
+last epoch. The baseline's script and the workload generator are in the folder `--peers`.
 
     python tools/bench/full_graph.py --model gcn16 gat1 --peer-python peer-dgl/bin/python
     python tools/bench/full_graph.py --graph coauthor_physics.npz --peer pyg-csr --model gcn16
@@ -25,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timed_runs import append_records, child_record, parser, prepared, settings, timed_run
+from timed_runs import append_records, child_record, make_parser, prepared, settings, timed_run
 
 if TYPE_CHECKING:
     from hyrt.observe.events import Event
@@ -36,37 +35,39 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn128": {"kind": "gcn", "hidden": 128},
     "gin64": {"kind": "gin", "hidden": 64},
     "gat1": {"kind": "gat", "hidden": 16, "heads": 1},
-    # The peers' last layer has one head.
+    # The last layer of the baseline has one head.
     "gat3": {"kind": "gat", "hidden": 48, "heads": 3, "options": {"out_heads": 1}},
     "gat8": {"kind": "gat", "hidden": 64, "heads": 8},
 }
-"""The models, by the names that the peer's script has for them; `gat8` is hyrt's alone."""
+"""Model settings, by the names in the baseline's script; only hyrt has `gat8`."""
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options, of the command line unless they are given."""
-    asked = parser(__doc__)
-    asked.add_argument("--workload", default="products-s", help="a workload of the peers' generator")
-    asked.add_argument("--graph", type=Path, help="a .npz dataset, in place of a workload")
-    asked.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
-    asked.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
-    asked.add_argument("--peer", choices=["dgl", "pyg-csr", "pyg-coo", "none"], default="dgl")
-    asked.add_argument("--peer-python", default=sys.executable)
-    asked.add_argument("--model", nargs="+", choices=list(MODELS), default=["gcn16"])
-    asked.add_argument("--pairs", type=int, default=3)
-    asked.add_argument("--epochs", type=int, default=5)
-    asked.add_argument("--in-memory", action="store_true", help="load features instead of mapping the file")
-    asked.add_argument(
-        "--no-work", action="store_true", help="hyrt's steps compute nothing: what is left surrounds them"
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the options: the given ones, or the command line."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--workload", default="products-s", help="a workload of the generator in --peers")
+    parser.add_argument("--graph", type=Path, help="a .npz dataset, instead of a workload")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    parser.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
+    parser.add_argument("--peer", choices=["dgl", "pyg-csr", "pyg-coo", "none"], default="dgl")
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--model", nargs="+", choices=list(MODELS), default=["gcn16"])
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--in-memory", action="store_true", help="load features instead of mapping the file")
+    parser.add_argument(
+        "--no-work",
+        action="store_true",
+        help="skip all computation in hyrt's steps, to measure the overhead around the steps",
     )
-    asked.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
-    asked.add_argument("--json", type=Path, help="append each run to this file")
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args(given)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
+    parser.add_argument("--json", type=Path, help="append each run to this file")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
 
 
-def folder_of(options: argparse.Namespace) -> Path:
-    """The folder with the peers' files; made where it is not there yet."""
+def input_folder(options: argparse.Namespace) -> Path:
+    """Return the folder with the baseline's input files; create it if needed."""
     if options.graph is None:
         folder: Path = options.data / options.workload
         if not (folder / "meta.json").exists():
@@ -101,16 +102,16 @@ def folder_of(options: argparse.Namespace) -> Path:
 
 
 def status_mib(key: str) -> float:
-    """A line of this process's memory, in MiB."""
+    """Return a value of /proc/self/status in MiB."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def run_hyrt(options: argparse.Namespace) -> None:
-    """One run of hyrt; prints one JSON line."""
+    """Run hyrt once and print one JSON line."""
     prepared()
     import numpy as np
-    from hyrt_devices import cpu  # noqa: F401  What a run imports counts as imports, as with the peers.
+    from hyrt_devices import cpu  # noqa: F401  Count a run's imports as imports, as for the baseline.
 
     from hyrt.config import apply_overrides, build_config
     from hyrt.graph.graph import Graph
@@ -118,8 +119,8 @@ def run_hyrt(options: argparse.Namespace) -> None:
     from hyrt.graph.source import open_graph
     from hyrt.observe.events import EpochEnded, StepGroup
 
-    folder = folder_of(options)
-    asked = settings(
+    folder = input_folder(options)
+    run_settings = settings(
         "gcn",
         options.epochs,
         model=MODELS[options.child],
@@ -128,15 +129,15 @@ def run_hyrt(options: argparse.Namespace) -> None:
         data={"normalize": "none"},
         balance={"predict": False},
     )
-    del asked["sampler"]["fanout"], asked["data"]["batch_size"]
-    config = build_config(apply_overrides(asked, options.set))
+    del run_settings["sampler"]["fanout"], run_settings["data"]["batch_size"]
+    config = build_config(apply_overrides(run_settings, options.set))
 
     def read(key: str, mode: Any = None) -> Any:
         return np.load(folder / f"{key}.npy", mmap_mode=mode)
 
     base = status_mib("VmRSS")
     if options.graph is not None:
-        # As users have it: with sparse features where the dataset has them.
+        # Like users, keep sparse features sparse.
         graph = open_graph(options.graph)
     else:
         labels = read("y").astype(np.int16)
@@ -145,26 +146,26 @@ def run_hyrt(options: argparse.Namespace) -> None:
             mask[read(split)] = True
         features = DenseFeatures(read("x", None if options.in_memory else "r"))
         graph = Graph.of_arrays(folder.name, read("indptr"), read("indices"), features, labels, masks)
-    # Counted as the peer counts its own: offsets of 4 bytes, labels of 8, the numbers of the targets.
-    numbers = 4 * graph.num_edges + 12 * graph.num_vertices + 8 * int(graph.masks["train"].sum())
-    data = (graph.features.nbytes + numbers) / 2**20
+    # Count the data like the baseline: 4-byte offsets, 8-byte labels, target ids.
+    data_bytes = 4 * graph.num_edges + 12 * graph.num_vertices + 8 * int(graph.masks["train"].sum())
+    data = (graph.features.nbytes + data_bytes) / 2**20
     if options.no_work:
-        do_nothing()
+        skip_computation()
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     marks: list[tuple[float, float]] = [(time.perf_counter(), time.process_time())]
     last: dict[str, float] = {}
     peak = 0.0
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         nonlocal peak
         if isinstance(event, StepGroup):
             last.update(accuracy=event.training_metrics["accuracy"], loss=event.losses[-1])
         if isinstance(event, EpochEnded):
             marks.append((time.perf_counter(), time.process_time()))
-            # Before the evaluation, which the peers do not do.
+            # Read the peak before the evaluation, which the baseline does not run.
             peak = status_mib("VmHWM")
 
-    timed_run(config, graph, hear=hear)
+    timed_run(config, graph, on_event=on_event)
     walls, cpus = ([b[k] - a[k] for a, b in pairwise(marks)] for k in (0, 1))
     record = {
         "lib": "hyrt",
@@ -182,27 +183,27 @@ def run_hyrt(options: argparse.Namespace) -> None:
     print(json.dumps(record), flush=True)
 
 
-def do_nothing() -> None:
-    """Let full-graph steps give gradients of zero, without any work."""
+def skip_computation() -> None:
+    """Make full-graph steps return zero gradients without computing anything."""
     import torch
 
     from hyrt.fullgraph.replica import FullGraphReplica, StepSums
 
     def step(self: Any, batch: Any, *others: Any) -> StepSums:
-        gradients = [torch.zeros_like(each) for each in self.parameters]
+        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         return StepSums(1.0, {"correct": 0.0, "targets": float(len(batch.targets))}, gradients)
 
     FullGraphReplica.step = step  # type: ignore[method-assign]
 
 
 def run_peer(options: argparse.Namespace, folder: Path, model: str) -> dict[str, Any]:
-    """One run of the peer."""
+    """Run the baseline once."""
     script = str(options.peers / "full_graph_peer.py")
     command = [options.peer_python, script, options.peer, str(folder), model, str(options.epochs)]
     return child_record(command, f"the peer ({' '.join(command)})", dict(os.environ))
 
 
-def line(record: dict[str, Any]) -> str:
+def format_line(record: dict[str, Any]) -> str:
     return (
         f"{record['lib']:8s} extra {record['extra']:6,} MiB  peak {record['hwm']:6,} MiB  "
         f"epoch {record['cpumin']:8.4f} CPU s  {record['tmin']:8.4f} s  "
@@ -215,25 +216,25 @@ def main() -> None:
     if options.child:
         run_hyrt(options)
         return
-    folder = folder_of(options)
+    folder = input_folder(options)
     print(
         f"{folder.name} · {options.pairs} alternating pairs of {options.epochs} epochs · "
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
     )
     for model in options.model:
         child = [sys.executable, __file__, *sys.argv[1:], "--child", model]
-        # Not counted: page cache, compiled kernels.
+        # Warm up the page cache and the kernel cache.
         child_record(child, "hyrt")
         print(f"\n{model}")
         pairs = []
         for _ in range(options.pairs):
             mine = child_record(child, "hyrt")
-            print(line(mine), flush=True)
+            print(format_line(mine), flush=True)
             append_records(options.json, [mine])
             if options.peer == "none" or model == "gat8":
                 continue
             theirs = run_peer(options, folder, model)
-            print(line(theirs), flush=True)
+            print(format_line(theirs), flush=True)
             append_records(options.json, [theirs])
             pairs.append((mine, theirs))
         for key, name in (

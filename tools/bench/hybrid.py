@@ -1,10 +1,9 @@
-"""CPU and OpenCL together against each alone, over static splits, on the host's cores.
+"""CPU and OpenCL together compared with each alone, over static splits, on the host's cores.
 
-Each trainer has one thread (one compute unit). Runs of the same steps from the same weights take turns: cpu
+Each trainer has one thread (one compute unit). Runs of the same steps from the same weights alternate: cpu
 alone, opencl alone, cpu alone with as many threads as there are trainers, and both together with several
-splits around the one that the single rates suggest. Printed: median ms a step over the rounds, the best split
-and its ratio to the better single trainer, with loss and accuracy of the same steps beside, which no split
-may change.
+splits around the split suggested by the single rates. Prints median ms per step over the rounds, the best
+split and its ratio to the better single trainer, and loss and accuracy, which the split must not change.
 
     python tools/bench/hybrid.py --data data --workload products-s --table hybrid.md
 """
@@ -24,8 +23,8 @@ from timed_runs import (
     KINDS,
     add_second_device,
     append_records,
+    make_parser,
     open_workload,
-    parser,
     prepared,
     settings,
     show,
@@ -39,26 +38,31 @@ if TYPE_CHECKING:
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--workload", default="products-s")
-    asked.add_argument(
-        "--data", type=Path, help="folder of generated workloads; without it the workload is generated"
+    parser = make_parser(__doc__)
+    parser.add_argument("--workload", default="products-s")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder of generated workloads; by default the workload is generated in memory",
     )
-    asked.add_argument("--model", choices=list(KINDS), default="sage")
-    add_second_device(asked, steps=40)
-    asked.add_argument("--batch", type=int, default=BATCH, help="targets of a step")
-    asked.add_argument("--warm", type=int, default=10, help="steps before those that count")
-    asked.add_argument(
-        "--shares", type=float, nargs="*", help="shares of the second trainer; by the single rates if none"
+    parser.add_argument("--model", choices=list(KINDS), default="sage")
+    add_second_device(parser, steps=40)
+    parser.add_argument("--batch", type=int, default=BATCH, help="targets per step")
+    parser.add_argument("--warm", type=int, default=10, help="number of warm-up steps")
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="*",
+        help="shares of the second trainer; derived from the single rates by default",
     )
-    asked.add_argument("--set", nargs="*", default=[], help="further settings, key.path=value")
-    asked.add_argument("--json", type=Path, help="append the record to this file")
-    return asked.parse_args()
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, key.path=value")
+    parser.add_argument("--json", type=Path, help="append the record to this file")
+    return parser.parse_args()
 
 
 @dataclass(slots=True)
 class HybridCase:
-    """One way to train, with what its runs gave."""
+    """A device configuration and the results of its runs."""
 
     name: str
     devices: list[str]
@@ -74,13 +78,13 @@ class HybridCase:
         return statistics.median(self.ms)
 
     def run(self, graph: Graph, options: argparse.Namespace) -> None:
-        """Train the warm steps and those that count, once."""
+        """Run the warm-up steps and the measured steps once."""
         from hyrt.config import apply_overrides, build_config
 
         steps = options.warm + options.steps
-        asked = settings(
+        run_settings = settings(
             KINDS[options.model],
-            # More epochs than are needed: the run is stopped.
+            # The number of epochs is an upper bound: the run is stopped.
             epochs=steps,
             hidden=options.hidden,
             batch=options.batch,
@@ -88,7 +92,7 @@ class HybridCase:
             split=self.split,
             runtime={"train_threads": self.threads},
         )
-        run = timed_run(build_config(apply_overrides(asked, options.set)), graph, steps=steps)
+        run = timed_run(build_config(apply_overrides(run_settings, options.set)), graph, steps=steps)
         counted = [group for group in run.groups if group.step - len(group.losses) >= options.warm]
         self.ms.append(1e3 * step_mean(counted, lambda group: group.step_s))
         self.stage_ms = stage_ms(counted)
@@ -97,7 +101,7 @@ class HybridCase:
 
 
 def hybrids(options: argparse.Namespace, cpu: HybridCase, second: HybridCase) -> list[HybridCase]:
-    """Both together, at the given shares, or around the one that lets both end at the same time."""
+    """Return the cases with both devices, with the given shares or around the balanced share."""
     even = cpu.median_ms / (cpu.median_ms + second.median_ms)
     shares = options.shares or [even + d for d in (-0.12, -0.06, 0.0, 0.06, 0.12)]
     cases = []

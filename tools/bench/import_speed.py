@@ -1,9 +1,9 @@
-"""How long `hyrt data import` takes for a list of edges, and how much memory.
+"""Time and memory of `hyrt data import` for an edge list.
 
     python tools/bench/import_speed.py 10M --check
 
-Writes a CSV file with two columns of whole numbers, imports it in a process of its own, and prints seconds,
-peak memory and the processor. With --check, the result is compared with a sort of all edges.
+Writes a CSV file with two integer columns, imports it in a separate process, and prints seconds, peak memory
+and the processor. With --check, the result is compared with a sort of all edges.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PIECE = 1 << 22
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
-def count_of(text: str) -> int:
+def parse_count(text: str) -> int:
     return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
 
 
 def write_edges(path: Path, num_edges: int, num_vertices: int, *, names: bool, weights: bool) -> None:
-    """Edges that some vertices have many more of than others."""
+    """Write random edges with a skewed degree distribution."""
     rng = np.random.default_rng(0)
     kind = pa.string() if names else pa.int64()
     fields = [("src", kind), ("dst", kind)] + [("weight", pa.float64())] * weights
@@ -45,7 +45,7 @@ def write_edges(path: Path, num_edges: int, num_vertices: int, *, names: bool, w
             columns = [pa.array(places[end.astype(np.int64)]) for end in ends]
             if names:
                 columns = [
-                    pc.binary_join_element_wise("vertex-", pc.cast(each, kind), "") for each in columns
+                    pc.binary_join_element_wise("vertex-", pc.cast(column, kind), "") for column in columns
                 ]
             if weights:
                 columns.append(pa.array(rng.integers(1, 1000, ends.shape[1]) / 8))
@@ -57,19 +57,23 @@ def check(source: Path, folder: Path) -> None:
     src, dst = (table.column(name).to_numpy() for name in ("src", "dst"))
     indptr, indices = (np.load(folder / f"{key}.npy", mmap_mode="r") for key in ("indptr", "indices"))
     count = len(indptr) - 1
-    wanted = np.unique(dst * count + src)
-    found = np.repeat(np.arange(count), np.diff(indptr)) * count + indices
-    print("the edges are those of the file:", bool(np.array_equal(wanted, found)))
+    expected = np.unique(dst * count + src)
+    imported = np.repeat(np.arange(count), np.diff(indptr)) * count + indices
+    print("the edges are those of the file:", bool(np.array_equal(expected, imported)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("edges", type=count_of, help="such as 10M")
-    parser.add_argument("--vertices", type=count_of, help="a twentieth of the edges by default")
+    parser.add_argument("edges", type=parse_count, help="such as 10M")
+    parser.add_argument(
+        "--vertices", type=parse_count, help="number of vertices; by default a twentieth of the edges"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/import-speed"))
-    parser.add_argument("--names", action="store_true", help="ids are texts, such as vertex-12")
-    parser.add_argument("--weights", action="store_true", help="edges have weights")
-    parser.add_argument("--check", action="store_true", help="of whole numbers alone")
+    parser.add_argument("--names", action="store_true", help="use text ids such as vertex-12")
+    parser.add_argument("--weights", action="store_true", help="add edge weights")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with a sort of all edges (integer ids only)"
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     kinds = "-names" * options.names + "-weights" * options.weights
@@ -81,9 +85,9 @@ def main() -> None:
     print(f"{source.name}: {options.edges:,} edges, {size(source.stat().st_size)}")
     print(f"{processor_name()}, {available_cores()} cores, load before {os.getloadavg()[0]:.1f}")
     words = ["data", "import", str(source), "-o", str(destination), "--force"]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "hyrt", *words], check=True)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{duration(seconds)} ({duration(used.ru_utime + used.ru_stime)} of CPU time), peak memory "

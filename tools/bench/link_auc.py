@@ -1,11 +1,10 @@
-"""ROC AUC of link prediction in hyrt and in PyG's own loop, on the same splits.
+"""ROC AUC of link prediction in hyrt and in a PyG training loop, on the same splits.
 
-For each dataset and seed, hyrt draws a split of the links; both train GraphSAGE (2 layers, mean) with the
-inner product of embeddings and binary cross entropy on it, and take the weights of the epoch with the best
-validation ROC AUC. PyG trains on the whole graph, with a new negative pair for each link in each epoch, as
-its example of link prediction does; hyrt does the same (`full graph`), and from mini-batches of links whose
-edges are left out of message passing (`mini-batches`). hyrt's layers start from Glorot's weights, so PyG's
-are also started from those.
+For each dataset and seed, hyrt samples a split of the links. Both train GraphSAGE (2 layers, mean) with the
+inner product of embeddings and binary cross entropy, and select the epoch with the best validation ROC AUC.
+PyG trains on the full graph with new negative pairs in each epoch, as in its link prediction example. hyrt
+does the same (`full graph`), and also trains from mini-batches of links, whose edges are excluded from
+message passing (`mini-batches`). hyrt initializes layers with Glorot's scheme, so PyG is also run with it.
 
     python tools/bench/link_auc.py data/cora.npz data/citeseer.npz data/amazon_photo.npz
 """
@@ -34,7 +33,7 @@ HIDDEN, WIDTH = 128, 64
 
 
 class PygSage(torch.nn.Module):
-    """PyG's example, with SAGEConv in place of GCNConv."""
+    """PyG's example, with SAGEConv instead of GCNConv."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -44,8 +43,8 @@ class PygSage(torch.nn.Module):
         return self.second(self.first(x, edges).relu(), edges)
 
 
-def in_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = False) -> float:
-    """The test ROC AUC at the best validation ROC AUC, from PyG's initial weights or from Glorot's."""
+def train_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = False) -> float:
+    """Return the test ROC AUC at the best validation ROC AUC, with PyG's or Glorot's initial weights."""
     assert graph.links is not None
     torch.manual_seed(seed)
     x = torch.empty(graph.num_vertices, graph.num_features)
@@ -59,7 +58,7 @@ def in_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = Fa
             if parameter.ndim == 2:
                 torch.nn.init.xavier_uniform_(parameter)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    best, found = 0.0, 0.0
+    best, test_auc = 0.0, 0.0
     for _ in range(epochs):
         model.train()
         optimizer.zero_grad()
@@ -78,12 +77,12 @@ def in_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool = Fa
             truth = np.repeat([1, 0], [len(part.links), len(part.negatives)])
             areas[name] = roc_auc_score(truth, (z[pairs[:, 0]] * z[pairs[:, 1]]).sum(1).numpy())
         if areas["val"] > best:
-            best, found = areas["val"], areas["test"]
-    return found
+            best, test_auc = areas["val"], areas["test"]
+    return test_auc
 
 
 def main() -> None:
-    """Print the mean and the deviation of each dataset, with the seeds one by one."""
+    """Print mean and standard deviation per dataset, and the individual seeds."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,17 +91,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--batch-epochs", type=int, default=20)
-    given = parser.parse_args()
-    print("| dataset | trained by | test ROC AUC | seeds | points off PyG |")
+    options = parser.parse_args()
+    print("| dataset | trained by | test ROC AUC | seeds | difference to PyG |")
     print("| --- | --- | ---: | --- | ---: |")
-    for path in given.data:
+    for path in options.data:
         areas: dict[str, list[float]] = {
             "PyG": [],
             "PyG, Glorot weights": [],
             "hyrt, full graph": [],
             "hyrt, mini-batches": [],
         }
-        for seed in range(given.seeds):
+        for seed in range(options.seeds):
             sections = {
                 "seed": seed,
                 "model": {"kind": "graphsage", "hidden": HIDDEN, "dropout": 0.0},
@@ -110,26 +109,26 @@ def main() -> None:
                 "evaluate": {"every": 1},
                 "balance": {"policy": "static", "predict": False},
             }
-            settings = {"objective": "links", "lr": given.lr, "weight_decay": 0.0, "epochs": given.epochs}
+            settings = {"objective": "links", "lr": options.lr, "weight_decay": 0.0, "epochs": options.epochs}
             graph = opened_graph(build_config({**sections, "train": settings, "data": {"source": str(path)}}))
-            areas["PyG"].append(in_pyg(graph, seed, given.epochs, given.lr))
-            of_glorot = in_pyg(graph, seed, given.epochs, given.lr, glorot=True)
+            areas["PyG"].append(train_pyg(graph, seed, options.epochs, options.lr))
+            of_glorot = train_pyg(graph, seed, options.epochs, options.lr, glorot=True)
             areas["PyG, Glorot weights"].append(of_glorot)
-            whole = train(
+            full_graph = train(
                 graph,
                 **copy.deepcopy(sections) | {"train": settings, "model": sections["model"]},
                 full_graph=True,
             )
-            areas["hyrt, full graph"].append(whole.metrics["test"]["roc_auc"])
-            few = {**settings, "epochs": given.batch_epochs, "lr": given.lr / 3}
+            areas["hyrt, full graph"].append(full_graph.metrics["test"]["roc_auc"])
+            few = {**settings, "epochs": options.batch_epochs, "lr": options.lr / 3}
             pieces = train(graph, **copy.deepcopy(sections) | {"train": few, "model": sections["model"]})
             areas["hyrt, mini-batches"].append(pieces.metrics["test"]["roc_auc"])
         for name, each in areas.items():
             spread = stdev(each) if len(each) > 1 else 0.0
-            off = 100 * (mean(each) - mean(areas["PyG"]))
+            difference = 100 * (mean(each) - mean(areas["PyG"]))
             shown = ", ".join(f"{area:.4f}" for area in each)
             print(
-                f"| {path.stem} | {name} | {mean(each):.4f} ± {spread:.4f} | {shown} | {off:+.2f} |",
+                f"| {path.stem} | {name} | {mean(each):.4f} ± {spread:.4f} | {shown} | {difference:+.2f} |",
                 flush=True,
             )
 

@@ -1,9 +1,9 @@
-"""Speed of link prediction with GraphSAGE in hyrt and in DGL, in turn, on the same links.
+"""Speed of link prediction with GraphSAGE in hyrt and in DGL, on the same links, in alternating runs.
 
-A step trains 1,024 links with one pair each that is none: two layers of 256, fan-out 25 and 10, inner
-product, binary cross entropy, Adam, fp32; the edges of its links, and their reverses, carry no messages. An
-epoch has `--steps` steps; the first one warms up, and the median of the others counts. Each run is a process
-of its own.
+A step trains 1,024 links with one negative pair each: two layers of 256, fan-out 25 and 10, inner product,
+binary cross entropy, Adam, fp32. The edges of a step's links and their reverses are excluded from message
+passing. An epoch has `--steps` steps; the first epoch is warm-up, and the median of the others is reported.
+Each run is a separate process.
 
     python tools/bench/link_speed.py --peer-python peer-dgl/bin/python --pairs 5
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from timed_runs import BATCH, FANOUT, parser, prepared, settings
+from timed_runs import BATCH, FANOUT, make_parser, prepared, settings
 
 if TYPE_CHECKING:
     from hyrt.observe.events import Event
@@ -35,7 +35,7 @@ PEER_MALLOC = {
 
 
 def write_work(folder: Path, source: str, steps: int) -> None:
-    """The graph, and as many of its links as an epoch's steps train, drawn at random."""
+    """Write the graph, and a random sample of links for an epoch."""
     from hyrt.graph import open_graph
     from hyrt.graph.links.message_edges import links_of
     from hyrt.machine.workers import Workers
@@ -56,8 +56,8 @@ def write_work(folder: Path, source: str, steps: int) -> None:
     np.savez(folder / "links.npz", train=links[chosen])
 
 
-def in_hyrt(source: str, folder: Path, epochs: int) -> None:
-    """Train in this process, and print what the peers print."""
+def run_hyrt(source: str, folder: Path, epochs: int) -> None:
+    """Train in this process; print the same values as the baseline."""
     prepared()
     import hyrt
     from hyrt.observe.events import EpochEnded, StepGroup
@@ -65,7 +65,7 @@ def in_hyrt(source: str, folder: Path, epochs: int) -> None:
     groups: list[StepGroup] = []
     ended: list[EpochEnded] = []
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, EpochEnded):
             ended.append(event)
         elif isinstance(event, StepGroup):
@@ -75,62 +75,71 @@ def in_hyrt(source: str, folder: Path, epochs: int) -> None:
     sections["train"]["objective"] = "links"
     sections["links"] = {"split": str(folder / "links.npz"), "num_negatives": NEGATIVES}
     model = sections.pop("model")
-    hyrt.train(source, model, emit=hear, **sections)
+    hyrt.train(source, model, emit=on_event, **sections)
     steps = groups[-1].steps_per_epoch
-    times = [each.seconds / steps * 1e3 for each in ended]
+    times = [epoch_event.seconds / steps * 1e3 for epoch_event in ended]
     edges = statistics.mean(group.mteps * 1e6 * group.step_s for group in groups)
     stages = {name: 1e3 * seconds for name, seconds in groups[-1].stage_s.items()}
-    found = {"ms": statistics.median(times[1:]), "epochs": times, "edges": edges}
-    print(json.dumps({**found, "loss": ended[-1].loss, "stages": stages}))
+    result = {"ms": statistics.median(times[1:]), "epochs": times, "edges": edges}
+    print(json.dumps({**result, "loss": ended[-1].loss, "stages": stages}))
 
 
-def child(command: list[str], **environment: str) -> dict[str, Any]:
-    """What a process prints on its last line."""
-    done = subprocess.run(
+def run_child(command: list[str], **environment: str) -> dict[str, Any]:
+    """Run a command and return the JSON object in its last line."""
+    process = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{process.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
+    return result
 
 
 def main() -> None:
     """Print every pair of runs, and the median of their ratios."""
-    asked = parser(__doc__)
-    asked.add_argument("--data", default="synthetic:products-s")
-    asked.add_argument("--peer-python", type=Path, required=True, help="the interpreter that has DGL")
-    asked.add_argument("--loader", choices=("graphbolt", "dataloader"), default="graphbolt")
-    asked.add_argument("--pairs", type=int, default=5)
-    asked.add_argument("--steps", type=int, default=48)
-    asked.add_argument("--epochs", type=int, default=4)
-    asked.add_argument("--threads", type=int, default=2)
-    asked.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    given = asked.parse_args()
-    if given.child:
-        in_hyrt(given.data, given.child, given.epochs)
+    parser = make_parser(__doc__)
+    parser.add_argument("--data", default="synthetic:products-s")
+    parser.add_argument(
+        "--peer-python", type=Path, required=True, help="Python interpreter of an environment with DGL"
+    )
+    parser.add_argument("--loader", choices=("graphbolt", "dataloader"), default="graphbolt")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        run_hyrt(options.data, options.child, options.epochs)
         return
     with tempfile.TemporaryDirectory(prefix="hyrt-links-") as name:
         folder = Path(name)
-        write_work(folder, given.data, given.steps)
-        own = [sys.executable, __file__, "--data", given.data, "--peer-python", str(given.peer_python)]
-        own += ["--child", name, "--epochs", str(given.epochs)]
-        peer = [str(given.peer_python), str(Path(__file__).with_name("link_peer.py")), name]
-        peer += ["--loader", given.loader, "--epochs", str(given.epochs), "--batch", str(BATCH)]
-        peer += ["--hidden", str(HIDDEN), "--negatives", str(NEGATIVES), "--threads", str(given.threads)]
+        write_work(folder, options.data, options.steps)
+        command = [
+            sys.executable,
+            __file__,
+            "--data",
+            options.data,
+            "--peer-python",
+            str(options.peer_python),
+        ]
+        command += ["--child", name, "--epochs", str(options.epochs)]
+        peer = [str(options.peer_python), str(Path(__file__).with_name("link_baseline.py")), name]
+        peer += ["--loader", options.loader, "--epochs", str(options.epochs), "--batch", str(BATCH)]
+        peer += ["--hidden", str(HIDDEN), "--negatives", str(NEGATIVES), "--threads", str(options.threads)]
         peer += ["--fanout", *map(str, FANOUT)]
         ratios = []
-        for number in range(1, given.pairs + 1):
-            mine, other = child(own), child(peer, **PEER_MALLOC)
+        for number in range(1, options.pairs + 1):
+            mine, other = run_child(command), run_child(peer, **PEER_MALLOC)
             ratios.append(other["ms"] / mine["ms"])
             stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in mine["stages"].items())
             print(
                 f"pair {number}: hyrt {mine['ms']:.1f} ms ({mine['edges']:,.0f} edges, loss "
-                f"{mine['loss']:.3f}; {stages}), {given.loader} {other['ms']:.1f} ms "
+                f"{mine['loss']:.3f}; {stages}), {options.loader} {other['ms']:.1f} ms "
                 f"({other['edges']:,.0f} edges, loss {other['loss']:.3f}), {ratios[-1]:.2f} times",
                 flush=True,
             )
-    print(f"median of {given.pairs} pairs: {statistics.median(ratios):.2f} times")
+    print(f"median of {options.pairs} pairs: {statistics.median(ratios):.2f} times")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The OpenCL trainer against the CPU trainer, on the same mini-batches, in turn.
+"""OpenCL trainer compared with the CPU trainer on the same mini-batches, in alternating rounds.
 
 Both start from the same weights and take the same Adam steps over the same pre-sampled mini-batches, each in
-the input form its runs use. Printed: median ms a step (transfer + propagate) of both, their ratio round by
-round, loss and accuracy of the last round, and with `--kernels` what each kernel takes by the device's own
-clock.
+its own input format. Prints median ms per step (transfer + propagate) of both, the ratio of each round, loss
+and accuracy of the last round, and with `--kernels` the time of each kernel by the device's clock.
 
     python tools/bench/opencl.py --workload products-s --data data --device opencl:0 --threads 1
 """
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timed_runs import BATCH, FANOUT, KINDS, LR, append_records, open_workload, parser, prepared
+from timed_runs import BATCH, FANOUT, KINDS, LR, append_records, make_parser, open_workload, prepared
 
 if TYPE_CHECKING:
     import torch
@@ -31,24 +30,28 @@ if TYPE_CHECKING:
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--workload", default="products-s")
-    asked.add_argument("--data", type=Path, default=Path("data"), help="folder of generated workloads")
-    asked.add_argument("--model", choices=("sage", "gcn", "gin"), default="sage")
-    asked.add_argument("--hidden", type=int, default=256)
-    asked.add_argument("--dropout", type=float, default=0.0)
-    asked.add_argument("--device", default="opencl:0")
-    asked.add_argument("--threads", type=int, default=1, help="threads, and compute units, of each")
-    asked.add_argument("--batches", type=int, default=6)
-    asked.add_argument("--rounds", type=int, default=7)
-    asked.add_argument("--rows", action="store_true", help="give the OpenCL device rows, not their aggregate")
-    asked.add_argument("--kernels", action="store_true", help="seconds of each kernel")
-    asked.add_argument("--json", type=Path, help="append the record to this file")
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--workload", default="products-s")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of generated workloads")
+    parser.add_argument("--model", choices=("sage", "gcn", "gin"), default="sage")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--threads", type=int, default=1, help="threads and compute units of each trainer")
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--rows",
+        action="store_true",
+        help="transfer feature rows to the OpenCL device instead of their aggregate",
+    )
+    parser.add_argument("--kernels", action="store_true", help="print the seconds of each kernel")
+    parser.add_argument("--json", type=Path, help="append the record to this file")
+    return parser.parse_args()
 
 
 class DeviceSide:
-    """One trainer with its replica, its optimizer and its copies of the mini-batches."""
+    """A trainer with its replica, its optimizer and its copies of the mini-batches."""
 
     def __init__(self, device: Any, model: torch.nn.Module, batches: list[MiniBatch]) -> None:
         import torch
@@ -63,12 +66,12 @@ class DeviceSide:
         device.load(self.model, self.parameters)
 
     def round(self) -> None:
-        """Train on every mini-batch once; notes ms, loss and accuracy."""
-        spent, loss, correct, targets = [], 0.0, 0, 0
+        """Train on every mini-batch once; record ms, loss and accuracy."""
+        seconds, loss, correct, targets = [], 0.0, 0, 0
         for batch in self.batches:
             started = time.perf_counter()
             result = self.device.propagate(self.device.transfer(batch))
-            spent.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started)
             for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
                 parameter.grad = gradient / result.normalizer
             self.optimizer.step()
@@ -76,7 +79,7 @@ class DeviceSide:
             loss += result.loss_sum
             correct += result.counts["correct"]
             targets += result.counts["targets"]
-        self.ms.append(statistics.median(spent) * 1e3)
+        self.ms.append(statistics.median(seconds) * 1e3)
         self.loss, self.accuracy = loss / targets, correct / targets
 
 
@@ -145,13 +148,13 @@ def main() -> None:
     if options.kernels:
         total: dict[str, float] = defaultdict(float)
 
-        def hear(queue: str, spans: Sequence[Span]) -> None:
+        def on_event(queue: str, spans: Sequence[Span]) -> None:
             for at, (kernel, start, end) in enumerate(spans if queue == "compute" else ()):
                 total[f"{at:2d} {kernel}"] += (end - start) * 1e-6 / len(opencl.batches)
 
-        # The weights that the last round brought are not of a step.
+        # Warm up once: the first step after the timed rounds also uploads weights.
         opencl.device.propagate(opencl.device.transfer(opencl.batches[0]))
-        opencl.device.trace(hear)
+        opencl.device.trace(on_event)
         for batch in opencl.batches:
             opencl.device.propagate(opencl.device.transfer(batch))
         record["kernel_ms"] = {name: round(ms, 3) for name, ms in total.items()}

@@ -1,9 +1,9 @@
-"""How much of an epoch on a small graph is framework: full-graph GCN over growing numbers of edges.
+"""Framework overhead of an epoch on small graphs: full-graph GCN over growing numbers of edges.
 
-Graphs of 32,768 vertices with 10^4 to 10^7 random edges and 64 features, then datasets. Each line has the
-fastest of many epochs of each system in a process of its own, in ms of CPU time, with the training accuracy
-after the last epoch, and for hyrt what is left when a step computes nothing: the pipeline, the optimizer and
-the events. Where time no longer falls with the edges, it is overhead.
+Graphs of 32,768 vertices with 10^4 to 10^7 random edges and 64 features, followed by datasets. Each line has
+the fastest of many epochs of each system, in a separate process, in ms of CPU time, with the training
+accuracy after the last epoch. For hyrt it also has the time of empty steps: pipeline, optimizer and events.
+The time that does not shrink with the edges is overhead.
 
     python tools/bench/overhead.py --graph cora.npz --peer-python dgl=peer-dgl/bin/python pyg-coo=python
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import full_graph
-from timed_runs import append_records, child_record, parser
+from timed_runs import append_records, child_record, make_parser
 
 VERTICES = 32_768
 FEATURES, CLASSES, TRAINED = 64, 7, 1_000
@@ -27,19 +27,21 @@ MODEL = "gcn16"
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--graph", type=Path, nargs="*", default=[], help="datasets beside the random graphs")
-    asked.add_argument("--edges", type=int, nargs="*", default=[10**4, 10**5, 10**6, 10**7])
-    asked.add_argument("--data", type=Path, default=Path("data"), help="folder for what is generated")
-    asked.add_argument("--peers", type=Path, default=full_graph.REPOSITORY.parent / "shared" / "peers")
-    asked.add_argument("--peer-python", nargs="*", default=[], metavar="PEER=PYTHON")
-    asked.add_argument("--epochs", type=int, default=200)
-    asked.add_argument("--json", type=Path, help="append each run to this file")
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--graph", type=Path, nargs="*", default=[], help="datasets in addition to the random graphs"
+    )
+    parser.add_argument("--edges", type=int, nargs="*", default=[10**4, 10**5, 10**6, 10**7])
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    parser.add_argument("--peers", type=Path, default=full_graph.REPOSITORY.parent / "shared" / "peers")
+    parser.add_argument("--peer-python", nargs="*", default=[], metavar="PEER=PYTHON")
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--json", type=Path, help="append each run to this file")
+    return parser.parse_args()
 
 
 def random_workload(data: Path, edges: int) -> str:
-    """The name of a folder with a random symmetric graph; made where it is not there yet."""
+    """Return the folder name of a random symmetric graph; generate it if needed."""
     import numpy as np
 
     name = f"random-{edges}"
@@ -68,25 +70,25 @@ def random_workload(data: Path, edges: int) -> str:
 
 def main() -> None:
     options = arguments()
-    peers = dict(each.split("=", 1) for each in options.peer_python)
+    peers = dict(peer_python.split("=", 1) for peer_python in options.peer_python)
     print(
         f"{MODEL}, the fastest of {options.epochs} epochs, CPU ms (training accuracy) · "
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
     )
-    print("| graph | hyrt | of it around the step | " + " | ".join(peers) + " |")
+    print("| graph | hyrt | overhead around the step | " + " | ".join(peers) + " |")
     print("|---|" + "---:|" * (2 + len(peers)))
     graphs = [["--workload", random_workload(options.data, edges)] for edges in options.edges]
     graphs += [["--graph", str(path)] for path in options.graph]
     for graph in graphs:
-        given = [*graph, "--data", str(options.data), "--epochs", str(options.epochs)]
-        given += ["--peers", str(options.peers)]
-        tool = [sys.executable, full_graph.__file__, *given, "--child", MODEL]
+        child_arguments = [*graph, "--data", str(options.data), "--epochs", str(options.epochs)]
+        child_arguments += ["--peers", str(options.peers)]
+        tool = [sys.executable, full_graph.__file__, *child_arguments, "--child", MODEL]
         records: list[dict[str, Any]] = [child_record(tool, "hyrt")]
         records.append({**child_record([*tool, "--no-work"], "hyrt"), "lib": "hyrt, no work"})
-        asked = full_graph.arguments(given)
+        child_options = full_graph.arguments(child_arguments)
         for name, python in peers.items():
-            asked.peer, asked.peer_python = name, python
-            records.append(full_graph.run_peer(asked, full_graph.folder_of(asked), MODEL))
+            child_options.peer, child_options.peer_python = name, python
+            records.append(full_graph.run_peer(child_options, full_graph.input_folder(child_options), MODEL))
         append_records(options.json, [{"graph": graph[1], **record} for record in records])
         cells = [f"{1e3 * records[0]['cpumin']:.2f} ({records[0]['acc']:.3f})"]
         cells.append(f"{1e3 * records[1]['cpumin']:.2f}")

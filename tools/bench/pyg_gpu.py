@@ -1,8 +1,8 @@
-"""The work of `gpu_check.py`'s benchmark, done by PyTorch Geometric on the same device.
+"""The benchmark workload of `gpu_check.py` in PyTorch Geometric on the same device.
 
-With pyg-lib or torch-sparse installed, PyG's own neighbour loader feeds it; else hyrt's sampler does, on a
-thread of its own, and the result says so. Feature rows are gathered from the device's memory in both cases,
-and nothing that the device could compute is computed on the host.
+PyG uses its neighbour loader if pyg-lib or torch-sparse is installed; otherwise hyrt's sampler provides
+mini-batches on a separate thread, and the result states that. In both cases feature rows are gathered from
+device memory, and everything that the device can compute is computed there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HIDDEN = 256
 
 
-def has_own_sampler() -> bool:
+def has_pyg_sampler() -> bool:
     from torch_geometric import typing
 
     return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
@@ -35,12 +35,12 @@ def sage(features: int, classes: int) -> torch.nn.Module:
     return torch.nn.ModuleList([SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)])
 
 
-# A mini-batch: for each layer its edges and number of destinations, then rows of the input, and labels.
+# A mini-batch: edges and number of destinations per layer, input rows, labels, and number of targets.
 Step = tuple[list[tuple[torch.Tensor, int]], torch.Tensor, torch.Tensor, int]
 
 
-def fed_by_pyg(graph: Graph, device: torch.device, workers: int) -> Iterator[Iterator[Step]]:
-    """Epochs of PyG's own loader, which samples in processes of its own."""
+def pyg_epochs(graph: Graph, device: torch.device, workers: int) -> Iterator[Iterator[Step]]:
+    """Iterate over epochs of PyG's loader, which samples in separate processes."""
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
 
@@ -70,18 +70,18 @@ def fed_by_pyg(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
             nodes, hops = batch.num_sampled_nodes, batch.num_sampled_edges
             if nodes is None:
                 # torch-sparse's sampler does not count by hop: every layer covers the whole sampled subgraph.
-                layers, met = [(edges, len(ids))] * 2, 2 * edges.shape[1]
+                layers, num_edges = [(edges, len(ids))] * 2, 2 * edges.shape[1]
             else:
                 layers = [(edges, nodes[0] + nodes[1]), (edges[:, : hops[0]], nodes[0])]
-                met = edges.shape[1] + hops[0]
-            yield layers, ids, labels[ids[: batch.batch_size]], met
+                num_edges = edges.shape[1] + hops[0]
+            yield layers, ids, labels[ids[: batch.batch_size]], num_edges
 
     while True:
         yield epoch()
 
 
-def fed_by_hyrt(graph: Graph, device: torch.device, threads: int) -> Iterator[Iterator[Step]]:
-    """Epochs of hyrt's sampler; its CSR becomes an edge list on the device."""
+def hyrt_epochs(graph: Graph, device: torch.device, threads: int) -> Iterator[Iterator[Step]]:
+    """Iterate over epochs of hyrt's sampler; its CSR is converted to an edge list on the device."""
     from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler
 
@@ -89,7 +89,7 @@ def fed_by_hyrt(graph: Graph, device: torch.device, threads: int) -> Iterator[It
     steps = sampler.steps_per_epoch()
     team = Workers(threads, "peer.sample")
 
-    def there(array: Any) -> torch.Tensor:
+    def to_device(array: Any) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
     def epoch(number: int) -> Iterator[Step]:
@@ -104,12 +104,12 @@ def fed_by_hyrt(graph: Graph, device: torch.device, threads: int) -> Iterator[It
             batch = ready.get()
             layers = []
             for block in batch.blocks:
-                counts = there(block.indptr).diff()
+                counts = to_device(block.indptr).diff()
                 rows = torch.arange(block.num_dst, device=device).repeat_interleave(
                     counts, output_size=block.num_edges
                 )
-                layers.append((torch.stack([there(block.columns).long(), rows]), block.num_dst))
-            ids, labels = there(batch.blocks[0].sources), there(batch.labels)
+                layers.append((torch.stack([to_device(block.columns).long(), rows]), block.num_dst))
+            ids, labels = to_device(batch.blocks[0].sources), to_device(batch.labels)
             edges = batch.num_edges
             batch.release()
             yield layers, ids, labels, edges
@@ -121,10 +121,10 @@ def fed_by_hyrt(graph: Graph, device: torch.device, threads: int) -> Iterator[It
 
 
 def run(graph: Graph, device: torch.device, epochs: int) -> dict[str, Any]:
-    """Train GraphSAGE; the first epoch warms up and is not counted."""
+    """Train GraphSAGE; the first epoch is warm-up."""
     cores = len(os.sched_getaffinity(0))
-    own = has_own_sampler()
-    feed = (fed_by_pyg if own else fed_by_hyrt)(graph, device, max(1, cores // 2))
+    uses_pyg_sampler = has_pyg_sampler()
+    feed = (pyg_epochs if uses_pyg_sampler else hyrt_epochs)(graph, device, max(1, cores // 2))
     features = torch.from_numpy(graph.features.values).to(device)  # type: ignore[union-attr]
     torch.manual_seed(0)
     model = sage(graph.num_features, graph.num_classes).to(device)
@@ -134,7 +134,7 @@ def run(graph: Graph, device: torch.device, epochs: int) -> dict[str, Any]:
     for _ in range(epochs + 1):
         marks: list[tuple[Any, Any]] = []
         correct = torch.zeros((), dtype=torch.int64, device=device)
-        met = targets = steps = 0
+        num_edges = targets = steps = 0
         started = time.perf_counter()
         for layers, ids, labels, count in next(feed):
             if cuda:
@@ -152,17 +152,19 @@ def run(graph: Graph, device: torch.device, epochs: int) -> dict[str, Any]:
             correct += (x.argmax(1) == labels).sum()
             if cuda:
                 marks[-1][1].record()
-            met, targets, steps = met + count, targets + len(labels), steps + 1
-        right = int(correct)  # Waits for the device.
+            num_edges, targets, steps = num_edges + count, targets + len(labels), steps + 1
+        num_correct = int(correct)  # Waits for the device.
         seconds = time.perf_counter() - started
         times.append(seconds / steps)
-        edges.append(met / seconds / 1e6)
-        accuracy.append(right / targets)
+        edges.append(num_edges / seconds / 1e6)
+        accuracy.append(num_correct / targets)
         busy.append(sum(a.elapsed_time(b) for a, b in marks) / 1e3 / seconds)
     middle = sorted(range(1, epochs + 1), key=times.__getitem__)[epochs // 2]
     return {
         "system": "pyg",
-        "sampler": "its own neighbour loader" if own else "hyrt's sampler (neither pyg-lib nor torch-sparse)",
+        "sampler": "its own neighbour loader"
+        if uses_pyg_sampler
+        else "hyrt's sampler (neither pyg-lib nor torch-sparse)",
         "ms_per_step": 1e3 * times[middle],
         "mteps": edges[middle],
         "busy": busy[middle] if cuda else None,

@@ -1,12 +1,12 @@
-"""Samplers beside each other: the rows that they read, the time a step takes, and what is learned from them.
+"""Comparison of samplers: rows read, time per step, and accuracy.
 
     python tools/bench/samplers.py rows --data synthetic:products-s --steps 12 neighbor labor
     python tools/bench/samplers.py train --data cora.npz --seeds 3 ladies,layer_size=512 model.kind=gcn
 
-A sampler is its kind and settings, as in `labor,iterations=1`; words with a point are settings of the run.
-`rows` samples the same steps with all of them in turn, and prints means a step; `train` trains with one after
-the other, for each seed, and prints the metric of the test vertices where it is best on the validation
-vertices, and the mean of the last three evaluations.
+A sampler is written as its kind and settings, as in `labor,iterations=1`; words with a dot are settings of
+the run. `rows` samples the same steps with all samplers in turn, and prints means per step. `train` trains
+with each sampler and seed, and prints the test metric at the best validation metric, and the mean of the last
+three evaluations.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from hyrt.training.setup import build_sampler
 
 
 def overrides(sampler: str) -> list[str]:
-    """The settings of a sampler written as `kind,key=value,...`."""
+    """Convert a sampler written as `kind,key=value,...` to settings."""
     kind, *settings = sampler.split(",")
     return [f"sampler.kind={kind}", *(f"sampler.{each.replace('+', ',')}" for each in settings)]
 
 
-def rows(graph: Graph, samplers: list[str], given: list[str], steps: int) -> None:
-    """Mean sizes and times of the same steps, sampled in turn, and what is expected."""
+def print_rows(graph: Graph, samplers: list[str], settings: list[str], steps: int) -> None:
+    """Print mean sizes and times of the same steps, sampled in turn, and the expected sizes."""
     targets = graph.split("train")
     degrees = generated_sizes(graph.name).degrees if graph.name.startswith("synthetic:") else None
-    made, found = [], []
+    samplers_by_config, measured = [], []
     for sampler in samplers:
-        config = build_config(apply_overrides({}, [*overrides(sampler), *given]))
-        made.append((config, build_sampler(config, graph, targets)))
-        found.append([])
+        config = build_config(apply_overrides({}, [*overrides(sampler), *settings]))
+        samplers_by_config.append((config, build_sampler(config, graph, targets)))
+        measured.append([])
     with Workers(1, "bench") as workers:
         for step in range(-1, steps):
-            for at, (config, sampler) in enumerate(made):
+            for index, (config, sampler) in enumerate(samplers_by_config):
                 units = sampler.units(max(step, 0))
                 started = time.perf_counter()
                 batch = sampler.sample(max(step, 0), units, workers, in_place=False)
                 spent = time.perf_counter() - started
                 sizes = config.sampler.sizes_of(batch, len(units))
                 batch.release()
-                # The first round compiles.
+                # The first round compiles kernels.
                 if step >= 0:
-                    found[at].append([1e3 * spent, *sizes.vertices, *sizes.edges])
-    for name, (config, _), each in zip(samplers, made, found, strict=True):
+                    measured[index].append([1e3 * spent, *sizes.vertices, *sizes.edges])
+    for name, (config, _), each in zip(samplers, samplers_by_config, measured, strict=True):
         milliseconds, *sizes = (statistics.fmean(column) for column in zip(*each, strict=True))
         layers = config.model.layers
         line: dict[str, Any] = {"sampler": name, "sample_ms": round(milliseconds, 1)}
@@ -71,45 +71,45 @@ def rows(graph: Graph, samplers: list[str], given: list[str], steps: int) -> Non
         print(json.dumps(line), flush=True)
 
 
-def learned(graph: Graph, samplers: list[str], given: list[str], seeds: int) -> None:
-    """The metrics of runs that differ in their sampler alone."""
+def print_metrics(graph: Graph, samplers: list[str], settings: list[str], seeds: int) -> None:
+    """Print the metrics of runs that differ only in their sampler."""
     for seed in range(seeds):
         for name in samplers:
-            config = build_config(apply_overrides({}, [*overrides(name), *given, f"seed={seed}"]))
-            heard: list[Evaluated] = []
+            config = build_config(apply_overrides({}, [*overrides(name), *settings, f"seed={seed}"]))
+            evaluations: list[Evaluated] = []
 
-            def hear(event: Any, heard: list[Evaluated] = heard) -> None:
+            def on_event(event: Any, evaluations: list[Evaluated] = evaluations) -> None:
                 if isinstance(event, Evaluated):
-                    heard.append(event)
+                    evaluations.append(event)
 
-            result = train(graph, config=config, emit=hear)
+            result = train(graph, config=config, emit=on_event)
             metric = "roc_auc" if "roc_auc" in result.metrics["test"] else "accuracy"
-            last = [each.metrics["test"][metric] for each in heard if each.metrics.get("test")]
+            last = [each.metrics["test"][metric] for each in evaluations if each.metrics.get("test")]
             line = {
                 "sampler": name,
                 "seed": seed,
                 "best": round(result.metrics["test"][metric], 4),
                 "last": round(statistics.fmean(last[-3:]), 4),
-                "evaluations": len(heard),
+                "evaluations": len(evaluations),
             }
             print(json.dumps(line), flush=True)
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    asked.add_argument("what", choices=["rows", "train"])
-    asked.add_argument("words", nargs="+", help="samplers, and settings of the run")
-    asked.add_argument("--data", required=True, help="the dataset")
-    asked.add_argument("--steps", type=int, default=12, help="steps that `rows` samples")
-    asked.add_argument("--seeds", type=int, default=3, help="runs of `train` a sampler")
-    options = asked.parse_intermixed_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["rows", "train"])
+    parser.add_argument("words", nargs="+", help="samplers, and settings of the run")
+    parser.add_argument("--data", required=True, help="the dataset")
+    parser.add_argument("--steps", type=int, default=12, help="steps that `rows` samples")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of `train` per sampler")
+    options = parser.parse_intermixed_args()
     samplers = [word for word in options.words if "." not in word]
-    given = [word for word in options.words if "." in word]
-    graph = open_graph(options.data, normalize=build_config(apply_overrides({}, given)).data.normalize)
+    settings = [word for word in options.words if "." in word]
+    graph = open_graph(options.data, normalize=build_config(apply_overrides({}, settings)).data.normalize)
     if options.what == "rows":
-        rows(graph, samplers, given, options.steps)
+        print_rows(graph, samplers, settings, options.steps)
     else:
-        learned(graph, samplers, given, options.seeds)
+        print_metrics(graph, samplers, settings, options.seeds)
 
 
 if __name__ == "__main__":

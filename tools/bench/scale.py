@@ -1,17 +1,17 @@
-"""Training steps on ever larger memory-mapped graphs: time of a step, memory, and what grows.
+"""Training on growing memory-mapped graphs: time per step, memory, and the causes of growth.
 
     python tools/bench/scale.py --folder /fast/disk/scale
     python tools/bench/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
 
-Generates graphs of 1, 5 and 20 million vertices (20 edges a vertex, 128 features in float16; 0.35 GB a
-million vertices) as folders, unless they are there, and trains an epoch of 60 steps of 1024 targets on each
-in a process of its own, as `hyrt run` does: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of
-2048 vertices follows. The run tells mean times of 6 steps together; the first 12 steps are warm-up, the
-medians are over the 8 groups of the others. All files are read once before, so that the page cache is warm.
-The sizes take turns; of each the round with the median step is shown, the ratio is the median of the rounds'
-ratios to the first size, and memory is the most of all rounds: RssAnon of /proc, polled over the whole life
-of the training process. Exits with 1 where a figure is missed: anonymous memory under topology + 2 GiB, and a
-step less than twice as long as on the first size.
+Generates graphs of 1, 5 and 20 million vertices (20 edges per vertex, 128 float16 features; 0.35 GB per
+million vertices) as folders, unless they exist, and trains an epoch of 60 steps with 1024 targets on each in
+a separate process, like `hyrt run`: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of 2048
+vertices follows. The run reports mean times over groups of 6 steps; the first 12 steps are warm-up, and
+medians are over the other 8 groups. All files are read once before, so that the page cache is warm. The sizes
+alternate. For each size, the round with the median step is shown, the ratio is the median of the rounds'
+ratios to the first size, and memory is the maximum over all rounds of RssAnon in /proc, polled during the
+life of the training process. The exit code is 1 unless anonymous memory stays below topology + 2 GiB, and a
+step takes less than twice as long as on the first size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timed_runs import BATCH, parser, prepared, settings, timed_run
+from timed_runs import BATCH, make_parser, prepared, settings, timed_run
 
 if TYPE_CHECKING:
     from hyrt.config import Config
@@ -43,14 +43,16 @@ MODELS = ("graphsage", "gcn", "gin", "gat")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--folder", type=Path, required=True, help="where the graphs are or go")
-    asked.add_argument("--model", choices=MODELS, default=MODELS[0])
-    asked.add_argument("--sizes", default="1,5,20", help="millions of vertices, comma-separated")
-    asked.add_argument("--rounds", type=int, default=3, help="runs of each size")
-    asked.add_argument("--json", action="store_true", help="print one JSON object a size")
-    asked.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    options = asked.parse_args(arguments)
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="folder of the graphs; missing graphs are generated"
+    )
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
+    parser.add_argument("--sizes", default="1,5,20", help="millions of vertices, comma-separated")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per size")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per size")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.child:
         print(json.dumps(measure(options.child, options.model)))
         return 0
@@ -74,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def median_run(rounds: list[dict[str, Any]], first_ms: list[float]) -> dict[str, Any]:
-    """The round with the median step, with the most memory of all rounds and the median of their ratios.
+    """Return the round with the median step, with the maximum memory and the median ratio of all rounds.
 
-    A ratio is that of a round's step to the first size's in the same round.
+    A ratio compares a round's step with the first size's step in the same round.
     """
     middle = sorted(rounds, key=lambda run: float(run["step_ms"]))[len(rounds) // 2]
     ratios = [run["step_ms"] / before for run, before in zip(rounds, first_ms, strict=True)]
@@ -88,7 +90,7 @@ def median_run(rounds: list[dict[str, Any]], first_ms: list[float]) -> dict[str,
 
 
 def generate(millions: int, folder: Path) -> None:
-    """Stream a graph to a folder."""
+    """Stream a generated graph to a folder."""
     targets = (WARM_UP + STEPS) * BATCH
     spec = (
         f"papers-s,vertices={millions}M,edges={millions * EDGES}M,features={FEATURES},dtype=float16,"
@@ -102,7 +104,7 @@ def generate(millions: int, folder: Path) -> None:
 
 
 def run_child(folder: Path, graph: Path, model: str) -> dict[str, Any]:
-    """Train in a new process and watch its anonymous memory from here."""
+    """Train in a new process and poll its anonymous memory."""
     command = [sys.executable, __file__, "--folder", str(folder), "--model", model, "--child", str(graph)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -135,30 +137,32 @@ def warm_page_cache(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Page faults and CPU seconds of this process so far, and busy CPU seconds of the whole machine."""
+    """Page faults and CPU seconds of this process, and busy CPU seconds of the machine, at one time."""
 
     at_s: float
     minor_faults: int
     major_faults: int
-    own_s: float
+    process_s: float
     machine_s: float
 
     @staticmethod
     def now() -> Usage:
         import psutil
 
-        own, machine = resource.getrusage(resource.RUSAGE_SELF), psutil.cpu_times()
+        process, machine = resource.getrusage(resource.RUSAGE_SELF), psutil.cpu_times()
         return Usage(
             time.perf_counter(),
-            own.ru_minflt,
-            own.ru_majflt,
-            own.ru_utime + own.ru_stime,
+            process.ru_minflt,
+            process.ru_majflt,
+            process.ru_utime + process.ru_stime,
             sum(machine) - machine.idle - machine.iowait - machine.guest - machine.guest_nice,
         )
 
     def cores_elsewhere(self, since: Usage) -> float:
-        """Cores that other processes kept busy since then: what disturbed the measurement."""
-        busy = (self.machine_s - since.machine_s) - (self.own_s - since.own_s)
+        """Return the number of cores that other processes kept busy since then, which disturbs the
+        measurement.
+        """
+        busy = (self.machine_s - since.machine_s) - (self.process_s - since.process_s)
         return max(0.0, busy / (self.at_s - since.at_s))
 
 
@@ -183,14 +187,14 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
     )
     usage: list[Usage] = []
 
-    def hear(event: Event) -> None:
-        # The last step and the warm-up's both end a group.
+    def on_event(event: Event) -> None:
+        # The last step and the last warm-up step both end a group.
         if isinstance(event, RunStarted) or (
             isinstance(event, StepGroup) and event.step in (WARM_UP, WARM_UP + STEPS)
         ):
             usage.append(Usage.now())
 
-    run = timed_run(config, graph, hear=hear)
+    run = timed_run(config, graph, on_event=on_event)
     groups = [group for group in run.groups if group.step > WARM_UP]
     seconds = {
         "step": [group.step_s for group in groups],
@@ -217,9 +221,9 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
 
 
 def batch_vertices(config: Config, graph: Graph) -> list[float]:
-    """Mean numbers of distinct vertices of V^0, V^1, V^2 on a few steps.
+    """Return the mean numbers of distinct vertices in V^0, V^1, V^2 over a few steps.
 
-    They are sampled again, since fused loading never lists V^0.
+    The steps are sampled again, because fused loading never lists V^0.
     """
     import numpy as np
 
@@ -268,7 +272,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
 
 
 def explain(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
-    """What grows from the first graph to the last, and why, from the measured numbers."""
+    """Describe the growth from the first graph to the last, and its causes, from the measured values."""
 
     def grows(key: str) -> float:
         return float(last[key] / first[key])
@@ -301,7 +305,7 @@ def explain(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
         for stage, reason in reasons.items()
     ]
     lines.append(
-        f"- page faults: {first['warm_up_faults']:,.0f} → {last['warm_up_faults']:,.0f} a step during the "
+        f"- page faults: {first['warm_up_faults']:,.0f} → {last['warm_up_faults']:,.0f} per step during the "
         f"warm-up, {first['minor_faults']:,.0f} → {last['minor_faults']:,.0f} after it: the first touch of "
         "mapped pages."
     )

@@ -1,4 +1,4 @@
-"""Source trees of hyrt, also of other commits, that run without being installed."""
+"""Source trees of hyrt, including those of other commits, that run without installation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The source tree that this file is in."""
-_HOMES = ("", "devices", "perfmodel", "hls")
+"""The source tree of this file."""
+_PACKAGE_FOLDERS = ("", "devices", "perfmodel", "hls")
 
 
 @contextmanager
-def source_tree(given: str) -> Iterator[Path]:
-    """Give the folder of a source tree, or a temporary one with the files of a commit of this repository."""
-    if (Path(given) / "pyproject.toml").is_file():
-        yield Path(given).resolve()
+def source_tree(source: str) -> Iterator[Path]:
+    """Yield a source tree, or a temporary folder with the files of a commit of this repository."""
+    if (Path(source) / "pyproject.toml").is_file():
+        yield Path(source).resolve()
         return
-    command = ["git", "-C", str(ROOT), "archive", given]
+    command = ["git", "-C", str(ROOT), "archive", source]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode:
-        raise SystemExit(f"{given} is neither a source tree nor a commit: {archive.stderr.decode().strip()}")
+        raise SystemExit(f"{source} is neither a source tree nor a commit: {archive.stderr.decode().strip()}")
     with tempfile.TemporaryDirectory(prefix="hyrt-tree-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             files.extractall(folder, filter="data")
@@ -34,14 +34,14 @@ def source_tree(given: str) -> Iterator[Path]:
 
 
 def declare_entry_points(tree: Path, folder: Path) -> None:
-    """Write the entry points that a tree's pyproject.toml names, as an installed distribution has them.
+    """Write the entry points of a tree's pyproject.toml in the form of an installed distribution.
 
     Parameters
     ----------
     tree
-        The root of the source tree.
+        Root of the source tree.
     folder
-        The folder to write to. It must come first on the path, so that no installed hyrt is found before it.
+        Folder to write to. It must be first on the path, so that an installed hyrt is not found before it.
     """
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     metadata = folder / "hyrt.dist-info"
@@ -56,15 +56,15 @@ def declare_entry_points(tree: Path, folder: Path) -> None:
 
 
 def environment_of(tree: Path, folder: Path) -> dict[str, str]:
-    """The environment of a process that runs a tree's hyrt, whatever else is installed.
+    """Return the environment of a process that runs a tree's hyrt, regardless of installed packages.
 
     Parameters
     ----------
     tree
-        The root of the source tree.
+        Root of the source tree.
     folder
-        The folder in which its entry points are declared.
+        Folder in which the entry points are declared.
     """
     declare_entry_points(tree, folder)
-    paths = [folder, *(tree / home for home in _HOMES)]
+    paths = [folder, *(tree / home for home in _PACKAGE_FOLDERS)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -1,15 +1,16 @@
-"""hyrt.ops against torch.sparse and DGL, in turn, in one sitting: CPU seconds, with errors beside them.
+"""hyrt.ops compared with torch.sparse and DGL: CPU seconds and errors, in alternating rounds.
 
     python tools/bench/sparse_operators.py DATA [DATA ...] --dgl-python peer-dgl/bin/python
 
 Each case is a forward pass, and a backward pass through autograd, from the same inputs in every system: SpMM
-(the sum of neighbours), GAT's attention (scores of edges, softmax, weighted sum, self loops included) and
-SDDMM (a dot product for each edge). torch.sparse has no attention; the backward pass of its SpMM is timed as
-the product with the transpose that the graph already is, for it is symmetric. DGL runs in a process of its
-own, with its own torch, and waits for its turn.
+(the sum of neighbours), GAT's attention (edge scores, softmax, weighted sum, with self-loops) and SDDMM (a
+dot product per edge). torch.sparse has no attention; its SpMM backward pass is timed as the product with the
+transpose, which equals the graph because it is symmetric. DGL runs in a separate process with its own version
+of torch.
 
-Errors are those of some rows against float64, relative to the largest value there. CPU seconds are medians of
-the rounds, of all threads together: they hold beside other work, and wall times, in the last column, do not.
+Errors are measured on some rows against float64, relative to the largest value. CPU seconds are medians over
+the rounds, summed over all threads; unlike wall times (last column), they are hardly affected by other
+processes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from typing import Any
 
 import numpy as np
 
-# Threads that wait in a loop would count as work; torch reads this when it is loaded.
+# Busy-waiting threads would count as work; torch reads this variable when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
-# As `hyrt` sets for its own process: fresh pages for each result would cost every system some time.
+# Same as in a `hyrt` process: otherwise fresh pages for each result would cost every system time.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -44,14 +45,14 @@ MALLOC = {
 }
 SLOPE = 0.2
 ROWS = 40
-"""How many rows, or edges, are computed in float64."""
+"""Number of rows or edges that are computed in float64."""
 LONG_S = 20.0
-"""A system that needs more CPU seconds than this for a case has only one round of it."""
+"""CPU seconds above which a system runs only one round of a case."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operator with its sizes."""
+    """An operator with its sizes."""
 
     name: str
     heads: int
@@ -70,59 +71,59 @@ CASES = [
 ]
 
 Run = Callable[[Case, int], dict[str, float]]
-"""Runs a case with so many threads; CPU seconds of both passes, and paths of what it computed."""
+"""Runs a case with a number of threads; returns CPU seconds of both passes, and writes the results."""
 
 
 def inputs(case: Case, vertices: int, edges: int) -> dict[str, torch.Tensor]:
     draws = np.random.default_rng(0)
 
-    def drawn(*shape: int) -> torch.Tensor:
+    def normal(*shape: int) -> torch.Tensor:
         return torch.from_numpy(draws.standard_normal(shape, np.float32))
 
     if case.name == "SpMM":
-        return {"x": drawn(vertices, case.width), "grad": drawn(vertices, case.width)}
+        return {"x": normal(vertices, case.width), "grad": normal(vertices, case.width)}
     if case.name == "SDDMM":
-        return {"x": drawn(vertices, case.width), "y": drawn(vertices, case.width), "grad": drawn(edges)}
+        return {"x": normal(vertices, case.width), "y": normal(vertices, case.width), "grad": normal(edges)}
     shape = (vertices, case.heads, case.width)
     return {
-        "x": drawn(*shape),
-        "source": drawn(vertices, case.heads),
-        "destination": drawn(vertices, case.heads),
-        "grad": drawn(*shape),
+        "x": normal(*shape),
+        "source": normal(vertices, case.heads),
+        "destination": normal(vertices, case.heads),
+        "grad": normal(*shape),
     }
 
 
 def clocks() -> tuple[float, float]:
-    """CPU seconds of all threads, and wall seconds."""
+    """Return CPU seconds of all threads, and wall seconds."""
     return time.process_time(), time.perf_counter()
 
 
-def spent(forward: tuple[float, float], backward: tuple[float, float] | None) -> dict[str, float]:
-    """What both passes took by both clocks; a system without a backward pass has no time of both."""
+def pass_times(forward: tuple[float, float], backward: tuple[float, float] | None) -> dict[str, float]:
+    """Return the time of both passes by both clocks; without a backward pass there is no total."""
     if backward is None:
         return {"forward": forward[0], "wall": forward[1]}
     return {"forward": forward[0], "backward": backward[0], "wall": forward[1] + backward[1]}
 
 
-def between(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+def time_between(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
     return end[0] - start[0], end[1] - start[1]
 
 
-def timed(
-    folder: Path, given: dict[str, torch.Tensor], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]
+def time_passes(
+    folder: Path, tensors: dict[str, torch.Tensor], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]
 ) -> dict[str, float]:
-    """Time both passes, and leave the result and x's gradient in the folder."""
-    leaves = {name: t.requires_grad_() if name != "grad" else t for name, t in given.items()}
+    """Time both passes, and save the result and the gradient of x in the folder."""
+    leaves = {name: t.requires_grad_() if name != "grad" else t for name, t in tensors.items()}
     started = clocks()
     out = forward(leaves)
-    turned = clocks()
+    forward_end = clocks()
     out.backward(leaves["grad"].view(out.shape))
     ended = clocks()
     x_grad = leaves["x"].grad
     assert x_grad is not None
     np.save(folder / "out.npy", out.detach().numpy())
     np.save(folder / "x_grad.npy", x_grad.numpy())
-    return spent(between(started, turned), between(turned, ended))
+    return pass_times(time_between(started, forward_end), time_between(forward_end, ended))
 
 
 def hyrt_run(indptr: np.ndarray, indices: np.ndarray, folder: Path) -> Run:
@@ -139,9 +140,9 @@ def hyrt_run(indptr: np.ndarray, indices: np.ndarray, folder: Path) -> Run:
         return ops.attention(graph, t["x"], t["source"], t["destination"], negative_slope=SLOPE)
 
     def run(case: Case, threads: int) -> dict[str, float]:
-        given = inputs(case, graph.num_vertices, graph.num_edges)
+        tensors = inputs(case, graph.num_vertices, graph.num_edges)
         with ops.threads(threads):
-            return timed(folder, given, partial(forward, case))
+            return time_passes(folder, tensors, partial(forward, case))
 
     return run
 
@@ -153,31 +154,31 @@ def torch_run(indptr: np.ndarray, indices: np.ndarray, folder: Path) -> Run:
 
     def run(case: Case, threads: int) -> dict[str, float]:
         torch.set_num_threads(threads)
-        given = inputs(case, num, len(indices))
+        tensors = inputs(case, num, len(indices))
         started = clocks()
         if case.name == "SpMM":
-            out = matrix @ given["x"]
-            turned = clocks()
-            x_grad = matrix @ given["grad"]
-            found = spent(between(started, turned), between(turned, clocks()))
+            out = matrix @ tensors["x"]
+            forward_end = clocks()
+            x_grad = matrix @ tensors["grad"]
+            result = pass_times(time_between(started, forward_end), time_between(forward_end, clocks()))
             np.save(folder / "x_grad.npy", x_grad.numpy())
         else:
             # Rows are destinations.
-            out = torch.sparse.sampled_addmm(matrix, given["y"], given["x"].t(), beta=0).values()
-            found = spent(between(started, clocks()), None)
+            out = torch.sparse.sampled_addmm(matrix, tensors["y"], tensors["x"].t(), beta=0).values()
+            result = pass_times(time_between(started, clocks()), None)
         np.save(folder / "out.npy", out.numpy())
         torch.set_num_threads(1)
-        return found
+        return result
 
     return run
 
 
 def serve_dgl(folder: Path) -> None:
-    """Run cases that standard input names, one a line, until it ends."""
+    """Run the cases named on standard input, one per line."""
     import dgl
     import dgl.ops
 
-    def opened(looped: bool) -> Any:
+    def open_dgl_graph(looped: bool) -> Any:
         indptr, indices = (np.load(folder / f"{name}.npy") for name in ("indptr", "indices"))
         if looped:
             degrees = np.diff(indptr)
@@ -199,15 +200,15 @@ def serve_dgl(folder: Path) -> None:
         return dgl.ops.u_mul_e_sum(graph, t["x"], weights[:, :, None])
 
     for line in sys.stdin:
-        asked = json.loads(line)
-        case = Case(**asked["case"])
-        torch.set_num_threads(asked["threads"])
+        request = json.loads(line)
+        case = Case(**request["case"])
+        torch.set_num_threads(request["threads"])
         looped = case.name == "attention"
         if looped not in graphs:
             graphs.clear()
-            graphs[looped] = opened(looped)
-        given = inputs(case, graphs[looped].num_nodes(), graphs[looped].num_edges())
-        print(json.dumps(timed(folder, given, partial(forward, graphs[looped], case))), flush=True)
+            graphs[looped] = open_dgl_graph(looped)
+        tensors = inputs(case, graphs[looped].num_nodes(), graphs[looped].num_edges())
+        print(json.dumps(time_passes(folder, tensors, partial(forward, graphs[looped], case))), flush=True)
 
 
 @contextmanager
@@ -236,55 +237,55 @@ def dgl_run(python: str, folder: Path) -> Iterator[Run]:
 
 
 def exact(case: Case, indptr: np.ndarray, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Some rows of the result and of x's gradient, and what they are in float64."""
+    """Return the indices of some rows of the result and of x's gradient, with their float64 values."""
     num = len(indptr) - 1
-    given = {name: t.numpy().astype(np.float64) for name, t in inputs(case, num, len(indices)).items()}
+    arrays = {name: t.numpy().astype(np.float64) for name, t in inputs(case, num, len(indices)).items()}
     draws = np.random.default_rng(1)
-    # The longest row is the hardest to sum.
+    # The longest row accumulates the largest error.
     rows = np.append(draws.choice(num, ROWS - 1, replace=False), np.diff(indptr).argmax())
 
     def sources(i: int) -> np.ndarray:
         return indices[indptr[i] : indptr[i + 1]]
 
-    def attended(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A row's edges, its own among them, their weights and the result."""
-        at = np.append(sources(i), i)
-        raw = given["source"][at] + given["destination"][i]
+    def attend(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return a row's edges including the self-loop, their weights and the result."""
+        neighbors = np.append(sources(i), i)
+        raw = arrays["source"][neighbors] + arrays["destination"][i]
         scores = np.where(raw > 0, raw, SLOPE * raw)
         weights = np.exp(scores - scores.max(0))
         weights /= weights.sum(0)
-        return at, weights, np.einsum("eh,ehd->hd", weights, given["x"][at])
+        return neighbors, weights, np.einsum("eh,ehd->hd", weights, arrays["x"][neighbors])
 
     if case.name == "SpMM":
         return {
-            "out": (rows, np.stack([given["x"][sources(i)].sum(0) for i in rows])),
-            "x_grad": (rows, np.stack([given["grad"][sources(i)].sum(0) for i in rows])),
+            "out": (rows, np.stack([arrays["x"][sources(i)].sum(0) for i in rows])),
+            "x_grad": (rows, np.stack([arrays["grad"][sources(i)].sum(0) for i in rows])),
         }
     if case.name == "SDDMM":
         edges = draws.choice(len(indices), ROWS, replace=False)
         ends = np.searchsorted(indptr, edges, side="right") - 1
-        return {"out": (edges, (given["x"][indices[edges]] * given["y"][ends]).sum(1))}
+        return {"out": (edges, (arrays["x"][indices[edges]] * arrays["y"][ends]).sum(1))}
     few = rows[: ROWS // 4]
     gradients = []
     for j in few:
         total = np.zeros((case.heads, case.width))
-        # The graph is symmetric: whom j reads, reads j.
+        # The graph is symmetric, so in-neighbours equal out-neighbours.
         for i in np.append(sources(j), j):
-            at, weights, _ = attended(i)
-            total += weights[at == j].sum(0)[:, None] * given["grad"][i]
+            neighbors, weights, _ = attend(i)
+            total += weights[neighbors == j].sum(0)[:, None] * arrays["grad"][i]
         gradients.append(total)
-    return {"out": (rows, np.stack([attended(i)[2] for i in rows])), "x_grad": (few, np.stack(gradients))}
+    return {"out": (rows, np.stack([attend(i)[2] for i in rows])), "x_grad": (few, np.stack(gradients))}
 
 
 def cpu_s(took: dict[str, float]) -> float:
     return took["forward"] + took.get("backward", 0.0)
 
 
-def error(folder: Path, wanted: dict[str, tuple[np.ndarray, np.ndarray]]) -> float:
+def error(folder: Path, expected: dict[str, tuple[np.ndarray, np.ndarray]]) -> float:
     worst = 0.0
-    for name, (rows, values) in wanted.items():
-        found = np.load(folder / f"{name}.npy", mmap_mode="r")[rows].reshape(values.shape)
-        worst = max(worst, float(np.abs(found - values).max() / np.abs(values).max()))
+    for name, (rows, values) in expected.items():
+        computed = np.load(folder / f"{name}.npy", mmap_mode="r")[rows].reshape(values.shape)
+        worst = max(worst, float(np.abs(computed - values).max() / np.abs(values).max()))
     return worst
 
 
@@ -321,14 +322,14 @@ def table(
     for case in CASES:
         if options.only and options.only not in str(case):
             continue
-        wanted = exact(case, indptr, indices)
+        expected = exact(case, indptr, indices)
         taking = {
             name: run for name, run in systems.items() if case.name != "attention" or name != "torch.sparse"
         }
         for threads in options.threads:
             times: dict[str, list[dict[str, float]]] = {name: [] for name in taking}
             errors = dict.fromkeys(taking, 0.0)
-            # The first round compiles and builds formats, and is not counted unless it is the only one.
+            # The first round compiles kernels and builds formats; it counts only if it is the only round.
             for round_ in range(options.rounds + 1):
                 for name, run in taking.items():
                     if times[name] and cpu_s(times[name][-1]) > LONG_S:
@@ -339,8 +340,10 @@ def table(
                     if round_ == 0 and cpu_s(took) <= LONG_S:
                         continue
                     times[name].append(took)
-                    there = {key: rows for key, rows in wanted.items() if (folder / f"{key}.npy").exists()}
-                    errors[name] = max(errors[name], error(folder, there))
+                    available = {
+                        key: rows for key, rows in expected.items() if (folder / f"{key}.npy").exists()
+                    }
+                    errors[name] = max(errors[name], error(folder, available))
             for name, runs in times.items():
                 medians = {key: statistics.median(took[key] for took in runs) for key in runs[0]}
                 both = cpu_s(medians)
@@ -354,15 +357,19 @@ def table(
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("data", nargs="*", help="symmetric graphs, as hyrt takes them")
-    asked.add_argument("--dgl-python", help="the interpreter of an environment with DGL; without it, no DGL")
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    asked.add_argument("--only", help="cases whose name contains this")
-    asked.add_argument("--scratch", type=Path, help="folder for results that are compared")
-    asked.add_argument("--serve-dgl", type=Path, help=argparse.SUPPRESS)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="*", help="symmetric graphs, in any format that hyrt reads")
+    parser.add_argument(
+        "--dgl-python", help="Python interpreter of an environment with DGL; without it, DGL is skipped"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", help="run only cases whose name contains this text")
+    parser.add_argument("--scratch", type=Path, help="folder for the compared results")
+    parser.add_argument("--serve-dgl", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.serve_dgl is not None:
         serve_dgl(options.serve_dgl)
         return

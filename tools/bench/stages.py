@@ -1,15 +1,15 @@
-"""The CPU time of each stage of a mini-batch step, before a change and after it, beside its floor.
+"""CPU time of each stage of a mini-batch step before and after a change, compared with a lower bound.
 
     python tools/bench/stages.py main .
     python tools/bench/stages.py HEAD~3 . --models graphsage gat --precision bf16 --table stages.md
 
-BEFORE and AFTER are source trees or commits. Each run is a process of its own with the code of one of the
-two, on one thread, with the stages one after the other; the rounds take turns in which goes first. A stage's
-time is that of the thread's CPU, so that other processes matter little: the median over steps, and then over
-rounds. The floor is what the rates of this machine, as the second tree measures them, allow one thread.
+BEFORE and AFTER are source trees or commits. Each run is a separate process with the code of one of the two,
+on one thread, with serial stages; the rounds alternate in order. A stage's time is the thread's CPU time,
+which other processes hardly affect: the median over steps, and then over rounds. The lower bound follows from
+the rates of this machine for one thread, measured with the second tree.
 
-Printed besides: the sampled edges and the mean loss of the last steps of both, and whether all losses are
-equal in every bit.
+Also prints the sampled edges and the mean loss of the last steps of both, and whether all losses are
+bit-equal.
 """
 
 from __future__ import annotations
@@ -25,32 +25,30 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from floors import floors
+from lower_bounds import lower_bounds
 from source_tree import environment_of, source_tree
-from timed_runs import BATCH, append_records, child_record, parser, prepared, settings, show, timed_run
+from timed_runs import BATCH, append_records, child_record, make_parser, prepared, settings, show, timed_run
 
 STAGES = ("sample", "load", "propagate")
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("before", help="a source tree, or a commit of this repository")
-    asked.add_argument("after", help="a source tree, or a commit of this repository")
-    asked.add_argument("--source", default="synthetic:products-s", help="any dataset that hyrt opens")
-    asked.add_argument("--models", nargs="+", default=["graphsage", "gcn", "gin", "gat"])
-    asked.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    asked.add_argument("--rounds", type=int, default=3, help="pairs of runs of each model")
-    asked.add_argument(
-        "--steps", type=int, default=40, help="steps of a run, the first eight of which warm up"
-    )
-    asked.add_argument("--json", type=Path, help="append each run to this file")
-    asked.add_argument("--table", type=Path, help="also write the result to this file, as Markdown")
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("before", help="a source tree, or a commit of this repository")
+    parser.add_argument("after", help="a source tree, or a commit of this repository")
+    parser.add_argument("--source", default="synthetic:products-s", help="any dataset that hyrt opens")
+    parser.add_argument("--models", nargs="+", default=["graphsage", "gcn", "gin", "gat"])
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs per model")
+    parser.add_argument("--steps", type=int, default=40, help="steps per run, including eight warm-up steps")
+    parser.add_argument("--json", type=Path, help="append each run to this file")
+    parser.add_argument("--table", type=Path, help="also write the result to this file, as Markdown")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def run_child(options: argparse.Namespace) -> None:
-    """One run of a model; prints one JSON line."""
+    """Run a model once and print one JSON line."""
     prepared()
     from hyrt.config import build_config
     from hyrt.graph import open_graph
@@ -58,7 +56,7 @@ def run_child(options: argparse.Namespace) -> None:
     from hyrt.observe.hook import Hook
 
     class CpuTimes(Hook):
-        """Notes the CPU time of each call of a stage."""
+        """Records the CPU time of each stage call."""
 
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
@@ -90,8 +88,8 @@ def run_child(options: argparse.Namespace) -> None:
         "cpu_ms": {stage: statistics.median(ms[8 : options.steps]) for stage, ms in times.ms.items()},
         "edges": round(sum(group.mteps * 1e6 * group.step_s * len(group.losses) for group in run.groups)),
         "losses": losses,
-        "floor_ms": (
-            floors(graph, config, threads=1)
+        "bound_ms": (
+            lower_bounds(graph, config, threads=1)
             if isinstance(graph.features, DenseFeatures) and options.child in ("graphsage", "gcn")
             else {}
         ),
@@ -100,28 +98,30 @@ def run_child(options: argparse.Namespace) -> None:
 
 
 def rows(model: str, runs: Mapping[str, list[dict[str, Any]]]) -> list[str]:
-    """The lines of one model: its stages and their sum."""
-    floor = runs["after"][-1]["floor_ms"]
+    """Return the table lines of one model: its stages and their sum."""
+    floor = runs["after"][-1]["bound_ms"]
 
     def median(side: str, stages: tuple[str, ...]) -> float:
         return statistics.median(sum(run["cpu_ms"][stage] for stage in stages) for run in runs[side])
 
-    found = []
+    table_lines = []
     for name, stages in (*((stage, (stage,)) for stage in STAGES), ("step", STAGES)):
         before, after = median("before", stages), median("after", stages)
-        least = floor.get("serial" if name == "step" else name)
-        beside = "- | -" if least is None else f"{least:.1f} | {after / least:.2f}"
-        found.append(f"| {model} | {name} | {before:.1f} | {after:.1f} | {before / after:.2f} | {beside} |")
-    return found
+        bound = floor.get("serial" if name == "step" else name)
+        bound_cells = "- | -" if bound is None else f"{bound:.1f} | {after / bound:.2f}"
+        table_lines.append(
+            f"| {model} | {name} | {before:.1f} | {after:.1f} | {before / after:.2f} | {bound_cells} |"
+        )
+    return table_lines
 
 
 def equality(model: str, runs: Mapping[str, list[dict[str, Any]]]) -> str:
-    """What both computed, in a sentence."""
+    """Describe whether both computed the same, in one sentence."""
     before, after = runs["before"][0], runs["after"][0]
     pairs = list(zip(before["losses"], after["losses"], strict=True))
-    most = max(abs(a - b) / abs(a) for a, b in pairs)
+    max_difference = max(abs(a - b) / abs(a) for a, b in pairs)
     edges = "equal" if before["edges"] == after["edges"] else "DIFFERENT"
-    losses = "equal in every bit" if not most else f"at most {most:.1e} apart, relatively"
+    losses = "equal in every bit" if not max_difference else f"at most {max_difference:.1e} apart, relatively"
     last = [statistics.fmean(run["losses"][-10:]) for run in (before, after)]
     return (
         f"- {model}: sampled edges {edges}, losses of {len(pairs)} steps {losses}; "
@@ -142,12 +142,12 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hyrt-stages-")))
         sides = {
-            side: environment_of(stack.enter_context(source_tree(given)), folder / side)
-            for side, given in (("before", options.before), ("after", options.after))
+            side: environment_of(stack.enter_context(source_tree(source)), folder / side)
+            for side, source in (("before", options.before), ("after", options.after))
         }
         for model in options.models:
             runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-            # The first round compiles kernels, and is not counted.
+            # The first round compiles kernels; discard it.
             for number in range(options.rounds + 1):
                 for side in sorted(sides, reverse=number % 2 == 0):
                     command = [sys.executable, __file__, *sys.argv[1:], "--child", model]

@@ -1,4 +1,4 @@
-"""Timed runs of hyrt, in this process or in a child, and the records that benchmarks keep of them."""
+"""Timed runs of hyrt, in this process or in a child process, and their records."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
-"""The model kinds, by the names that the peers' scripts have for them."""
+"""Model kinds, by the names in the baselines' scripts."""
 FANOUT = [25, 10]
 BATCH = 1024
 LR = 3e-3
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with a tool's own text."""
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help begins with the tool's docstring."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def add_second_device(found: argparse.ArgumentParser, steps: int) -> None:
-    """The arguments of tools that train on the CPU and a second device over several rounds."""
-    found.add_argument("--second", default="opencl:0", help="the trainer beside the CPU")
-    found.add_argument("--hidden", type=int, default=256)
-    found.add_argument("--rounds", type=int, default=3)
-    found.add_argument("--steps", type=int, default=steps, help="steps of a run that count")
-    found.add_argument("--table", type=Path, help="also write the result to this file, as Markdown")
+def add_second_device(parser: argparse.ArgumentParser, steps: int) -> None:
+    """Add the arguments of tools that train on the CPU and a second device over several rounds."""
+    parser.add_argument("--second", default="opencl:0", help="second device, in addition to the CPU")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=steps, help="measured steps per run")
+    parser.add_argument("--table", type=Path, help="also write the result to this file, as Markdown")
 
 
 def prepared() -> None:
-    """Set what `hyrt` sets for its own process; call it before torch is imported."""
+    """Apply the process settings of `hyrt`; call it before torch is imported."""
     from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
@@ -48,20 +48,20 @@ def prepared() -> None:
 def settings(
     kind: str, epochs: int, *, hidden: int = 256, batch: int = BATCH, **sections: Any
 ) -> dict[str, Any]:
-    """The settings of a benchmark's run: two layers, and nothing evaluated or saved before its end.
+    """Return the settings of a benchmark run: two layers, no evaluation and no checkpoint before the end.
 
     Parameters
     ----------
     kind, hidden
-        The model's.
+        Model kind and width.
     epochs
-        How many there are at most.
+        Maximum number of epochs.
     batch
-        The targets of a step.
+        Targets per step.
     **sections
-        Further sections; those that are also set here are joined, key by key.
+        Further sections; merged key by key with the sections set here.
     """
-    found: dict[str, Any] = {
+    merged: dict[str, Any] = {
         "model": {"kind": kind, "hidden": hidden, "layers": 2, "dropout": 0.0, "norm": "none"},
         "sampler": {"fanout": FANOUT},
         "data": {"batch_size": batch},
@@ -70,20 +70,20 @@ def settings(
         "checkpoint": {"every_epochs": 0},
     }
     for name, section in sections.items():
-        found[name] = {**found[name], **section} if name in found else section
-    return found
+        merged[name] = {**merged[name], **section} if name in merged else section
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """What a run said of itself: its groups of steps, its epochs and its result."""
+    """Results of a run: groups of steps, epochs and final result."""
 
     groups: Sequence[StepGroup]
     epochs: Sequence[EpochEnded]
     result: TrainResult
 
     def step_s(self) -> list[float]:
-        """The wall time of every step; of steps that were told together, their mean."""
+        """Return the wall time of every step; steps in a group have the group's mean."""
         return [group.step_s for group in self.groups for _ in group.losses]
 
 
@@ -92,7 +92,7 @@ def timed_run(
     graph: Graph,
     *,
     steps: int | None = None,
-    hear: Callable[[Event], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     checkpoints: Path | None = None,
     hooks: Sequence[Hook] = (),
 ) -> TimedRun:
@@ -101,15 +101,15 @@ def timed_run(
     Parameters
     ----------
     config
-        The settings. Where `steps` is given they must ask for more epochs than are needed.
+        The settings. With `steps`, they must allow more epochs than are needed.
     graph
-        The graph, opened.
+        The opened graph.
     steps
-        Stop the run after so many steps; None lets it end by itself.
-    hear
-        Called with every event, after it was noted here.
+        Stop the run after this many steps; None runs all epochs.
+    on_event
+        Called with every event, after it is recorded here.
     checkpoints
-        The folder of the run's checkpoints, beside which its trace is written; None writes nothing.
+        Folder of the run's checkpoints; the trace is written to its parent. None writes nothing.
     hooks
         Called around every stage's work.
     """
@@ -126,8 +126,8 @@ def timed_run(
             groups.append(event)
         elif isinstance(event, EpochEnded):
             epochs.append(event)
-        if hear is not None:
-            hear(event)
+        if on_event is not None:
+            on_event(event)
 
     def is_enough() -> bool:
         return steps is not None and bool(groups) and groups[-1].step >= steps
@@ -147,14 +147,14 @@ def timed_run(
 
 
 def step_mean(groups: Sequence[StepGroup], value: Callable[[StepGroup], float]) -> float:
-    """The mean over steps of what a group of steps gives as their mean."""
+    """Return the mean over steps of a value that groups provide as their mean."""
     return sum(value(group) * len(group.losses) for group in groups) / sum(
         len(group.losses) for group in groups
     )
 
 
 def stage_ms(groups: Sequence[StepGroup]) -> dict[str, float]:
-    """Milliseconds of work a step in each stage."""
+    """Return milliseconds of work per step in each stage."""
     return {
         stage: round(1e3 * step_mean(groups, lambda group, stage=stage: group.stage_s[stage]), 2)
         for stage in groups[0].stage_s
@@ -162,42 +162,42 @@ def stage_ms(groups: Sequence[StepGroup]) -> dict[str, float]:
 
 
 class ChildFailed(SystemExit):
-    """A run in a process of its own failed; nobody need catch it."""
+    """A run in a separate process failed."""
 
 
 def child_record(
     command: Sequence[str | Path], name: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The JSON object that a child prints as its last line.
+    """Run a command and return the JSON object in the last line of its output.
 
     Raises
     ------
     ChildFailed
-        With the name and the end of what it said, where its exit code is not 0.
+        If the exit code is not 0; with the name and the end of its error output.
     """
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ChildFailed(f"{name} failed:\n{done.stderr[-3000:]}")
-    record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise ChildFailed(f"{name} failed:\n{process.stderr[-3000:]}")
+    record: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return record
 
 
 def show(text: str, table: Path | None) -> None:
-    """Print a result, and write it to a file where one was asked for."""
+    """Print a result, and write it to a file if one is given."""
     print(text)
     if table is not None:
         table.write_text(text + "\n", encoding="utf-8")
 
 
 def append_records(path: Path | None, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append records to a file of JSON lines, where one was asked for."""
+    """Append records to a file of JSON lines, if one is given."""
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def open_workload(folder: Path) -> Graph:
-    """The peers' files as a graph: the same arrays, in memory, as the peers load them."""
+    """Load the baselines' files as a graph with arrays in memory, like the baselines do."""
     import numpy as np
 
     from hyrt.graph.graph import Graph

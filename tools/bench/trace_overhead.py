@@ -1,11 +1,10 @@
-"""What `runtime.trace` costs: ratios of step times of runs with and without it, which take turns.
+"""Cost of `runtime.trace`: ratios of step times of alternating runs with and without it.
 
-Runs are of the same steps from the same weights. A round is a run without, another without (the control,
-which shows how far the machine can be trusted) and a run with the trace, in an order that is drawn. A run's
-time is the median over its steps, and its work the processor time of all its threads; ratios to the first run
-are medians over the rounds, with the interval that holds them with 95 % confidence (order statistics). Beside
-them stands what depends least on what else the machine does: events a step, times what it costs to note one,
-of the step's time.
+All runs take the same steps from the same weights. A round is a run without the trace, another one (the
+control, which shows the noise of the machine) and a run with the trace, in random order. A run's time is the
+median over its steps, and its work is the CPU time of all its threads; ratios to the first run are medians
+over the rounds, with their 95 % confidence interval (order statistics). A second estimate depends less on
+other processes: events per step times the cost to record an event, relative to the step's time.
 
     python tools/bench/trace_overhead.py --rounds 30 --table trace.md
 """
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timed_runs import parser, prepared, timed_run
+from timed_runs import make_parser, prepared, timed_run
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
@@ -37,9 +36,9 @@ WAYS = ("without", "control", "with")
 
 @dataclass(slots=True)
 class TraceCase:
-    """What is trained and what its runs gave.
+    """A workload and the results of its runs.
 
-    An epoch has less than 20 steps, so that a run tells the time of each.
+    An epoch has less than 20 steps, so that the run reports the time of each step.
     """
 
     name: str
@@ -52,7 +51,7 @@ class TraceCase:
     losses: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, graph: Graph, way: str, *, counts: bool) -> None:
-        """Train the steps once; the first quarter does not count. A case's first run only counts events."""
+        """Train the steps once; the first quarter is warm-up. With `counts`, only count events."""
         from hyrt.config import build_config
         from hyrt.observe.events import StepGroup
 
@@ -66,19 +65,19 @@ class TraceCase:
         settings["runtime"] = {**settings.get("runtime", {}), "trace": way == "with"}
         spent_s: list[float] = []
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, StepGroup):
                 spent_s.append(time.process_time())
 
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "checkpoints").mkdir()
-            # More epochs than are needed: the run is stopped.
+            # The number of epochs is an upper bound: the run is stopped.
             groups = timed_run(
                 build_config(settings),
                 graph,
                 steps=self.steps,
-                hear=hear,
+                on_event=on_event,
                 checkpoints=folder / "checkpoints",
             ).groups
             if not counts:
@@ -92,7 +91,7 @@ class TraceCase:
 
     def _count(self, path: Path) -> None:
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        # Arrows, names and those of device queues are not noted one by one while the run goes on.
+        # Arrows, names and device queues are not recorded event by event during the run.
         host = {"X": "slices", "C": "values"}
         kinds = (
             host.get(e["ph"], "rest") if e["pid"] == 1 else "device" if e["ph"] == "X" else "rest"
@@ -100,11 +99,11 @@ class TraceCase:
         )
         self.events = Counter(kinds)
 
-    def a_step(self, kind: str) -> float:
+    def per_step(self, kind: str) -> float:
         return self.events[kind] / self.steps
 
 
-def cases() -> list[TraceCase]:
+def trace_cases() -> list[TraceCase]:
     data = "synthetic:community,train=16k"
     batch = {"data": {"batch_size": 1024}}
     threads = {"runtime": {"sample_threads": 2, "load_threads": 2}}
@@ -128,14 +127,14 @@ def cases() -> list[TraceCase]:
 
 
 def ratios(times: dict[str, list[float]], way: str) -> str:
-    """To the runs without, as a table says it."""
-    found = sorted(other / plain for plain, other in zip(times["without"], times[way], strict=True))
-    low, high = interval(found)
-    return f"{statistics.median(found):.3f} ({low:.3f} to {high:.3f})"
+    """Format the ratios to the runs without the trace."""
+    sorted_ratios = sorted(other / plain for plain, other in zip(times["without"], times[way], strict=True))
+    low, high = interval(sorted_ratios)
+    return f"{statistics.median(sorted_ratios):.3f} ({low:.3f} to {high:.3f})"
 
 
 def interval(ordered: list[float]) -> tuple[float, float]:
-    """The median's 95 % confidence interval: the narrowest pair of order statistics, or all."""
+    """Return the 95 % confidence interval of the median: the narrowest pair of order statistics, or all."""
     n = len(ordered)
     below, k = 0.0, 0
     while k < n // 2 and below + math.comb(n, k) / 2**n <= 0.025:
@@ -146,7 +145,7 @@ def interval(ordered: list[float]) -> tuple[float, float]:
 
 
 def costs_us() -> dict[str, float]:
-    """Microseconds to note one event of each kind: the best of several rounds of many."""
+    """Return microseconds to record one event of each kind: the best of several rounds."""
     from hyrt.observe.trace.trace import Trace
 
     trace, num = Trace(1000), 20_000
@@ -169,20 +168,20 @@ def costs_us() -> dict[str, float]:
         for _ in range(num // 20):
             trace.hear("d:0", "compute", spans(commands))
 
-    found = {}
+    costs = {}
     for kind, work in (("slices", slices), ("values", counts), ("device", device)):
         rounds = []
         for _ in range(7):
             started = time.perf_counter()
             work()
             rounds.append((time.perf_counter() - started) / num * 1e6)
-        found[kind] = min(rounds)
+        costs[kind] = min(rounds)
     assert not track.open
-    return found
+    return costs
 
 
 def opencl_commands(count: int) -> list[tuple[Any, Any]]:
-    """Commands that the first OpenCL device has run."""
+    """Return commands that the first OpenCL device has executed."""
     import numpy as np
     import pyopencl as cl
     from hyrt_devices.opencl.launch import Launcher
@@ -208,29 +207,29 @@ HEAD = (
 
 def row(case: TraceCase, costs: dict[str, float]) -> str:
     plain, traced = (statistics.median(case.ms[way]) for way in ("without", "with"))
-    found = " | ".join(
+    cells = " | ".join(
         ratios(times, way) for times in (case.ms, case.processor_ms) for way in ("with", "control")
     )
     noting = sum(case.a_step(kind) * cost for kind, cost in costs.items()) / (1e3 * plain)
     counts = ", ".join(f"{case.a_step(kind):.0f}" for kind in costs)
-    return f"| {case.name} | {plain:.2f} | {traced:.2f} | {found} | {counts} | {noting:.2%} |\n"
+    return f"| {case.name} | {plain:.2f} | {traced:.2f} | {cells} | {counts} | {noting:.2%} |\n"
 
 
 def main() -> None:
-    asked = parser(__doc__)
-    asked.add_argument("--rounds", type=int, default=30)
-    asked.add_argument("--only", nargs="*", help="names of runs; all by default")
-    asked.add_argument("--seed", type=int, default=0, help="draws the order in each round")
-    asked.add_argument("--table", type=Path, help="write a markdown table here")
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", nargs="*", help="names of workloads; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order in each round")
+    parser.add_argument("--table", type=Path, help="write a markdown table here")
+    options = parser.parse_args()
     prepared()
     from hyrt.graph import open_graph
 
     order = random.Random(options.seed)
     costs = costs_us()
-    print("microseconds to note one: " + ", ".join(f"{kind} {cost:.2f}" for kind, cost in costs.items()))
+    print("microseconds per event: " + ", ".join(f"{kind} {cost:.2f}" for kind, cost in costs.items()))
     text = HEAD
-    for case in cases():
+    for case in trace_cases():
         if options.only and case.name not in options.only:
             continue
         graph = open_graph(case.data)

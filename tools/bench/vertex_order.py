@@ -1,11 +1,11 @@
-"""What an order of vertices gives: CPU time of a sum over all edges, or of full-graph steps, in each order.
+"""Effect of the vertex order: CPU time of a sum over all edges, or of full-graph steps, for each order.
 
     python tools/bench/vertex_order.py SOURCE
     python tools/bench/vertex_order.py SOURCE --steps 16 128 --orders random community
 
-With `--steps`, a GCN of each hidden width is trained for some steps whose targets are all vertices, in place
-of the sums; the first step is left out, and the first loss, which is that of equal weights and the same
-graph, is printed beside the fewest CPU milliseconds.
+With `--steps`, trains a GCN of each hidden width for some steps with all vertices as targets, instead of
+summing over edges. The first step is warm-up. The first loss, which must be equal for all orders, is printed
+after the minimum of CPU milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from timed_runs import parser, prepared, settings, timed_run
+from timed_runs import make_parser, prepared, settings, timed_run
 
 from hyrt.config import build_config
 from hyrt.graph.formats.schema import Dataset, to_graph
@@ -36,10 +36,10 @@ STEPS = 6
 
 
 def measure(data: Dataset, widths: list[int]) -> str:
-    """The fewest CPU milliseconds of a sum over all edges, for rows of each width."""
+    """Return the minimum CPU milliseconds of a sum over all edges, for rows of each width."""
     shown = []
     for width in widths:
-        # torch's memory begins at a cache line.
+        # torch aligns memory to cache lines.
         x, out = (torch.ones(len(data.arrays["labels"]), width).numpy() for _ in range(2))
         times = []
         for _ in range(ROUNDS):
@@ -51,43 +51,45 @@ def measure(data: Dataset, widths: list[int]) -> str:
 
 
 def measure_steps(data: Dataset, widths: list[int]) -> str:
-    """The fewest CPU milliseconds of a full-graph step of GCN, all vertices targets, and the first loss."""
+    """Return the minimum CPU milliseconds of a full-graph GCN step with all vertices as targets, and the
+    loss.
+    """
     graph = to_graph(data)
     graph.masks["train"][:] = True
     shown = []
     for width in widths:
-        asked = settings(
+        run_settings = settings(
             "gcn", STEPS, hidden=width, sampler={"kind": "full"}, data={"normalize": "none"},
             balance={"predict": False}, runtime={"train_threads": 1},
         )  # fmt: skip
-        del asked["sampler"]["fanout"], asked["data"]["batch_size"]
+        del run_settings["sampler"]["fanout"], run_settings["data"]["batch_size"]
         marks: list[float] = []
 
-        def hear(event: Event, marks: list[float] = marks) -> None:
+        def on_event(event: Event, marks: list[float] = marks) -> None:
             if isinstance(event, EpochEnded):
                 marks.append(time.process_time())
 
-        run = timed_run(build_config(asked), graph, hear=hear)
+        run = timed_run(build_config(run_settings), graph, on_event=on_event)
         times = [after - before for before, after in pairwise(marks)]
         shown.append(f"{1e3 * min(times):.1f} ({run.groups[0].losses[0]:.6f})")
     return " | ".join(shown)
 
 
 def main() -> None:
-    asked = parser(__doc__)
-    asked.add_argument("source", help="any dataset that hyrt opens")
-    asked.add_argument("--widths", type=int, nargs="+", default=[16, 64], help="columns of the rows summed")
-    asked.add_argument("--steps", type=int, nargs="+", help="hidden widths of a GCN whose steps are timed")
-    asked.add_argument("--orders", nargs="+", default=["as it is", "random", *ORDERS])
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("source", help="any dataset that hyrt opens")
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64], help="row widths")
+    parser.add_argument("--steps", type=int, nargs="+", help="hidden widths of timed GCN steps")
+    parser.add_argument("--orders", nargs="+", default=["as it is", "random", *ORDERS])
+    options = parser.parse_args()
     prepared()
     measured, widths = (measure, options.widths) if options.steps is None else (measure_steps, options.steps)
-    what = "f =" if options.steps is None else "GCN, hidden"
-    heads = ("order", "found in CPU s", "peak MiB", *(f"{what} {width}, CPU ms" for width in widths))
+    heading = "f =" if options.steps is None else "GCN, hidden"
+    heads = ("order", "found in CPU s", "peak MiB", *(f"{heading} {width}, CPU ms" for width in widths))
     print(f"{options.source}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     with tempfile.TemporaryDirectory() as scratch:
         data = open_dataset(options.source, Path(scratch))
-        # Drawn at random, what numbers the vertices had before is of no use.
+        # Do not number vertices by a previous order before a random one.
         num = len(data.arrays["labels"])
         random = np.random.default_rng(0).permutation(num).astype(np.int32)
         for how in options.orders:

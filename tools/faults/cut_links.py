@@ -27,7 +27,7 @@ from types import FrameType
 sys.path.append(str(Path(__file__).resolve().parents[1] / "distributed"))
 
 from cluster import SKIPPED, EmulatedCluster, NodeEnd, why_not
-from trials import DATA, Trials, parser, print_table
+from trials import DATA, Trials, make_parser, print_table
 
 from hyrt.distributed.fellow_ranks import SILENT_S
 
@@ -136,12 +136,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--cuts", type=int, default=12)
-    asked.add_argument("--seed", type=int, default=0)
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--cuts", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     if options.cuts < 1:
-        asked.error("--cuts: at least 1")
+        parser.error("--cuts: at least 1")
     reason = why_not()
     if reason is not None:
         print(f"skipped: {reason}", file=sys.stderr)

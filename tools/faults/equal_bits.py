@@ -31,7 +31,7 @@ from drawn_configurations import FAMILIES, DrawnConfiguration, draw_configuratio
 from forked_runs import PROCESSORS, ForkedRun, ForkedRuns
 from graphs_of_kinds import write_graphs
 from polled_stops import POLLS, STOP_AT_POLL
-from trials import Trials, parser, print_table, workplace
+from trials import Trials, make_parser, print_table, workplace
 from user_layers import install_user_layers
 
 MAX_REFUSED = 0.25
@@ -201,7 +201,7 @@ def draw_numbered(seed: int, number: int) -> DrawnConfiguration:
 
 
 def main() -> int:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--count", type=int, default=200, help="configurations that train")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(

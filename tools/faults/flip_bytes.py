@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from trials import parser, print_table, workplace, write_data
+from trials import make_parser, print_table, workplace, write_data
 
 from hyrt.errors import CheckpointError, DataError, HyrtError
 from hyrt.graph import open_graph
@@ -192,12 +192,12 @@ def in_children(count: int, seed: int, work: Callable[[int], tuple[str, str]]) -
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--trials", type=int, default=10_000)
-    asked.add_argument("--seed", type=int, default=0)
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     if options.trials < 1:
-        asked.error("--trials: at least 1")
+        parser.error("--trials: at least 1")
     warnings.simplefilter("error")
     started = time.monotonic()
     with workplace("flips") as (folder, _):

@@ -214,18 +214,18 @@ def fuzz(count: int, seed: int, only: str = "", first: int = 0, *, is_loud: bool
 
 
 def main() -> int:
-    from trials import parser, print_table
+    from trials import make_parser, print_table
 
-    asked = parser(__doc__)
-    asked.add_argument("--count", type=int, default=10_000, help="how many calls to make")
-    asked.add_argument("--first", type=int, default=0, help="the number of the first, to repeat one")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--only", default="", help="only calls with this in their names")
-    asked.add_argument("--here", action="store_true", help="make the call --first here, with its traceback")
-    asked.add_argument("--boundscheck", action="store_true", help="let compiled loops check every index")
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--count", type=int, default=10_000, help="how many calls to make")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first, to repeat one")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only calls with this in their names")
+    parser.add_argument("--here", action="store_true", help="make the call --first here, with its traceback")
+    parser.add_argument("--boundscheck", action="store_true", help="let compiled loops check every index")
+    options = parser.parse_args()
     if options.count < 1:
-        asked.error("--count: at least 1")
+        parser.error("--count: at least 1")
     if options.boundscheck and os.environ.get("NUMBA_BOUNDSCHECK") != "1":
         # Read when numba is imported, and kernels with checks must not be kept among the others.
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hyrt-boundscheck"

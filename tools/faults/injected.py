@@ -15,19 +15,19 @@ import sys
 from pathlib import Path
 
 from fault_case import FaultSuite, cases
-from trials import Trials, parser, print_table, workplace
+from trials import Trials, make_parser, print_table, workplace
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--part", default="0/1", help="as in 0/3: the first of three parts")
-    asked.add_argument("--seed", type=int, default=0, help="of their order")
-    asked.add_argument("--seconds", type=float, help="begin none after these")
-    asked.add_argument("--only", default="", help="part of the fault's text")
-    asked.add_argument("--devices", help="exactly these")
-    asked.add_argument("--skip", type=int, default=0, help="so many of them, done before")
-    asked.add_argument("--limit", type=int)
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--part", default="0/1", help="as in 0/3: the first of three parts")
+    parser.add_argument("--seed", type=int, default=0, help="of their order")
+    parser.add_argument("--seconds", type=float, help="begin none after these")
+    parser.add_argument("--only", default="", help="part of the fault's text")
+    parser.add_argument("--devices", help="exactly these")
+    parser.add_argument("--skip", type=int, default=0, help="so many of them, done before")
+    parser.add_argument("--limit", type=int)
+    options = parser.parse_args()
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     chosen = [
         case
@@ -37,10 +37,10 @@ def main() -> int:
     random.Random(options.seed).shuffle(chosen)
     part, parts = map(int, options.part.split("/"))
     if not 0 <= part < parts:
-        asked.error(f"--part {options.part}: of {parts} parts the first is 0/{parts}")
+        parser.error(f"--part {options.part}: of {parts} parts the first is 0/{parts}")
     chosen = chosen[part::parts][options.skip :][: options.limit]
     if not chosen:
-        asked.error("no case is left: look at --only, --devices, --skip and --limit")
+        parser.error("no case is left: look at --only, --devices, --skip and --limit")
     trials = Trials()
     slowest: dict[tuple[str, str], float] = {}
     with workplace("faults") as (folder, runs):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fault_case import LIMIT_S, PAIR, STEPS, FaultSuite, Trainers, different, leftovers
 from forked_runs import ForkedRun
-from trials import Trials, parser, workplace
+from trials import Trials, make_parser, workplace
 
 EVERY_STEP = "checkpoint.every_steps=1"
 TRAINERS = (Trainers("cpu:0", ""), Trainers("cpu:0,opencl:0", "", PAIR), Trainers("null:0,null:1", "", PAIR))
@@ -84,12 +84,12 @@ def kill(suite: FaultSuite, run: ForkedRun, path: Path, draw: random.Random, *, 
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--kills", type=int, default=200)
-    asked.add_argument("--seed", type=int, default=0)
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     if options.kills < 1:
-        asked.error("--kills: at least 1")
+        parser.error("--kills: at least 1")
     trials, draw = Trials(), random.Random(options.seed)
     results: list[Kill] = []
     with workplace("kills") as (folder, runs):

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from fault_case import SETTINGS, different, newest_problems
 from forked_runs import ForkedRun, ForkedRuns, processes_of
-from trials import DATA, Trials, parser, print_table, workplace
+from trials import DATA, Trials, make_parser, print_table, workplace
 
 from hyrt.distributed.fellow_ranks import SILENT_S
 from hyrt.report.records.run_folder import read_metrics
@@ -305,14 +305,14 @@ def _check_due_steps(team: Team, path: Path) -> None:
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--kills", type=int, default=100)
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--full-graph", action="store_true", help="only ranks that train a whole graph")
-    asked.add_argument("--seconds", type=float, help="begin none after these")
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--full-graph", action="store_true", help="only ranks that train a whole graph")
+    parser.add_argument("--seconds", type=float, help="begin none after these")
+    options = parser.parse_args()
     if options.kills < 1:
-        asked.error("--kills: at least 1")
+        parser.error("--kills: at least 1")
     trials, draw = Trials(), random.Random(options.seed)
     teams = [team for team in TEAMS if not options.full_graph or team.trains_whole_graph]
     found: list[RankKill] = []

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trials import DATA, parser, workplace, write_data
+from trials import DATA, make_parser, workplace, write_data
 
 from hyrt.report.records.run_folder import read_metrics
 
@@ -72,7 +72,7 @@ def describe_slope(rise: float, error: float) -> str:
 
 
 def main() -> int:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--epochs", type=int, default=50)
     options.add_argument("--devices", default="cpu:0")
     options.add_argument("--data", default=DATA)

@@ -25,7 +25,7 @@ from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.products import sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import tuning_of
-from trials import parser
+from trials import make_parser
 
 from hyrt.nn.torch_threads import use_one_torch_thread
 
@@ -107,15 +107,15 @@ def problems(place: Path, draw: random.Random, kill: bool, processes: int) -> li
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--rounds", type=int, default=20)
-    asked.add_argument("--processes", type=int, default=8, help="how many build at once")
-    asked.add_argument("--seed", type=int, default=0)
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=8, help="how many build at once")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     if options.rounds < 1:
-        asked.error("--rounds: at least 1, or nothing is tried")
+        parser.error("--rounds: at least 1, or nothing is tried")
     if options.processes < 2:
-        asked.error("--processes: at least 2, or none is left beside the one that is killed")
+        parser.error("--processes: at least 2, or none is left beside the one that is killed")
     use_one_torch_thread()
     failed = 0
     for number in range(options.rounds):

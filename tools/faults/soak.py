@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fault_case import LIMIT_S, different, leftovers, newest_problems
 from forked_runs import ForkedRuns
-from trials import Trials, parser, print_table, workplace, write_data
+from trials import Trials, make_parser, print_table, workplace, write_data
 
 EPOCHS = 3
 STAGES = ("sample", "load", "transfer", "propagate", "update")
@@ -143,13 +143,13 @@ def check(runs: ForkedRuns, folder: Path, data: Path, plan: Plan, draw: random.R
 
 
 def main() -> int:
-    asked = parser(__doc__)
-    asked.add_argument("--seconds", type=float, default=600.0)
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--count", type=int, help="end after so many runs")
-    options = asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, help="end after so many runs")
+    options = parser.parse_args()
     if options.seconds <= 0 or options.count == 0:
-        asked.error("--seconds, --count: more than 0, or nothing is tried")
+        parser.error("--seconds, --count: more than 0, or nothing is tried")
     trials = Trials()
     with workplace("soak") as (place, runs):
         data = write_data(place / "data.npz")

@@ -18,7 +18,7 @@ from hyrt.graph.formats.convert import Conversion, convert
 DATA = "synthetic:tiny,vertices=600,features=8"
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
     """A parser whose help begins with a tool's own text."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 

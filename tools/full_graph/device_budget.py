@@ -26,20 +26,20 @@ _MIB = 2**20
 
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
-    asked.add_argument("--device", default="opencl:0")
-    asked.add_argument("--model", default="gcn")
-    asked.add_argument("--hidden", type=int, default=128)
-    asked.add_argument("--dropout", type=float, default=0.0)
-    asked.add_argument("--epochs", type=int, default=4)
-    asked.add_argument("--threads", type=int, default=2)
-    asked.add_argument("--budget", nargs="*", default=[], help="memory of the device, such as 64MiB")
-    asked.add_argument("--chunks", nargs="*", type=int, default=[])
-    asked.add_argument("--order", default="column-row")
-    asked.add_argument("--host-memory", help="memory of the host, such as 512MiB")
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--budget", nargs="*", default=[], help="memory of the device, such as 64MiB")
+    parser.add_argument("--chunks", nargs="*", type=int, default=[])
+    parser.add_argument("--order", default="column-row")
+    parser.add_argument("--host-memory", help="memory of the host, such as 512MiB")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:

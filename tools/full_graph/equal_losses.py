@@ -24,18 +24,18 @@ DEVICES = ("cpu", "cpu:0=1,cpu:1=2", "opencl", "cpu=1,opencl=3")
 
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("data", help="what hyrt.load takes")
-    asked.add_argument("--models", nargs="+", default=["gcn", "ggcn", "ggnn", "commnet", "gat"])
-    asked.add_argument("--devices", nargs="+", default=DEVICES, help="as for hyrt run; one run each")
-    asked.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4, 7], help="P; one run each")
-    asked.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="what hyrt.load takes")
+    parser.add_argument("--models", nargs="+", default=["gcn", "ggcn", "ggnn", "commnet", "gat"])
+    parser.add_argument("--devices", nargs="+", default=DEVICES, help="as for hyrt run; one run each")
+    parser.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4, 7], help="P; one run each")
+    parser.add_argument(
         "--with", nargs="+", default=[], dest="settings", help="section.name=value, for all runs"
     )
-    asked.add_argument("--epochs", type=int, default=20)
-    asked.add_argument("--hidden", type=int, default=16)
-    asked.add_argument("--twice", action="store_true", help="run each twice, and compare bits")
-    return asked.parse_args()
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--twice", action="store_true", help="run each twice, and compare bits")
+    return parser.parse_args()
 
 
 class Curve:
@@ -57,7 +57,7 @@ class Curve:
         seconds: list[float] = []
         ended = 0.0
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             nonlocal ended
             if isinstance(event, StepGroup):
                 self.losses.extend(event.losses)
@@ -81,7 +81,7 @@ class Curve:
             {"kind": kind, "hidden": options.hidden},
             full_graph=True,
             devices=devices.split(","),
-            emit=hear,
+            emit=on_event,
             **settings,
         )
         self.cpu_s = statistics.median(seconds)

@@ -26,14 +26,14 @@ _MIB = 2**20
 
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
-    asked.add_argument("--model", default="gcn")
-    asked.add_argument("--hidden", type=int, default=128)
-    asked.add_argument("--epochs", type=int, default=4)
-    asked.add_argument("--budget", nargs="+", default=["512MiB"])
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--budget", nargs="+", default=["512MiB"])
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def opened(folder: Path) -> Any:
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace) -> None:
     losses: list[float] = []
     ends = [(time.perf_counter(), time.process_time())]
 
-    def hear(event: Any) -> None:
+    def on_event(event: Any) -> None:
         if isinstance(event, StepGroup):
             losses.extend(event.losses)
         if isinstance(event, EpochEnded):
@@ -79,7 +79,7 @@ def train(options: argparse.Namespace) -> None:
     result = hyrt.train(
         graph,
         {"kind": options.model, "hidden": options.hidden, "dropout": 0.0, "norm": "none"},
-        emit=hear,
+        emit=on_event,
         full_graph=True,
         train={"epochs": options.epochs, "lr": 0.01, "weight_decay": 0.0},
         data={"normalize": "none"},

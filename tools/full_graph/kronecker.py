@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    options = parser.parse_args()
     began = time.perf_counter()
 
     def report(what: str) -> None:
@@ -179,12 +179,12 @@ def main() -> None:
             flush=True,
         )
 
-    given.folder.mkdir()
-    scratch = Path(tempfile.mkdtemp(dir=given.folder.absolute().parent))
+    options.folder.mkdir()
+    scratch = Path(tempfile.mkdtemp(dir=options.folder.absolute().parent))
     try:
-        data = kronecker(given.scale, given.edge_factor, given.features, given.seed, given.threads, scratch)
+        data = kronecker(options.scale, options.edge_factor, options.features, options.seed, options.threads, scratch)
         report(f"{int(data.arrays['indptr'][-1]):,} edges")
-        write_folder(data, given.folder)
+        write_folder(data, options.folder)
         report("written")
     finally:
         shutil.rmtree(scratch)

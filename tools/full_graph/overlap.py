@@ -29,17 +29,17 @@ _GB = 1e9
 
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("data", help="a folder of .npy files, a file, or a name such as synthetic:...")
-    asked.add_argument("--model", default="gcn")
-    asked.add_argument("--hidden", type=int, default=128)
-    asked.add_argument("--layers", type=int, default=3)
-    asked.add_argument("--chunks", type=int, default=8)
-    asked.add_argument("--in-flight", type=int, default=2)
-    asked.add_argument("--epochs", type=int, default=4, help="pairs of epochs that are timed, after one more")
-    asked.add_argument("--link", nargs="*", type=float, default=[], help="GB/s of simulated links")
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="a folder of .npy files, a file, or a name such as synthetic:...")
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--in-flight", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=4, help="pairs of epochs that are timed, after one more")
+    parser.add_argument("--link", nargs="*", type=float, default=[], help="GB/s of simulated links")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def clock_ns() -> int:

@@ -38,7 +38,7 @@ class Watched:
     notices: list[str] = field(default_factory=list)
     before: float = field(default_factory=time.process_time)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         from hyrt.observe.events import EpochEnded, Notice
 
         if isinstance(event, Notice):

@@ -33,16 +33,16 @@ _MIB = 1024
 
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("data", help="what hyrt.load takes")
-    asked.add_argument("--hidden", type=int, default=64)
-    asked.add_argument("--epochs", type=int, default=6)
-    asked.add_argument("--fanout", default="", help="neighbours of each layer, the last one's first")
-    asked.add_argument("--batch-size", type=int, default=1024)
-    asked.add_argument("--steps", type=int, default=10, help="mini-batches of an epoch, at most")
-    asked.add_argument("--pairs", type=int, default=1, help="runs of either library, in turn")
-    asked.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="what hyrt.load takes")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--fanout", default="", help="neighbours of each layer, the last one's first")
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=10, help="mini-batches of an epoch, at most")
+    parser.add_argument("--pairs", type=int, default=1, help="runs of either library, in turn")
+    parser.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def memory_mib(key: str) -> float:
@@ -84,7 +84,7 @@ def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
     losses: list[float] = []
     ends = [time.process_time()]
 
-    def hear(event: Any) -> None:
+    def on_event(event: Any) -> None:
         if isinstance(event, StepGroup):
             losses.extend(event.losses)
         if isinstance(event, EpochEnded):
@@ -97,7 +97,7 @@ def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
         train={"epochs": epochs, "lr": 0.01, "weight_decay": 0.0},
         evaluate={"every": 10 * epochs},
         runtime={"train_threads": 1},
-        emit=hear,
+        emit=on_event,
     )
     return {"seconds": [b - a for a, b in pairwise(ends)], "losses": losses}
 

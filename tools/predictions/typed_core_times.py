@@ -118,9 +118,9 @@ def times(kind: str) -> list[float]:
 
 def main() -> None:
     """Print both, and the mean error of times."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--kinds", default="rgcn", help="kinds of models, separated by commas")
-    kinds = asked.parse_args().kinds.split(",")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", default="rgcn", help="kinds of models, separated by commas")
+    kinds = parser.parse_args().kinds.split(",")
     prepare_process()
     for fanouts in ([10, 5], [25, 10], [5, 5, 5]):
         for targets in (64, 1024):

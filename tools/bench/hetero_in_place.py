@@ -1,8 +1,8 @@
-"""What R-GCN's first sums cost where tables are read in place, and where their rows are gathered first.
+"""R-GCN's first aggregation: cost of reading feature tables in place, compared with gathering rows first.
 
-Steps of one thread, in turn, over the graph of `typed_speed.py`; the clock counts what the thread computes.
+Alternating single-thread steps over the graph of `hetero_speed.py`, in CPU time of the thread.
 
-    python tools/bench/typed_in_place.py --edges 8_000_000
+    python tools/bench/hetero_in_place.py --edges 8_000_000
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typed_speed import BATCH, FANOUT, write_graph
+from hetero_speed import BATCH, FANOUT, write_graph
 
 from hyrt.machine.this_process.process_settings import prepare_process
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STAGES = ("sample", "load", "forward", "backward", "Adam")
 
 
-def compared(folder: Path, steps: int) -> None:
+def compare(folder: Path, steps: int) -> None:
     """Print the lower quartiles of both."""
     import torch
 
@@ -51,21 +51,21 @@ def compared(folder: Path, steps: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 3e-3, fused=True)
 
     def step(number: int, workers: Workers, plan: InputPlan) -> list[float]:
-        at = [clock()]
+        times = [clock()]
         batch: Any = sampler.sample(number, sampler.units(number), workers, in_place=plan.in_place)
-        at.append(clock())
+        times.append(clock())
         loader.load(batch, plan, workers)
-        at.append(clock())
+        times.append(clock())
         optimizer.zero_grad(set_to_none=True)
         labels = torch.from_numpy(np.array(batch.labels))
         loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.inputs), labels)
-        at.append(clock())
+        times.append(clock())
         loss.backward()
-        at.append(clock())
+        times.append(clock())
         optimizer.step()
-        at.append(clock())
+        times.append(clock())
         batch.release()
-        return np.diff(at).tolist()
+        return np.diff(times).tolist()
 
     plans = {"gathered": InputPlan("typed"), "in place": InputPlan("typed", leaves_tables=True)}
     spent: dict[str, list[list[float]]] = {name: [] for name in plans}
@@ -74,23 +74,25 @@ def compared(folder: Path, steps: int) -> None:
             for name, plan in plans.items():
                 spent[name].append(step(number, workers, plan))
     for name, rows in spent.items():
-        # The first ones compile, and make the buffers.
+        # The first steps compile kernels and allocate buffers.
         low = 1e3 * np.quantile(np.array(rows)[5:], 0.25, axis=0)
-        told = ", ".join(f"{stage} {ms:.1f}" for stage, ms in zip(STAGES, low.tolist(), strict=True))
-        print(f"{name}: {1e3 * np.quantile(np.array(rows)[5:].sum(1), 0.25):.1f} ms of a core ({told})")
+        stage_text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in zip(STAGES, low.tolist(), strict=True))
+        print(f"{name}: {1e3 * np.quantile(np.array(rows)[5:].sum(1), 0.25):.1f} ms of a core ({stage_text})")
 
 
 def main() -> None:
-    """Draw the graph, and compare."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--edges", type=int, default=8_000_000)
-    asked.add_argument("--steps", type=int, default=45)
-    given = asked.parse_args()
+    """Generate the graph and compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--edges", type=int, default=8_000_000)
+    parser.add_argument("--steps", type=int, default=45)
+    options = parser.parse_args()
     prepare_process()
-    with tempfile.TemporaryDirectory(prefix="hyrt-typed-") as name:
+    with tempfile.TemporaryDirectory(prefix="hyrt-hetero-") as name:
         folder = Path(name) / "graph"
-        write_graph(folder, given.edges, 10 * BATCH)
-        compared(folder, given.steps)
+        write_graph(folder, options.edges, 10 * BATCH)
+        compare(folder, options.steps)
 
 
 if __name__ == "__main__":

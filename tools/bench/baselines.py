@@ -1,13 +1,12 @@
-"""hyrt against a peer on the same work, in turn, in one sitting.
+"""hyrt compared with a baseline (DGL or PyG) on the same work, in alternating runs.
 
-Each run is a process of its own. Printed: ms per step, MTEPS, peak memory and accuracy of both, the ratio of
-each pair and the median ratio, and for hyrt, stage by stage, the floor that this machine's measured rates
-allow.
+Each run is a separate process. Prints ms per step, MTEPS, peak memory and accuracy of both, the ratio of each
+pair and the median ratio; for hyrt also each stage's lower bound from this machine's measured rates.
 
-    python tools/bench/peers.py --workload products-s --model sage --peer-python peer-dgl/bin/python
+    python tools/bench/baselines.py --workload products-s --model sage --peer-python peer-dgl/bin/python
 
-The peers' scripts and the workload generator are those of the folder `--peers`; the peer's own environment is
-made as its README says.
+The baselines' scripts and the workload generator are in the folder `--peers`; its README describes their
+environments.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floors import floors
+from lower_bounds import lower_bounds
 from timed_runs import (
     KINDS,
     append_records,
     child_record,
+    make_parser,
     open_workload,
-    parser,
     prepared,
     settings,
     stage_ms,
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from hyrt.observe.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their
-# speed.
+# Environment that the baselines' README sets for every baseline: without it, fresh pages for each step's
+# arrays cost a third of their speed.
 PEER_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -56,25 +55,25 @@ PEERS = {
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--workload", default="products-s")
-    asked.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
-    asked.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
-    asked.add_argument("--peer", choices=[*PEERS, "serial", "none"], default="dgl")
-    asked.add_argument("--peer-python", default=sys.executable)
-    asked.add_argument("--model", choices=list(KINDS), default="sage")
-    asked.add_argument("--pairs", type=int, default=5)
-    asked.add_argument("--epochs", type=int, default=3, help="counted epochs, after one of warm-up")
-    asked.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    asked.add_argument("--serial", action="store_true", help="hyrt's stages one after the other")
-    asked.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
-    asked.add_argument("--json", type=Path, help="append each run and the ratios to this file")
-    asked.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--workload", default="products-s")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    parser.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
+    parser.add_argument("--peer", choices=[*PEERS, "serial", "none"], default="dgl")
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--model", choices=list(KINDS), default="sage")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3, help="measured epochs, after one warm-up epoch")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--serial", action="store_true", help="run hyrt's stages serially")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
+    parser.add_argument("--json", type=Path, help="append each run and the ratios to this file")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def run_hyrt(options: argparse.Namespace) -> None:
-    """One run of hyrt; prints one JSON line."""
+    """Run hyrt once and print one JSON line."""
     prepared()
     import resource
 
@@ -83,27 +82,27 @@ def run_hyrt(options: argparse.Namespace) -> None:
     from hyrt.observe.events import EpochEnded
 
     graph = open_workload(options.data / options.workload)
-    asked = settings(
+    run_settings = settings(
         KINDS[options.model],
         epochs=options.epochs + 1,
         model={"heads": 4},
         train={"precision": options.precision},
         runtime={"pipelined": not options.serial},
     )
-    config = build_config(apply_overrides(asked, options.set))
+    config = build_config(apply_overrides(run_settings, options.set))
     data_bytes = sum(
         (options.data / options.workload / f"{key}.npy").stat().st_size
         for key in ("indptr", "indices", "x", "y", "train", "val", "test")
     )
     peak_kib = 0
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         nonlocal peak_kib
         if isinstance(event, EpochEnded):
-            # Before the evaluation, which the peers do not do.
+            # Read the peak before the evaluation, which the baselines do not run.
             peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    run = timed_run(config, graph, hear=hear)
+    run = timed_run(config, graph, on_event=on_event)
     groups, epochs = run.groups, run.epochs
     steps = groups[-1].steps_per_epoch
     resident = {group.epoch: group.memory_bytes for group in groups}
@@ -123,14 +122,14 @@ def run_hyrt(options: argparse.Namespace) -> None:
         "train_accuracy": round(step_mean(last, lambda group: group.training_metrics["accuracy"]), 4),
         "test_accuracy": round(run.result.metrics["test"]["accuracy"], 4),
         "stage_ms": stage_ms([group for group in groups if group.epoch > 1]),
-        "floor_ms": floors(graph, config, threads=available_cores()),
+        "bound_ms": lower_bounds(graph, config, threads=available_cores()),
     }
     print(json.dumps(record), flush=True)
 
 
 def run_peer(options: argparse.Namespace) -> dict[str, Any]:
     if options.peer == "serial":
-        # hyrt itself, its stages one after the other: what pipelining gives.
+        # Serial hyrt, to measure the gain from pipelining.
         return {**run_child("--serial"), "system": "serial"}
     script, *flags = PEERS[options.peer]
     command = [
@@ -154,7 +153,7 @@ def run_child(*more: str) -> dict[str, Any]:
     return child_record([sys.executable, __file__, *sys.argv[1:], *more, "--child"], "hyrt")
 
 
-def line(record: dict[str, Any]) -> str:
+def format_line(record: dict[str, Any]) -> str:
     accuracy = record.get("train_accuracy")
     return (
         f"{record['system']:14s} {record['ms_per_step']:7.1f} ms/step  {record['mteps']:6.2f} MTEPS  "
@@ -180,19 +179,19 @@ def main() -> None:
         f"{options.workload} {options.model} {options.precision} · {options.pairs} alternating pairs · "
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
     )
-    # One run of each that is not counted: page cache, compiled kernels.
+    # Warm up the page cache and the kernel cache with one run of each.
     run_child()
     mine, theirs = [], []
     for _ in range(options.pairs):
         mine.append(run_child())
-        print(line(mine[-1]), flush=True)
+        print(format_line(mine[-1]), flush=True)
         if options.peer != "none":
             theirs.append(run_peer(options))
-            print(line(theirs[-1]), flush=True)
+            print(format_line(theirs[-1]), flush=True)
     middle = sorted(mine, key=lambda r: r["ms_per_step"])[len(mine) // 2]
-    floor, stage = middle["floor_ms"], middle["stage_ms"]
+    floor, stage = middle["bound_ms"], middle["stage_ms"]
     print(
-        "stage      measured ms   floor ms   (work time of the stage while all overlap; serial: whole step)"
+        "stage      measured ms   bound ms   (work time of the stage while all overlap; serial: whole step)"
     )
     for name in ("sample", "load", "propagate"):
         print(f"{name:10s} {stage[name]:11.1f} {floor[name]:10.1f}")

@@ -1,10 +1,11 @@
-"""Real runs with the resource manager, from the worst and the predicted split, against the best static split.
+"""Runs with the resource manager, from the worst and the predicted split, compared with the best static
+split.
 
-Static splits are swept first, in turn over the rounds. Then runs with the default policy start from the worst
-of them and from the prediction. Printed: ms a step of every static split; for the steered runs the speed over
-the best static one's in windows of ten steps.
+First sweeps static splits over several rounds. Then runs with the default policy start from the worst static
+split and from the predicted split. Prints ms per step of every static split; for the rebalanced runs, the
+speed relative to the best static split in windows of ten steps.
 
-    python tools/bench/steer.py --source synthetic:products-s --table steer.md
+    python tools/bench/rebalancing.py --source synthetic:products-s --table steer.md
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from timed_runs import BATCH, add_second_device, parser, prepared, settings, show, timed_run
+from timed_runs import BATCH, add_second_device, make_parser, prepared, settings, show, timed_run
 
 
 def arguments() -> argparse.Namespace:
-    asked = parser(__doc__)
-    asked.add_argument("--source", default="synthetic:products-s")
-    asked.add_argument("--model", default="graphsage")
-    add_second_device(asked, steps=60)
-    asked.add_argument("--batch", type=int, default=BATCH)
-    asked.add_argument("--shares", type=float, nargs="*", default=[0.02, 0.2, 0.35, 0.5, 0.65, 0.98])
-    return asked.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--source", default="synthetic:products-s")
+    parser.add_argument("--model", default="graphsage")
+    add_second_device(parser, steps=60)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.02, 0.2, 0.35, 0.5, 0.65, 0.98])
+    return parser.parse_args()
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     graph = open_graph(options.source)
 
     def step_times(split: list[int] | None, policy: str, steps: int) -> tuple[list[float], list[int]]:
-        """Wall seconds of every step (means over groups), and the last split."""
+        """Return the wall seconds of every step (means over groups), and the last split."""
         config = build_config(
             settings(
                 options.model,

@@ -1,4 +1,4 @@
-"""The least times of a mini-batch step's stages, from the rates that this machine has."""
+"""Lower bounds on the stage times of a mini-batch step, from measured rates of this machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
 
 
-def floors(graph: Graph, config: Config, *, threads: int) -> dict[str, float]:
-    """The least that each stage takes here, in ms: the sizes of a step over the machine's measured rates.
+def lower_bounds(graph: Graph, config: Config, *, threads: int) -> dict[str, float]:
+    """Return a lower bound on the time of each stage in ms: sizes of a step divided by measured rates.
 
-    The rates are of random reads of the edge array, of random feature rows read into cache, and of the first
-    layer's product, each with so many threads. Of one thread they are CPU times, of several wall times.
-    `serial` is the sum: stages that overlap share the same cores.
+    The rates are random reads of the edge array, random reads of feature rows into cache, and the first
+    layer's matrix product, each with `threads` threads. With one thread they are CPU times, otherwise wall
+    times. `serial` is the sum, because overlapping stages share the same cores.
     """
     import numpy as np
     import torch
@@ -61,7 +61,7 @@ def floors(graph: Graph, config: Config, *, threads: int) -> dict[str, float]:
 
         x = graph.features.values
         rows = draws.integers(0, len(x), 1 << 17).astype(np.int32)
-        # A small target stays in cache: reading is what is measured.
+        # The small target stays in cache, so that only reading is measured.
         out = np.empty((1024, x.shape[1]), np.float32)
 
         def read(start: int, stop: int) -> None:
@@ -75,7 +75,7 @@ def floors(graph: Graph, config: Config, *, threads: int) -> dict[str, float]:
         with working(team), torch.no_grad():
             macs_per_s = tall.numel() * len(weight) / best_s(lambda: linear(tall, weight, low_precision=low))
     load = aggregate_s(workload, 1, row_bytes_per_s)
-    # The first aggregation is the load stage's here.
+    # On the CPU, the load stage includes the first aggregation.
     parts = {
         "sample": sample,
         "load": load,

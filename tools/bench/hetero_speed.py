@@ -1,16 +1,16 @@
-"""Speed of R-GCN on a typed graph in hyrt and in PyG, in turn.
+"""Speed of R-GCN on a heterogeneous graph in hyrt and in PyG, in alternating runs.
 
-The graph is drawn: papers, authors and institutions with 128, 64 and 32 features, and five relations of
-equally many edges whose sources are popular by a power law. Both train two layers, fan-out 10 and 5 along
-each relation, 1,024 targets a step, Adam, fp32, with one linear map a type before the first layer.
+The graph is generated: papers, authors and institutions with 128, 64 and 32 features, and five relations with
+the same number of edges, whose sources follow a power law. Both train two layers, fan-out 10 and 5 per
+relation, 1,024 targets per step, Adam, fp32, with one linear projection per type before the first layer.
 
-PyG is at its best here. Its own loader needs pyg-lib or torch-sparse, which PyPI has no wheels of for this
-torch: it is handed mini-batches that hyrt's sampler drew before the clock starts, with bipartite layers that
-compute only what the next one reads. Its time is that of gathering rows, forward, backward and Adam;
-hyrt's is that of everything. It runs with one thread and with `--threads`, and the faster counts. Each run is
-a process of its own; the first epoch warms up, and the median of the others counts.
+PyG gets the best conditions: its loader needs pyg-lib or torch-sparse, which have no PyPI wheels for this
+torch version, so it receives mini-batches that hyrt's sampler produced before timing starts, with bipartite
+layers that compute only the rows needed by the next layer. Its time covers gathering rows, forward, backward
+and Adam; hyrt's covers everything. PyG runs with one thread and with `--threads`, and the faster result
+counts. Each run is a separate process; the first epoch is warm-up, and the median of the others is reported.
 
-    python tools/bench/typed_speed.py --edges 20_000_000 --pairs 3
+    python tools/bench/hetero_speed.py --edges 20_000_000 --pairs 3
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from timed_runs import BATCH, parser, prepared, settings
+from timed_runs import BATCH, make_parser, prepared, settings
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ FANOUT = [10, 5]
 
 
 def write_graph(folder: Path, edges: int, targets: int) -> None:
-    """Draw the graph, and write it where both read it."""
+    """Generate the graph, and write it for both."""
     folder.mkdir()
     from hyrt.graph.formats.folder import write_folder
     from hyrt.graph.formats.schema import from_graph
@@ -59,11 +59,11 @@ def write_graph(folder: Path, edges: int, targets: int) -> None:
     tables = {
         name: draw.standard_normal((count, WIDTHS[name]), dtype=np.float32) for name, count in counts.items()
     }
-    each = edges // len(RELATIONS)
+    edges_per_relation = edges // len(RELATIONS)
     relations = {
         names: (
-            (counts[names[0]] * draw.random(each) ** 3).astype(np.int32),
-            draw.integers(0, counts[names[2]], each, dtype=np.int32),
+            (counts[names[0]] * draw.random(edges_per_relation) ** 3).astype(np.int32),
+            draw.integers(0, counts[names[2]], edges_per_relation, dtype=np.int32),
         )
         for names in RELATIONS
     }
@@ -74,7 +74,7 @@ def write_graph(folder: Path, edges: int, targets: int) -> None:
     write_folder(from_graph(typed_graph("drawn", tables, relations, labels, masks, "paper")), folder)
 
 
-def in_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
+def train_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
     """Train in this process."""
     prepared()
     import hyrt
@@ -85,7 +85,7 @@ def in_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
 
     cpu: list[float] = []
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, EpochEnded):
             ended.append(event)
             cpu.append(time.process_time())
@@ -93,9 +93,9 @@ def in_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
             groups.append(event)
 
     sections = settings("rgcn", epochs, hidden=hidden, sampler={"fanout": FANOUT})
-    hyrt.train(folder, sections.pop("model"), emit=hear, **sections)
+    hyrt.train(folder, sections.pop("model"), emit=on_event, **sections)
     steps = groups[-1].steps_per_epoch
-    times = [each.seconds / steps * 1e3 for each in ended]
+    times = [epoch_event.seconds / steps * 1e3 for epoch_event in ended]
     return {
         "ms": statistics.median(times[1:]),
         "epochs": times,
@@ -106,8 +106,8 @@ def in_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
     }
 
 
-def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any]:
-    """Train a loop of PyG's in this process, on mini-batches that are there already."""
+def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any]:
+    """Train in a PyG loop in this process, on prepared mini-batches."""
     import torch
     from torch_geometric.nn import SAGEConv
 
@@ -119,30 +119,32 @@ def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any
     torch.manual_seed(0)
     graph = open_graph(folder)
     assert graph.types is not None
-    keys = [(each.source, each.name, each.destination) for each in graph.types.relations]
+    keys = [(relation.source, relation.name, relation.destination) for relation in graph.types.relations]
 
-    class TypedNet(torch.nn.Module):
-        """A map a type, and two layers of a mean a relation and the own row."""
+    class HeteroNet(torch.nn.Module):
+        """A projection per type, and two layers of a mean per relation and the vertex itself."""
 
         def __init__(self) -> None:
             super().__init__()
             self.maps = torch.nn.ModuleDict(
                 {name: torch.nn.Linear(width, hidden) for name, width in WIDTHS.items()}
             )
-            # What HeteroConv(aggr="sum") adds up; it takes no layers whose ends differ from their sources.
+            # Equivalent to HeteroConv(aggr="sum"), which does not support fewer destinations than sources.
             self.layers = torch.nn.ModuleList(
                 torch.nn.ModuleList(
                     SAGEConv((hidden, hidden), out, root_weight=False, bias=False) for _ in keys
                 )
                 for out in (hidden, CLASSES)
             )
-            self.own = torch.nn.ModuleList(torch.nn.Linear(hidden, out) for out in (hidden, CLASSES))
+            self.self_linears = torch.nn.ModuleList(torch.nn.Linear(hidden, out) for out in (hidden, CLASSES))
 
         def forward(self, x: dict[str, Any], layers: list[dict[str, Any]]) -> torch.Tensor:
             x = {name: self.maps[name](rows) for name, rows in x.items()}
-            for number, (layer, own, of_layer) in enumerate(zip(self.layers, self.own, layers, strict=True)):
+            for number, (layer, self_linear, of_layer) in enumerate(
+                zip(self.layers, self.self_linears, layers, strict=True)
+            ):
                 ends = {name: rows[: of_layer["ends"][name]] for name, rows in x.items()}
-                total = {name: own(rows) for name, rows in ends.items() if len(rows)}
+                total = {name: self_linear(rows) for name, rows in ends.items() if len(rows)}
                 for key, convolution in zip(keys, layer, strict=True):
                     source, _, end = key
                     if end in total:
@@ -157,11 +159,11 @@ def in_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any
     )
     with Workers(1, "sample") as workers:
         steps = [
-            _as_pyg(graph, sampler.sample(step, sampler.units(step), workers, in_place=False))
+            _to_pyg(graph, sampler.sample(step, sampler.units(step), workers, in_place=False))
             for step in range(sampler.steps_per_epoch())
         ]
     tables = {name: torch.from_numpy(np.ascontiguousarray(_rows(graph, name))) for name in WIDTHS}
-    net = TypedNet()
+    net = HeteroNet()
     optimizer = torch.optim.Adam(net.parameters(), 3e-3, fused=True)
     times, cpu = [], []
     for _ in range(epochs):
@@ -192,8 +194,8 @@ def _rows(graph: Graph, name: str) -> Any:
     return table.values
 
 
-def _as_pyg(graph: Graph, batch: Any) -> tuple[dict[str, Any], list[dict[str, Any]], torch.Tensor]:
-    """Rows of tables by type, edges by relation and layer, and the labels of a mini-batch."""
+def _to_pyg(graph: Graph, batch: Any) -> tuple[dict[str, Any], list[dict[str, Any]], torch.Tensor]:
+    """Return feature rows by type, edges by relation and layer, and labels of a mini-batch."""
     import torch
 
     types = graph.types
@@ -203,72 +205,78 @@ def _as_pyg(graph: Graph, batch: Any) -> tuple[dict[str, Any], list[dict[str, An
         kinds = types.types_of(block.sources)
         places = np.empty(len(kinds), np.int64)
         for t, name in enumerate(types.vertex_types):
-            at = np.flatnonzero(kinds == t)
-            places[at] = np.arange(len(at))
+            positions = np.flatnonzero(kinds == t)
+            places[positions] = np.arange(len(positions))
             if number == 0:
-                ids[name] = torch.from_numpy(block.sources[at].astype(np.int64) - types.starts[t])
+                ids[name] = torch.from_numpy(block.sources[positions].astype(np.int64) - types.starts[t])
         rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
         edges = {}
-        for r, each in enumerate(types.relations):
-            at = np.flatnonzero(block.edge_types == r)
-            ends = np.stack([places[block.columns[at]], places[rows[at]]])
-            edges[each.source, each.name, each.destination] = torch.from_numpy(ends)
+        for r, relation in enumerate(types.relations):
+            positions = np.flatnonzero(block.edge_types == r)
+            ends = np.stack([places[block.columns[positions]], places[rows[positions]]])
+            edges[relation.source, relation.name, relation.destination] = torch.from_numpy(ends)
         sizes = np.bincount(kinds[: block.num_dst], minlength=len(types.vertex_types)).tolist()
         layers.append({"edges": edges, "ends": dict(zip(types.vertex_types, sizes, strict=True))})
     return ids, layers, torch.from_numpy(np.array(batch.labels))
 
 
-def child(command: list[str]) -> dict[str, Any]:
-    """What a process prints on its last line."""
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+def run_child(command: list[str]) -> dict[str, Any]:
+    """Run a command and return the JSON object in its last line."""
+    process = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{process.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
+    return result
 
 
 def main() -> None:
     """Print every pair of runs, and the median of their ratios."""
-    asked = parser(__doc__)
-    asked.add_argument("--edges", type=int, default=20_000_000)
-    asked.add_argument("--steps", type=int, default=24, help="steps of an epoch")
-    asked.add_argument("--epochs", type=int, default=4)
-    asked.add_argument("--hidden", type=int, default=64)
-    asked.add_argument("--pairs", type=int, default=3)
-    asked.add_argument("--threads", type=int, default=2)
-    asked.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
-    asked.add_argument("--folder", help=argparse.SUPPRESS)
-    given = asked.parse_args()
-    if given.child:
-        work = (given.folder, given.epochs, given.hidden)
-        print(json.dumps(in_hyrt(*work) if given.child == "hyrt" else in_pyg(*work, given.threads)))
+    parser = make_parser(__doc__)
+    parser.add_argument("--edges", type=int, default=20_000_000)
+    parser.add_argument("--steps", type=int, default=24, help="steps per epoch")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        work = (options.folder, options.epochs, options.hidden)
+        print(json.dumps(train_hyrt(*work) if options.child == "hyrt" else train_pyg(*work, options.threads)))
         return
-    with tempfile.TemporaryDirectory(prefix="hyrt-typed-") as name:
+    with tempfile.TemporaryDirectory(prefix="hyrt-hetero-") as name:
         folder = Path(name) / "graph"
-        write_graph(folder, given.edges, given.steps * BATCH)
-        own = [sys.executable, __file__, "--folder", str(folder), "--epochs", str(given.epochs)]
-        own += ["--hidden", str(given.hidden)]
+        write_graph(folder, options.edges, options.steps * BATCH)
+        command = [sys.executable, __file__, "--folder", str(folder), "--epochs", str(options.epochs)]
+        command += ["--hidden", str(options.hidden)]
         ratios: list[float] = []
         cores: list[float] = []
-        for number in range(1, given.pairs + 1):
-            mine = child([*own, "--child", "hyrt"])
-            peers = [child([*own, "--child", "pyg", "--threads", str(n)]) for n in sorted({1, given.threads})]
+        for number in range(1, options.pairs + 1):
+            mine = run_child([*command, "--child", "hyrt"])
+            peers = [
+                run_child([*command, "--child", "pyg", "--threads", str(n)])
+                for n in sorted({1, options.threads})
+            ]
             other = min(peers, key=lambda each: float(each["ms"]))
             ratios.append(other["ms"] / mine["ms"])
             cores.append(other["cpu_ms"] / mine["cpu_ms"])
             stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in mine["stages"].items())
-            print(f"pair {number}: hyrt {_told(mine)} ({stages})", flush=True)
-            print(f"        PyG {_told(other)}, {ratios[-1]:.2f} times, {cores[-1]:.2f} of cores", flush=True)
+            print(f"pair {number}: hyrt {_format_result(mine)} ({stages})", flush=True)
+            print(
+                f"        PyG {_format_result(other)}, {ratios[-1]:.2f} times, {cores[-1]:.2f} in core time",
+                flush=True,
+            )
     print(
-        f"median of {given.pairs} pairs: {statistics.median(ratios):.2f} times, "
+        f"median of {options.pairs} pairs: {statistics.median(ratios):.2f} times, "
         f"{statistics.median(cores):.2f} in time of cores"
     )
 
 
-def _told(found: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     return (
-        f"{found['ms']:.1f} ms, {found['cpu_ms']:.1f} ms of cores, {found['edges']:,.0f} edges, loss "
-        f"{found['loss']:.3f}"
+        f"{result['ms']:.1f} ms, {result['cpu_ms']:.1f} ms of cores, {result['edges']:,.0f} edges, loss "
+        f"{result['loss']:.3f}"
     )
 
 

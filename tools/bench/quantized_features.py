@@ -1,18 +1,18 @@
-"""What narrow feature rows cost and give: accuracy, CPU time of the stages, and steps over a slow link.
+"""Quantized and half-precision features: accuracy, CPU time per stage, and steps over a slow link.
 
-    python tools/bench/narrow_rows.py accuracy GRAPH ... [--seeds 3] [--model graphsage] [SETTING ...]
-    python tools/bench/narrow_rows.py stages GRAPH [--rounds 3]
-    python tools/bench/narrow_rows.py link GRAPH [--rates 0.5 1 2] [--rounds 3]
+    python tools/bench/quantized_features.py accuracy GRAPH ... [--seeds 3] [--model graphsage] [SETTING ...]
+    python tools/bench/quantized_features.py stages GRAPH [--rounds 3]
+    python tools/bench/quantized_features.py link GRAPH [--rates 0.5 1 2] [--rounds 3]
 
-`accuracy` trains on each graph in each format, and prints the mean of the test metric and the bytes of the
-rows beside float32's. Sparse features are made dense first.
+`accuracy` trains on each graph in each format; prints the mean test metric and the bytes of the rows relative
+to float32. Sparse features are converted to dense ones first.
 
-`stages` has the CPU time of each stage on one thread, as tools/bench/stages.py measures it, and the most
-memory of the process; the formats take turns.
+`stages` measures the CPU time of each stage on one thread, like tools/bench/stages.py, and the peak memory of
+the process; formats alternate.
 
-`link` trains on an OpenCL device that is sent its mini-batches over a simulated link: a transfer takes as
-long as the link would have needed for the bytes of the inputs, and all else is real. The CPU trains beside
-it, and the resource manager moves the split.
+`link` trains on an OpenCL device behind a simulated link: a transfer takes as long as the link would need for
+the bytes of the inputs; everything else is real. The CPU trains at the same time, and the resource manager
+adapts the split.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from timed_runs import BATCH, child_record, parser, prepared, settings, show, timed_run
+from timed_runs import BATCH, child_record, make_parser, prepared, settings, show, timed_run
 
 FORMATS = ("float32", "float16", "bfloat16", "int8", "int8-columns")
 STAGES = ("sample", "load", "propagate")
@@ -35,26 +35,24 @@ _GB = 1e9
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    asked = parser(__doc__)
-    asked.add_argument("what", choices=["accuracy", "stages", "link"])
-    asked.add_argument("graphs", nargs="+", help="graphs, and for accuracy settings such as train.epochs=5")
-    asked.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS)
-    asked.add_argument("--model", default="graphsage")
-    asked.add_argument("--seeds", type=int, default=3)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument(
-        "--steps", type=int, default=40, help="steps of a run, the first eight of which warm up"
-    )
-    asked.add_argument("--rates", nargs="+", type=float, default=[0.25, 1.0], help="GB/s of simulated links")
-    asked.add_argument("--caches", nargs="+", default=["none"], help="none, or sizes of data.cache for link")
-    asked.add_argument("--metric", default="accuracy", help="accuracy or roc_auc")
-    asked.add_argument("--child", help=argparse.SUPPRESS)
-    return asked.parse_args()
+    """Parse the command line."""
+    parser = make_parser(__doc__)
+    parser.add_argument("what", choices=["accuracy", "stages", "link"])
+    parser.add_argument("graphs", nargs="+", help="graphs; for accuracy also settings such as train.epochs=5")
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS)
+    parser.add_argument("--model", default="graphsage")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="steps per run, including eight warm-up steps")
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.25, 1.0], help="GB/s of simulated links")
+    parser.add_argument("--caches", nargs="+", default=["none"], help="none, or sizes of data.cache for link")
+    parser.add_argument("--metric", default="accuracy", help="accuracy or roc_auc")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
-def opened(source: str, row_format: str) -> Any:
-    """A graph with dense rows of a format."""
+def open_graph_as(source: str, row_format: str) -> Any:
+    """Open a graph with dense rows of a format."""
     import numpy as np
 
     from hyrt.graph import open_graph
@@ -72,47 +70,47 @@ def opened(source: str, row_format: str) -> Any:
 
 
 def accuracy(options: argparse.Namespace) -> list[str]:
-    """A row for each graph and format."""
+    """Return a table row per graph and format."""
     import hyrt
     from hyrt.config.command_line import apply_overrides
 
-    sources = [each for each in options.graphs if "=" not in each.split(",")[0]]
-    overrides = [each for each in options.graphs if each not in sources]
+    sources = [argument for argument in options.graphs if "=" not in argument.split(",")[0]]
+    overrides = [argument for argument in options.graphs if argument not in sources]
     lines = [
         "| graph | rows | bytes | test, mean of seeds | each |",
         "| --- | --- | ---: | ---: | --- |",
     ]
     for source in sources:
-        whole = 0
+        full_bytes = 0
         for row_format in options.formats:
-            graph = opened(source, row_format)
-            whole = whole or graph.num_vertices * graph.num_features * 4
-            found = []
+            graph = open_graph_as(source, row_format)
+            full_bytes = full_bytes or graph.num_vertices * graph.num_features * 4
+            metrics = []
             for seed in range(options.seeds):
-                given = {"seed": seed, "model": {"kind": options.model}, "data": {}, "train": {}}
-                sections = apply_overrides(given, overrides)
+                run_settings = {"seed": seed, "model": {"kind": options.model}, "data": {}, "train": {}}
+                sections = apply_overrides(run_settings, overrides)
                 kind = sections.pop("model")
                 result = hyrt.train(graph, kind, **sections)
                 test = result.metrics["test"]
-                found.append(100 * test.get(options.metric, test["accuracy"]))
-            shown = ", ".join(f"{each:.2f}" for each in found)
-            part = graph.features.nbytes / whole
+                metrics.append(100 * test.get(options.metric, test["accuracy"]))
+            shown = ", ".join(f"{argument:.2f}" for argument in metrics)
+            part = graph.features.nbytes / full_bytes
             lines.append(
                 f"| {graph.name.rpartition('/')[2]} | {row_format} | {part:.3f} | "
-                f"{statistics.fmean(found):.2f} | {shown} |"
+                f"{statistics.fmean(metrics):.2f} | {shown} |"
             )
             print(lines[-1], flush=True)
     return lines
 
 
 def run_child(options: argparse.Namespace) -> None:
-    """The stages of one run in a format; prints one JSON line."""
+    """Run once with a format, and print stage times as one JSON line."""
     prepared()
     from hyrt.config import build_config
     from hyrt.observe.hook import Hook
 
     class CpuClock(Hook):
-        """Notes the CPU time of each call of a stage."""
+        """Records the CPU time of each stage call."""
 
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
@@ -124,15 +122,15 @@ def run_child(options: argparse.Namespace) -> None:
                 self.ms[stage].append(1e3 * (time.thread_time() - started))
             return result
 
-    graph = opened(options.graphs[0], options.child)
-    one = {"pipelined": False, "sample_threads": 1, "load_threads": 1, "train_threads": 1}
+    graph = open_graph_as(options.graphs[0], options.child)
+    serial = {"pipelined": False, "sample_threads": 1, "load_threads": 1, "train_threads": 1}
     config = build_config(
         settings(
             options.model,
             epochs=max(1, -(-options.steps * BATCH // len(graph.split("train")))),
             devices=["cpu:0"],
             balance={"policy": "static", "predict": False},
-            runtime=one,
+            runtime=serial,
         )
     )
     times = CpuClock()
@@ -149,7 +147,7 @@ def run_child(options: argparse.Namespace) -> None:
 
 
 def stages(options: argparse.Namespace) -> list[str]:
-    """A row for each format."""
+    """Return a table row per format."""
     runs: dict[str, list[dict[str, Any]]] = {each: [] for each in options.formats}
     for number in range(options.rounds + 1):
         for row_format in options.formats if number % 2 else reversed(options.formats):
@@ -181,7 +179,7 @@ def stages(options: argparse.Namespace) -> list[str]:
 
 
 def link(options: argparse.Namespace) -> list[str]:
-    """A row for each rate and format: steps at the start and the end, and the split that was found."""
+    """Return a table row per rate and format: first and last step times, and the final split."""
     from dataclasses import replace
 
     from hyrt_devices.opencl.device import OpenclDevice
@@ -190,7 +188,7 @@ def link(options: argparse.Namespace) -> list[str]:
     from hyrt.graph.cached.cached_rows import CachedRows
     from hyrt.graph.narrow.narrow_rows import NarrowRows
 
-    graphs = {each: opened(options.graphs[0], each) for each in options.formats}
+    graphs = {each: open_graph_as(options.graphs[0], each) for each in options.formats}
     plain_open, plain_transfer = OpenclDevice.open.__func__, OpenclDevice.transfer
     lines = [
         "| link GB/s | rows | cache | ms, steps 2 to 6 | last third | split at the start | at the end |",
@@ -198,10 +196,10 @@ def link(options: argparse.Namespace) -> list[str]:
     ]
     for rate in options.rates:
 
-        def open_(cls: Any, info: Any, given: Any) -> Any:
-            # Rows travel: the host does not aggregate for it.
+        def open_(cls: Any, info: Any, device_options: Any) -> Any:
+            # Transfer feature rows: without aggregation on the host.
             forms = tuple(form for form in info.forms if form != "aggregated")
-            return plain_open(cls, replace(info, forms=forms), given)
+            return plain_open(cls, replace(info, forms=forms), device_options)
 
         def transfer(self: Any, batch: Any, rate: float = rate) -> Any:
             started = time.perf_counter()
