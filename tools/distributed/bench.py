@@ -1,16 +1,16 @@
-"""Bytes by purpose and the time of an epoch on the emulated cluster, for several strategies side by side.
+"""Traffic by purpose and epoch times on the emulated cluster, for several strategies.
 
     python tools/distributed/bench.py --data parts --rates 200mbit,1gbit --epochs 3 \\
         --set model.hidden=16,sampler.fanout=10+10,data.batch_size=4096 \\
         --runs "home;model-centric;home,distributed.cache=20%;home,distributed.wire=float16"
 
-Every run is `hyrt run` with one node for each part of DATA. A run of `--runs` is a strategy and settings of
-its own, after those of `--set`; `+` stands for the commas of a list. Epoch times are the medians of all
-epochs but the first, which compiles. Bytes are what ranks have counted, the mean of a node and an epoch in
-MB: what a node sends is what it receives, in the mean; `once` is what was sent before the first step. `wire
-/ counted` are the bytes of all interfaces, headers included, over what was counted in the whole run. `train
-accuracy` is that of the last epoch's steps. Nodes share the cores of this machine: only what the links
-bound can be measured. Root is needed, see cluster.py.
+Every run is `hyrt run` with one node per part of DATA. A run of `--runs` is a strategy with additional
+settings, applied after `--set`; `+` replaces the commas of a list. Epoch times are the medians of all epochs
+except the first, which compiles kernels. Bytes are counted by the ranks, in MB, averaged over nodes and
+epochs (a node receives as much as it sends on average); `once` is sent before the first step. `wire /
+counted` is the traffic of all interfaces, including headers, divided by the bytes counted in the whole run.
+`train accuracy` is that of the last epoch's steps. Nodes share the cores of this machine, so only link-bound
+effects can be measured. Needs root, see cluster.py.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _CLUSTER = Path(__file__).with_name("cluster.py")
 
 @dataclass(frozen=True, slots=True)
 class EpochOnCluster:
-    """What one run has shown."""
+    """Measurements of one run."""
 
     epoch_s: float
     bytes: Mapping[str, float]
-    """Of a node and an epoch, by purpose."""
+    """Bytes per node and epoch, by purpose."""
     cached: float
-    """Bytes of cached rows of a node, once in the run."""
+    """Bytes of cached rows per node, transferred once per run."""
     wire_over_counted: float
     hit_rates: tuple[float, float] | None
-    """Of the cache, measured and predicted."""
+    """Hit rates of the cache, measured and predicted."""
     train_accuracy: float
     val_accuracy: float
 
@@ -55,7 +55,7 @@ def measure(
     Raises
     ------
     RuntimeError
-        If a rank fails, with what the ranks have printed.
+        If a rank fails, with the output of the ranks.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-bench-") as folder:
         logs = Path(folder) / "logs"
@@ -79,7 +79,7 @@ def measure(
 
 
 def _environment() -> dict[str, str]:
-    """One thread a library, as torchrun sets it for several processes a machine; hyrt as it lies here."""
+    """Return the environment: one thread per library, as in torchrun, and this source tree."""
     root = str(Path(__file__).parents[2])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
 
@@ -105,9 +105,9 @@ def _measured(
 
 
 def head() -> list[str]:
-    """The first rows of the table."""
+    """Return the head of the table."""
     return [
-        "| rate | run | epoch (s) | MB a node and epoch | "
+        "| rate | run | epoch (s) | MB per node and epoch | "
         + " | ".join(PURPOSES)
         + " | once | wire / counted | "
         "hit rate (predicted) | train accuracy | val accuracy |",
@@ -115,14 +115,14 @@ def head() -> list[str]:
     ]
 
 
-def row(rate: str, name: str, found: EpochOnCluster) -> str:
-    """A row of the table."""
-    purposes = " | ".join(f"{found.bytes[purpose] / 1e6:,.1f}" for purpose in PURPOSES)
-    rates = "" if found.hit_rates is None else f"{found.hit_rates[0]:.3f} ({found.hit_rates[1]:.3f})"
+def row(rate: str, name: str, epoch: EpochOnCluster) -> str:
+    """Return a row of the table."""
+    purposes = " | ".join(f"{epoch.bytes[purpose] / 1e6:,.1f}" for purpose in PURPOSES)
+    rates = "" if epoch.hit_rates is None else f"{epoch.hit_rates[0]:.3f} ({epoch.hit_rates[1]:.3f})"
     return (
-        f"| {rate} | {name} | {found.epoch_s:.2f} | {sum(found.bytes.values()) / 1e6:,.1f} | {purposes} | "
-        f"{found.cached / 1e6:,.1f} | {found.wire_over_counted:.3f} | {rates} | {found.train_accuracy:.4f} | "
-        f"{found.val_accuracy:.4f} |"
+        f"| {rate} | {name} | {epoch.epoch_s:.2f} | {sum(epoch.bytes.values()) / 1e6:,.1f} | {purposes} | "
+        f"{epoch.cached / 1e6:,.1f} | {epoch.wire_over_counted:.3f} | {rates} | {epoch.train_accuracy:.4f} | "
+        f"{epoch.val_accuracy:.4f} |"
     )
 
 
@@ -134,21 +134,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="a folder that hyrt partition wrote")
+    parser.add_argument("--data", type=Path, required=True, help="output folder of hyrt partition")
     parser.add_argument("--rates", default="200mbit,1gbit")
     parser.add_argument("--runs", default="model-centric;p3;naive-migration;hopgnn;home;local")
     parser.add_argument("--set", default="", help="settings of all runs")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=400.0, help="seconds for a run")
-    asked = parser.parse_args(arguments)
-    nodes = len(json.loads((asked.data / "partition.json").read_text())["parts"])
+    parser.add_argument("--limit", type=float, default=400.0, help="time limit of a run in seconds")
+    options = parser.parse_args(arguments)
+    nodes = len(json.loads((options.data / "partition.json").read_text())["parts"])
     print("\n".join(head()), flush=True)
-    for rate in asked.rates.split(","):
-        for name in asked.runs.split(";"):
-            strategy, _, own = name.partition(",")
-            settings = [*_settings(asked.set), f"distributed.strategy={strategy}", *_settings(own)]
-            found = measure(asked.data, nodes, rate, settings, asked.epochs, asked.limit)
-            print(row(rate, name, found), flush=True)
+    for rate in options.rates.split(","):
+        for name in options.runs.split(";"):
+            strategy, _, run_settings = name.partition(",")
+            settings = [*_settings(options.set), f"distributed.strategy={strategy}", *_settings(run_settings)]
+            epoch = measure(options.data, nodes, rate, settings, options.epochs, options.limit)
+            print(row(rate, name, epoch), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""An emulated cluster on one machine: nodes with links of a given rate, one process a node.
+"""Emulated cluster on one machine: nodes with rate-limited links, one process per node.
 
     python tools/distributed/cluster.py --nodes 4 --rate 200mbit -- python -m hyrt run --data parts/
     python tools/distributed/cluster.py --nodes 2 --rate 1gbit --both --logs out/ -- python worker.py
 
-Every node is a network namespace with an interface of its own, which a bridge in one more namespace joins to
-the others; no packet leaves these namespaces. What a node sends is limited to the rate (tc tbf), and with
-`--both` what it receives, too. A process finds torchrun's variables in its environment and has a /dev/shm of
-its own, so that ranks on different nodes cannot meet in shared memory. In the end each interface's bytes are
-printed. All of it is removed at the end, also after a failure, Ctrl-C, SIGTERM and the time limit.
+Every node is a network namespace with a separate interface; a bridge in one more namespace connects the
+interfaces. No packet leaves these namespaces. The send rate of a node is limited (tc tbf), with `--both` also
+the receive rate. Processes have torchrun's environment variables and a separate /dev/shm, so ranks on
+different nodes cannot use shared memory. Finally, the bytes of each interface are printed. Everything is
+removed at the end, even after a failure, Ctrl-C, SIGTERM or the time limit.
 
-The nodes are simulated: they share the cores, the memory and the disk of this machine, and their links have
-no latency of their own. Root, `ip` and `tc` (iproute2) are needed; without them it says so and exits with 77.
+The nodes are simulated: they share the cores, the memory and the disk of this machine, and their links add no
+latency. Root, `ip` and `tc` (iproute2) are required; without them the tool prints the reason and exits with
+77.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ _INTERFACE = "eth0"
 _BRIDGE = "bridge"
 _NETWORK = "10.53.0"
 _PORT = 29400
-_MOST_NODES = 200
+_MAX_NODES = 200
 _END_S = 5.0
 _POLL_S = 0.05
-# A kernel hands a limiter packets of up to 64 KiB, and looks at it a few hundred times a second.
-_LEAST_BURST_BYTES = 128 << 10
+# A kernel passes packets of up to 64 KiB to a limiter, and serves it a few hundred times per second.
+_MIN_BURST_BYTES = 128 << 10
 _BURST_S = 0.004
 _QUEUE_S = 0.4
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-# `ip netns exec` gives each process a mount namespace of its own.
-_OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+# `ip netns exec` gives each process a separate mount namespace.
+_MOUNT_SHM = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEnd:
-    """How a node's process ended."""
+    """Exit of a node's process."""
 
     rank: int
-    """Its rank."""
+    """Rank of the node."""
     code: int
-    """Its exit code; minus the signal's number where a signal ended it."""
+    """Exit code; negative signal number if a signal ended the process."""
     ended_s: float
-    """Seconds from the start of the processes to its end."""
+    """Seconds between the start of the processes and the exit."""
     sent_bytes: int
     received_bytes: int
-    """`sent_bytes` and `received_bytes`: what its interface carried, headers included."""
+    """`sent_bytes` and `received_bytes`: traffic of the interface, including headers."""
 
 
 class ClusterError(Exception):
@@ -67,27 +68,27 @@ class ClusterError(Exception):
 
 
 class EmulatedCluster:
-    """Nodes that are there while the context is entered.
+    """Nodes that exist while the context is active.
 
     Parameters
     ----------
     nodes
-        The number of nodes.
+        Number of nodes.
     bits_per_s
-        The rate of each node's link; None for no limit.
+        Rate of each node's link; None for no limit.
     both
-        Whether what a node receives is limited, too.
+        Whether to limit the receive rate as well.
     """
 
     def __init__(self, nodes: int, bits_per_s: float | None = None, *, both: bool = False) -> None:
-        if not 1 <= nodes <= _MOST_NODES:
-            raise ValueError(f"{nodes} nodes: give a number from 1 to {_MOST_NODES}")
+        if not 1 <= nodes <= _MAX_NODES:
+            raise ValueError(f"{nodes} nodes: give a number from 1 to {_MAX_NODES}")
         self._rate = bits_per_s
         self._both = both
         prefix = f"hyrt-{os.getpid()}"
         self._switch = f"{prefix}-switch"
         self.namespaces = [f"{prefix}-{rank}" for rank in range(nodes)]
-        """The network namespace of each node."""
+        """Network namespace of each node."""
         self._made: list[str] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -113,33 +114,33 @@ class EmulatedCluster:
         grace_s: float = 15.0,
         environment: Mapping[str, str] | None = None,
     ) -> list[NodeEnd]:
-        """Run a command on every node, and wait until all have ended.
+        """Run a command on every node, and wait until all processes have ended.
 
         Parameters
         ----------
         command
-            The command; a rank learns its number from `RANK`.
+            The command; `RANK` in the environment is the rank.
         logs
-            A folder for what each rank prints, as `rank-0.log`; None prints it all here.
+            Folder for the output of each rank, as `rank-0.log`; None prints the output here.
         limit_s
-            Seconds until all are ended; None for no limit.
+            Time limit in seconds; None for no limit.
         grace_s
-            Seconds that the others have to end by themselves once one has failed.
+            Seconds that the other processes have to exit after one has failed.
         environment
-            Variables beside this process's own.
+            Additional environment variables.
         """
         before = [self._bytes(rank) for rank in range(len(self.namespaces))]
         started = time.perf_counter()
         self._start(command, logs, {**os.environ, **(environment or {})})
         ended = self._wait(started, limit_s, grace_s)
-        found = []
+        exits = []
         for rank, (code, ended_s) in enumerate(ended):
             sent, received = self._bytes(rank)
-            found.append(NodeEnd(rank, code, ended_s, sent - before[rank][0], received - before[rank][1]))
-        return found
+            exits.append(NodeEnd(rank, code, ended_s, sent - before[rank][0], received - before[rank][1]))
+        return exits
 
     def cut_off(self, rank: int) -> None:
-        """Take a node's interface down: its peers hear no more of it."""
+        """Take a node's interface down, so that other nodes lose contact with it."""
         _ip("-n", self.namespaces[rank], "link", "set", _INTERFACE, "down")
 
     def _make(self) -> None:
@@ -165,7 +166,7 @@ class EmulatedCluster:
         _ip("netns", "add", name)
 
     def _remove(self) -> None:
-        """End what still runs, and delete the namespaces; interfaces and the bridge go with them."""
+        """End running processes and delete the namespaces, which also deletes interfaces and the bridge."""
         held = (signal.SIGINT, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_BLOCK, held)
         try:
@@ -180,9 +181,9 @@ class EmulatedCluster:
     def _start(self, command: Sequence[str], logs: Path | None, environment: dict[str, str]) -> None:
         for rank, name in enumerate(self.namespaces):
             out = None if logs is None else _log(logs, rank)
-            own = ["ip", "netns", "exec", name, "sh", "-c", _OWN_MEMORY, "sh", *command]
+            node_command = ["ip", "netns", "exec", name, "sh", "-c", _MOUNT_SHM, "sh", *command]
             process = subprocess.Popen(
-                own,
+                node_command,
                 env=environment | self._variables(rank),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -194,7 +195,7 @@ class EmulatedCluster:
             self._processes.append(process)
 
     def _variables(self, rank: int) -> dict[str, str]:
-        """What torchrun tells a process on a node with one."""
+        """Return the variables that torchrun sets on a node with one process."""
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(self.namespaces)),
@@ -224,7 +225,7 @@ class EmulatedCluster:
         return [ended[rank] for rank in range(len(ended))]
 
     def _end_all(self) -> None:
-        """Ask the processes to end, and after some seconds do not ask any more."""
+        """Send SIGTERM to the processes, and SIGKILL after some seconds."""
         for number, patience_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
             running = [process for process in self._processes if process.poll() is None]
             for process in running:
@@ -235,14 +236,14 @@ class EmulatedCluster:
                 time.sleep(_POLL_S)
 
     def _bytes(self, rank: int) -> tuple[int, int]:
-        """What a node has sent and received since it was made."""
+        """Return the bytes that a node has sent and received since its creation."""
         shown = _ip("-n", self.namespaces[rank], "-s", "-j", "link", "show", _INTERFACE)
         [counters] = [entry["stats64"] for entry in json.loads(shown)]
         return int(counters["tx"]["bytes"]), int(counters["rx"]["bytes"])
 
 
-def why_not() -> str | None:
-    """Why no cluster can be made here; None where one can."""
+def unavailable_reason() -> str | None:
+    """Return why no cluster can be made on this machine; None if it can."""
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} is missing: install iproute2"
@@ -256,18 +257,18 @@ def why_not() -> str | None:
 
 
 def rate(text: str) -> float:
-    """Bits a second, from `200mbit`, `1gbit` and the like."""
+    """Parse a rate such as `200mbit` or `1gbit` into bits per second."""
     for unit, factor in _UNITS.items():
         number = text.removesuffix(unit)
         if number != text and number.replace(".", "", 1).isdecimal() and float(number) > 0:
             return float(number) * factor
-    raise ValueError(f"{text!r} is no rate: give one such as 200mbit or 1gbit")
+    raise ValueError(f"{text!r} is not a rate: give one such as 200mbit or 1gbit")
 
 
 def _kill_inside(namespace: str) -> None:
-    """End what has left the sessions of the processes but not their node."""
-    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
-    for process in map(int, found.stdout.split()):
+    """End processes that left the sessions of the node's processes but are still in its namespace."""
+    pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    for process in map(int, pids.stdout.split()):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
@@ -277,7 +278,7 @@ def _address(rank: int) -> str:
 
 
 def _limit(namespace: str, interface: str, bits_per_s: float) -> None:
-    burst = max(_LEAST_BURST_BYTES, int(bits_per_s / 8 * _BURST_S))
+    burst = max(_MIN_BURST_BYTES, int(bits_per_s / 8 * _BURST_S))
     shape = ["rate", f"{bits_per_s:.0f}bit", "burst", f"{burst}b", "latency", f"{_QUEUE_S * 1e3:.0f}ms"]
     _output(["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf", *shape])
 
@@ -307,25 +308,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--rate", type=rate, help="of each link, as 200mbit; none by default")
-    parser.add_argument("--both", action="store_true", help="limit what a node receives, too")
-    parser.add_argument("--logs", type=Path, help="a folder for what each rank prints")
-    parser.add_argument("--limit", type=float, help="seconds until all processes are ended")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a rank")
-    parser.add_argument("command", nargs="+", help="what every node runs, after --")
-    asked = parser.parse_args(arguments)
-    reason = why_not()
+    parser.add_argument("--rate", type=rate, help="rate of each link, such as 200mbit; unlimited by default")
+    parser.add_argument("--both", action="store_true", help="limit the receive rate as well")
+    parser.add_argument("--logs", type=Path, help="folder for the output of each rank")
+    parser.add_argument("--limit", type=float, help="time limit in seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per rank")
+    parser.add_argument("command", nargs="+", help="command that every node runs, after --")
+    options = parser.parse_args(arguments)
+    reason = unavailable_reason()
     if reason is not None:
         print(f"skipped: {reason}", file=sys.stderr)
         return SKIPPED
     signal.signal(signal.SIGTERM, _stop)
     try:
-        with EmulatedCluster(asked.nodes, asked.rate, both=asked.both) as cluster:
-            ends = cluster.run(asked.command, logs=asked.logs, limit_s=asked.limit)
+        with EmulatedCluster(options.nodes, options.rate, both=options.both) as cluster:
+            ends = cluster.run(options.command, logs=options.logs, limit_s=options.limit)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     for end in ends:
-        print(json.dumps(_facts(end)) if asked.json else _line(end))
+        print(json.dumps(_facts(end)) if options.json else _line(end))
     failed = [end.code for end in sorted(ends, key=lambda end: end.ended_s) if end.code]
     return abs(failed[0]) if failed else 0
 

@@ -1,14 +1,14 @@
-"""Whether full graphs on several ranks train as in one process: losses, weights, metrics and bytes.
+"""Equality of full-graph training on several ranks and in one process: losses, weights, metrics and bytes.
 
     python tools/distributed/equality.py --ranks 2,3,4,8 --models gcn,gat --epochs 20
     python tools/distributed/equality.py --ranks 4 --models ggcn --vertices 1000
 
-For each number of ranks, processes are started with torchrun; they train random graphs, symmetric and
-directed, cut by `volume`, with every algorithm and every replication in 1, 2, 4 that the ranks and the model
-can follow. Each line has the largest relative difference of a loss from one process (1e-5 wanted), the
-largest absolute one of a weight (1e-4 wanted) and of the accuracies of all splits, and whether the rows and
-gradients of rows that all ranks have received are, to the byte, those that the partition makes them send.
-What an oblivious exchange sends is not compared with a partition. The last line counts those that are not.
+For each number of ranks, processes are started with torchrun. They train random graphs, symmetric and
+directed, partitioned with `volume`, with every algorithm and every replication in 1, 2, 4 that the number of
+ranks and the model support. Each line has the maximum relative difference of a loss to one process (tolerance
+1e-5), the maximum absolute difference of a weight (tolerance 1e-4) and of the accuracies of all splits, and
+whether the bytes of rows and row gradients that all ranks received equal those that the partition implies.
+The traffic of an oblivious exchange is not compared with a partition. The last line counts the failed cases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
-# Softmaxes do not add up over columns.
+# A softmax cannot be added up over columns.
 ATTENTION = ("gat",)
 LOSS, WEIGHT = 1e-5, 1e-4
 REPLICATIONS = (1, 2, 4)
@@ -53,8 +53,8 @@ MODELS = (
 )  # fmt: skip
 
 
-def drawn_graph(num: int, *, symmetric: bool) -> Graph:
-    """A random graph of four groups, with neighbours mostly in the own one."""
+def random_graph(num: int, *, symmetric: bool) -> Graph:
+    """Return a random graph of four groups, with neighbours mostly in the same group."""
     rng = np.random.default_rng(11)
     groups = np.sort(rng.integers(0, 4, num))
     into = rng.integers(0, num, 6 * num)
@@ -88,62 +88,62 @@ def settings(kind: str, epochs: int, distributed: dict[str, Any]) -> dict[str, A
 
 
 def weights(result: TrainResult) -> torch.Tensor:
-    return torch.cat([each.detach().flatten() for each in result.model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in result.model.parameters()])
 
 
-def told(result: TrainResult, heard: list[Event]) -> dict[str, Any]:
-    metrics = [event.metrics for event in heard if isinstance(event, Evaluated)][-1]
+def collect_result(result: TrainResult, events: list[Event]) -> dict[str, Any]:
+    metrics = [event.metrics for event in events if isinstance(event, Evaluated)][-1]
     return {
-        "losses": np.array([event.loss for event in heard if isinstance(event, EpochEnded)]),
+        "losses": np.array([event.loss for event in events if isinstance(event, EpochEnded)]),
         "weights": weights(result),
         "metrics": {name: of_split["accuracy"] for name, of_split in metrics.items()},
     }
 
 
-def trained_alone(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
-    heard: list[Event] = []
-    config = build_config(given)
-    return told(Training(compose_run(config, graph, emit=heard.append)).run(), heard)
+def train_alone(graph: Graph, run_settings: dict[str, Any]) -> dict[str, Any]:
+    events: list[Event] = []
+    config = build_config(run_settings)
+    return collect_result(Training(compose_run(config, graph, emit=events.append)).run(), events)
 
 
-def trained_on(ranks: JoinedRanks, graph: Graph, homes: Any, given: dict[str, Any]) -> dict[str, Any]:
-    config = build_config(given)
-    own = homes == ranks.rank // config.distributed.num_replicas
-    rows = DenseFeatures(graph.features.values[own])  # type: ignore[attr-defined]
+def train_on(ranks: JoinedRanks, graph: Graph, homes: Any, run_settings: dict[str, Any]) -> dict[str, Any]:
+    config = build_config(run_settings)
+    is_local = homes == ranks.rank // config.distributed.num_replicas
+    rows = DenseFeatures(graph.features.values[is_local])  # type: ignore[attr-defined]
     prepared = PreparedRun(config, graph)
     before = dict(ranks.counts.received())
     mine = share_full_graph(
         config, graph, OwnRows(rows, homes, places_of(homes, int(homes.max()) + 1)), ranks, prepared
     )
-    heard: list[Event] = []
-    parts = compose_run(config, mine.graph, prepared=prepared, shared=mine.shared, emit=heard.append)
-    found = told(Training(parts).run(), heard)
+    events: list[Event] = []
+    parts = compose_run(config, mine.graph, prepared=prepared, shared=mine.shared, emit=events.append)
+    result = collect_result(Training(parts).run(), events)
     after = ranks.counts.received()
-    sent = [after.get(what, 0) - before.get(what, 0) for what in ("rows", "row gradients")]
+    sent = [after.get(purpose, 0) - before.get(purpose, 0) for purpose in ("rows", "row gradients")]
     totals = torch.tensor(sent, dtype=torch.float64)
     ranks.control.add(totals, "control")
-    return {**found, "sent": [int(each) for each in totals.tolist()]}
+    return {**result, "sent": [int(total) for total in totals.tolist()]}
 
 
-def expected_bytes(graph: Graph, homes: Any, given: dict[str, Any], epochs: int) -> list[int]:
-    """Rows and gradients of rows that all ranks receive, by the partition: 4 bytes a number."""
-    config = build_config(given)
+def expected_bytes(graph: Graph, homes: Any, run_settings: dict[str, Any], epochs: int) -> list[int]:
+    """Return the bytes of rows and row gradients that all ranks receive, from the partition (float32)."""
+    config = build_config(run_settings)
     model = PreparedRun(config, graph).model
     travels = TravellingColumns.of(model, graph.num_vertices, graph.num_edges, is_sparse=False)
     needed = block_volumes(graph.topology.indptr, graph.topology.indices, homes, int(homes.max()) + 1).needed
-    # Each epoch, the evaluation after the last one, and what is gathered of raw features, once.
+    # Each epoch, the final evaluation, and one exchange of raw features for the first layer.
     once = graph.num_features if len(travels.forward) < config.model.layers else 0
     columns = sum(travels.forward) * (epochs + 1) + once
     return [4 * int(needed.sum()) * columns, 4 * int(needed.sum()) * sum(travels.back) * epochs]
 
 
-def in_ranks(models: list[str], epochs: int, vertices: int) -> None:
-    """What every process of a start does; rank 0 prints a line for each case."""
+def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
+    """Entry point of every process; rank 0 prints a line per case."""
     store, rank, size = next(iter(rendezvous("env://")))
 
     @cache
     def graph_of(symmetric: bool) -> Graph:
-        return drawn_graph(vertices, symmetric=symmetric)
+        return random_graph(vertices, symmetric=symmetric)
 
     @cache
     def homes_of(symmetric: bool, num: int) -> Any:
@@ -152,30 +152,30 @@ def in_ranks(models: list[str], epochs: int, vertices: int) -> None:
 
     @cache
     def alone(symmetric: bool, kind: str) -> dict[str, Any]:
-        return trained_alone(graph_of(symmetric), settings(kind, epochs, {}))
+        return train_alone(graph_of(symmetric), settings(kind, epochs, {}))
 
     for number, (symmetric, kind, copies, way) in enumerate(cases(models, size)):
         graph = graph_of(symmetric)
         distributed = {"algorithm": way} | ({"replication": copies} if copies > 1 else {})
-        given = settings(kind, epochs, distributed)
+        run_settings = settings(kind, epochs, distributed)
         homes = homes_of(symmetric, size // copies)
-        # A store of its own for each case: groups of one name meet in it once.
+        # A separate store prefix per case, because a group name can be used only once per store.
         ranks = JoinedRanks(PrefixStore(f"case {number}", store), rank, size, timeout_s=120.0, silent_s=60.0)
         try:
-            found = trained_on(ranks, graph, homes, given)
+            result = train_on(ranks, graph, homes, run_settings)
             ranks.leave()
         finally:
             ranks.close()
         if rank == 0:
-            line = compared(found, alone(symmetric, kind))
+            line = compare(result, alone(symmetric, kind))
             if not way.endswith("oblivious"):
-                line["wanted"] = expected_bytes(graph, homes, given, epochs)
-            line |= {"sent": found["sent"], "way": way, "copies": copies, "model": kind}
+                line["wanted"] = expected_bytes(graph, homes, run_settings, epochs)
+            line |= {"sent": result["sent"], "way": way, "copies": copies, "model": kind}
             print(json.dumps(line | {"symmetric": symmetric}), flush=True)
 
 
 def cases(models: list[str], size: int) -> Iterator[tuple[bool, str, int, str]]:
-    """Whether the graph is symmetric, the model, how many ranks have a block, and the algorithm."""
+    """Iterate over the cases: symmetry, model, ranks per block, and algorithm."""
     for symmetric in (True, False):
         for kind in models:
             for copies in REPLICATIONS:
@@ -184,11 +184,11 @@ def cases(models: list[str], size: int) -> Iterator[tuple[bool, str, int, str]]:
                         yield symmetric, kind, copies, way
 
 
-def compared(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+def compare(result: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
     return {
-        "loss": float(np.max(np.abs(found["losses"] / alone["losses"] - 1))),
-        "weight": float((found["weights"] - alone["weights"]).abs().max()),
-        "accuracy": max(abs(found["metrics"][name] - alone["metrics"][name]) for name in alone["metrics"]),
+        "loss": float(np.max(np.abs(result["losses"] / alone["losses"] - 1))),
+        "weight": float((result["weights"] - alone["weights"]).abs().max()),
+        "accuracy": max(abs(result["metrics"][name] - alone["metrics"][name]) for name in alone["metrics"]),
     }
 
 
@@ -200,16 +200,16 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--vertices", type=int, default=600)
-    asked = parser.parse_args()
-    models = asked.models.split(",")
+    options = parser.parse_args()
+    models = options.models.split(",")
     if "RANK" in os.environ:
-        in_ranks(models, asked.epochs, asked.vertices)
+        run_ranks(models, options.epochs, options.vertices)
         return
     print("| graph | model | ranks | algorithm | c | loss | weight | accuracy | bytes as counted |")
     print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | --- |", flush=True)
     num = missed = 0
-    for ranks in map(int, asked.ranks.split(",")):
-        for line in started(ranks, asked):
+    for ranks in map(int, options.ranks.split(",")):
+        for line in run_torchrun(ranks, options):
             num += 1
             counted = line.get("wanted")
             same = "" if counted is None else "equal" if counted == line["sent"] else "differ"
@@ -223,20 +223,20 @@ def main() -> None:
     print(f"\n{num} cases, of which {missed} are not equal")
 
 
-def started(ranks: int, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The lines of a start with so many processes, as they come."""
+def run_torchrun(ranks: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Start the given number of processes, and iterate over the lines that they print."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += [__file__, "--models", asked.models, "--epochs", str(asked.epochs)]
-    command += ["--vertices", str(asked.vertices)]
-    with tempfile.TemporaryFile("w+") as said:
+    command += [__file__, "--models", options.models, "--epochs", str(options.epochs)]
+    command += ["--vertices", str(options.vertices)]
+    with tempfile.TemporaryFile("w+") as errors:
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=Path(__file__).parents[2]
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=Path(__file__).parents[2]
         ) as process:
             assert process.stdout
             yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
         if process.returncode:
-            said.seek(0)
-            raise SystemExit(said.read()[-6000:])
+            errors.seek(0)
+            raise SystemExit(errors.read()[-6000:])
 
 
 if __name__ == "__main__":

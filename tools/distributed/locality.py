@@ -1,14 +1,13 @@
-"""How local micrographs are: the share of a micrograph's vertices that are at home with its root.
+"""Locality of micrographs: fraction of a micrograph's vertices in the same part as its seed.
 
     python tools/distributed/locality.py --data coauthor_physics.npz --parts 2,4,8,16 --cases 2x10,10x2
 
-A case is a number of layers and the fan-out of each, or for layer-wise samplers their name and the vertices
-that they draw for a layer: `2xladies2000`, `2xfastgcn2000`. As in HopGNN (section 4, Table 1), the share is
-that of the vertices that are not the root itself, over all vertices of its micrograph, and the mean over
-roots drawn from the training vertices. Beside it is the same for the roots' whole mini-batch, whose vertices
-have no common root. Parts are cut by METIS, as `hyrt partition` cuts them. A vertex that is reached draws
-anew in every layer. Layer-wise samplers draw for all roots at once; a root's micrograph is what of that leads
-to it.
+A case is a number of layers and their fan-out, or for layer-wise samplers their name and the vertices per
+layer: `2xladies2000`, `2xfastgcn2000`. As in HopGNN (section 4, Table 1), the fraction counts vertices other
+than the seed, relative to all vertices of the micrograph, averaged over random training seeds. The second
+number is the same for the mini-batch of all seeds. Graphs are partitioned with METIS, like `hyrt partition`.
+Every layer samples independently, also for vertices of earlier layers. Layer-wise samplers sample for all
+seeds together; the micrograph of a seed is the part that reaches it.
 """
 
 from __future__ import annotations
@@ -36,65 +35,68 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """The means over the roots of one case."""
+    """Means over the seeds of one case."""
 
     micrograph: float
-    """The share of a micrograph's vertices that are not its root and have its home."""
+    """Fraction of a micrograph's vertices that are not its seed and are in the seed's part."""
     subgraph: float
-    """The same share of the vertices of the mini-batch of all roots."""
+    """The same fraction for the mini-batch of all seeds."""
     vertices: float
-    """The vertices of a micrograph."""
+    """Number of vertices per micrograph."""
 
 
 def locality(
     sampled: Sequence[NDArray[Any]], whole: NDArray[Any], roots: NDArray[Any], homes: NDArray[Any]
 ) -> Locality:
-    """The locality of micrographs.
+    """Compute the locality of micrographs.
 
     Parameters
     ----------
     sampled
-        The distinct vertices of each root's micrograph, the root among them.
+        Distinct vertices of each seed's micrograph, including the seed.
     whole
-        [n] the distinct vertices of the mini-batch of all roots.
+        [n] distinct vertices of the mini-batch of all seeds.
     roots
-        [r] the roots.
+        [r] seeds.
     homes
-        [V] the part of each vertex.
+        [V] part of each vertex.
     """
     of_parts = np.bincount(homes[whole], minlength=int(homes.max()) + 1)
     at_home = [
-        np.count_nonzero(homes[each] == homes[root]) - 1 for each, root in zip(sampled, roots, strict=True)
+        np.count_nonzero(homes[vertices] == homes[root]) - 1
+        for vertices, root in zip(sampled, roots, strict=True)
     ]
     return Locality(
-        micrograph=float(np.mean([count / len(each) for count, each in zip(at_home, sampled, strict=True)])),
+        micrograph=float(
+            np.mean([count / len(vertices) for count, vertices in zip(at_home, sampled, strict=True)])
+        ),
         subgraph=float(np.mean((of_parts[homes[roots]] - 1) / len(whole))),
-        vertices=float(np.mean([len(each) for each in sampled])),
+        vertices=float(np.mean([len(vertices) for vertices in sampled])),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LocalityCase:
-    """A number of layers, and how each is sampled."""
+    """A number of layers, and the sampler of each."""
 
     layers: int
     sampler: SamplerSettings
     name: str
-    """For the head of the table."""
+    """Name in the head of the table."""
 
     @classmethod
     def of(cls, text: str) -> LocalityCase:
-        """What `2x10` or `2xladies2000` says.
+        """Parse `2x10` or `2xladies2000`.
 
         Raises
         ------
         ValueError
-            If it says nothing.
+            If the text has another form.
         """
-        found = re.fullmatch(r"(\d+)x(ladies|fastgcn|)(\d+)", text)
-        if found is None:
-            raise ValueError(f"{text!r} is no case: give one such as 2x10, 2xladies2000 or 2xfastgcn2000")
-        layers, kind, size = int(found[1]), found[2], int(found[3])
+        match = re.fullmatch(r"(\d+)x(ladies|fastgcn|)(\d+)", text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a case: give one such as 2x10, 2xladies2000 or 2xfastgcn2000")
+        layers, kind, size = int(match[1]), match[2], int(match[3])
         if kind == "":
             sampler: SamplerSettings = NeighborSettings(kind="neighbor", fanout=[size] * layers)
             return cls(layers, sampler, f"{layers} layers, fan-out {size}")
@@ -103,43 +105,43 @@ class LocalityCase:
         return cls(layers, sampler, f"{layers} layers, {sampler.describe(layers, 0).partition(' · ')[0]}")
 
     def build(self, graph: Graph, targets: Ids, num_roots: int, seed: int) -> Sampler:
-        """The sampler of steps of so many roots."""
+        """Build the sampler for steps with `num_roots` seeds."""
         return self.sampler.build(graph, targets, layers=self.layers, batch_size=num_roots, seed=seed)
 
 
-def vertices_of(sampler: Sampler, roots: NDArray[Any], workers: Workers) -> NDArray[Any]:
-    """The distinct vertices of the first step's mini-batch of some roots."""
+def sample_vertices(sampler: Sampler, roots: NDArray[Any], workers: Workers) -> NDArray[Any]:
+    """Return the distinct vertices of the first step's mini-batch for the given seeds."""
     batch = sampler.sample(0, np.ascontiguousarray(roots), workers, in_place=False)
     sources = batch.blocks[0].sources
     assert sources is not None
-    found: NDArray[Any] = sources.copy()
+    vertices: NDArray[Any] = sources.copy()
     batch.release()
-    return found
+    return vertices
 
 
 def rows(
     graph: Graph, parts: Sequence[int], cases: Sequence[LocalityCase], num_roots: int, seed: int
 ) -> list[str]:
-    """Rows of a Markdown table: one for each number of parts."""
+    """Return the rows of a Markdown table, one per number of parts."""
     method = partition_method("metis")
     targets = graph.split("train")
     training = np.zeros(graph.num_vertices, np.bool_)
     training[targets] = True
-    found: dict[int, list[Locality]] = {count: [] for count in parts}
+    localities: dict[int, list[Locality]] = {count: [] for count in parts}
     with Workers(available_cores(), "locality") as workers, working(workers):
         homes = {count: method.homes(graph.topology, training, count, seed) for count in parts}
         for case in cases:
             sampler = case.build(graph, targets, num_roots, seed)
             roots = sampler.units(0)
-            sampled = [vertices_of(sampler, roots[i : i + 1], workers) for i in range(len(roots))]
-            whole = vertices_of(sampler, roots, workers)
+            sampled = [sample_vertices(sampler, roots[i : i + 1], workers) for i in range(len(roots))]
+            all_vertices = sample_vertices(sampler, roots, workers)
             for count in parts:
-                found[count].append(locality(sampled, whole, roots, homes[count]))
+                localities[count].append(locality(sampled, all_vertices, roots, homes[count]))
     lines = []
     for count in parts:
         cells = [
-            f"{100 * each.micrograph:.0f} ({100 * each.subgraph:.0f}, {each.vertices:,.0f})"
-            for each in found[count]
+            f"{100 * locality_.micrograph:.0f} ({100 * locality_.subgraph:.0f}, {locality_.vertices:,.0f})"
+            for locality_ in localities[count]
         ]
         lines.append(f"| {count} | " + " | ".join(cells) + " |")
     return lines
@@ -151,17 +153,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--data", required=True)
     parser.add_argument("--parts", default="2,4,8,16")
-    parser.add_argument("--cases", default="2x10,10x2", help="layers x fan-out, or sampler and size")
+    parser.add_argument("--cases", default="2x10,10x2", help="layers x fan-out, or layers x sampler and size")
     parser.add_argument("--roots", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(arguments)
-    cases = [LocalityCase.of(text) for text in asked.cases.split(",")]
-    parts = [int(count) for count in asked.parts.split(",")]
+    options = parser.parse_args(arguments)
+    cases = [LocalityCase.of(text) for text in options.cases.split(",")]
+    parts = [int(count) for count in options.parts.split(",")]
     title = "% of a micrograph at home with its root (% of the mini-batch, vertices of a micrograph)"
-    print(f"\n{asked.data}: {title}\n")
+    print(f"\n{options.data}: {title}\n")
     print("| parts | " + " | ".join(case.name for case in cases) + " |")
     print("| --- " + "| ---: " * len(cases) + "|")
-    print("\n".join(rows(load(asked.data), parts, cases, asked.roots, asked.seed)))
+    print("\n".join(rows(load(options.data), parts, cases, options.roots, options.seed)))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""Epoch times and bytes of full-graph training on the emulated cluster, algorithms side by side.
+"""Epoch times and traffic of full-graph training on the emulated cluster, for several algorithms.
 
     python tools/distributed/products.py --data metis=parts-metis,volume=parts-volume --rates 200mbit,1gbit \\
         --set model.kind=gcn,model.layers=3,model.hidden=16 --epochs 5 \\
         --runs "1d-oblivious:metis;1d:metis;1d:volume;1.5d:halves,distributed.replication=2"
 
-A run is an algorithm and the partition that it trains on, with settings of its own after those of `--set`;
-`+` stands for the commas of a list. Every run is `hyrt run --full-graph` with one node a rank. Epoch times
-are the medians of all epochs but the first, which compiles and exchanges what is needed once. Rows are those
-that all ranks get in an epoch's forward and backward products, as they were counted; MB are their bytes, the
-partial sums' of 1.5D included, that a rank gets in an epoch, in the mean and at most. `hidden` is the part of
-the smaller of multiplying and communicating that took no time of its own, added up over ranks. `wire /
-counted` are the bytes of all interfaces, headers included, over what was counted in the whole run.
-Links are limited in what they send and, with `--both`, in what they receive, too, as real ones are.
-`predicted` is the epoch of the cost model, as of `hyrt predict`, with the network that `hyrt calibrate
---network` measures between as many nodes of the same rate, once before their first run. They share the cores
-of this machine, which has to be calibrated (`hyrt calibrate`). Root is needed, see cluster.py.
+A run is an algorithm and its partition, with additional settings applied after `--set`; `+` replaces the
+commas of a list. Every run is `hyrt run --full-graph` with one node per rank. Epoch times are the medians of
+all epochs except the first, which compiles kernels and performs one-time exchanges. Rows are counted over all
+ranks in the forward and backward SpMMs of an epoch; MB are the bytes received per rank and epoch (mean and
+maximum), including the partial sums of 1.5D. `hidden` is the overlapped fraction of the smaller of
+computation and communication, summed over ranks. `wire / counted` is the traffic of all interfaces, including
+headers, divided by the bytes counted in the whole run. The send rate of links is limited, with `--both` also
+the receive rate, as on real links. `predicted` is the epoch time from the cost model (`hyrt predict`), with
+the network that `hyrt calibrate --network` measures once between the same number of nodes with the same rate.
+Nodes share the cores of this machine, which must be calibrated (`hyrt calibrate`). Needs root, see
+cluster.py.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
 from hyrt.predict.workload import configured_workload
 
 _CLUSTER = Path(__file__).with_name("cluster.py")
-_TRAVEL = ("rows", "row gradients", "partial sums")
+_EXCHANGE_PURPOSES = ("rows", "row gradients", "partial sums")
 
 
 def measure(
     data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s: float, *, both: bool = False
 ) -> Mapping[str, Any]:
-    """Run hyrt once on the cluster: its summary, the seconds of its epochs, and the bytes of all interfaces.
+    """Run hyrt once on the cluster; return its summary, epoch times, and the traffic of all interfaces.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with what the ranks have printed.
+        If a rank fails, with the output of the ranks.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
         logs = Path(folder) / "logs"
@@ -78,13 +78,13 @@ def measure(
         }
 
 
-def measured_network(nodes: int, rate: str, limit_s: float, *, both: bool = False) -> Network:
-    """The network of the nodes, as `hyrt calibrate --network` measures it.
+def measure_network(nodes: int, rate: str, limit_s: float, *, both: bool = False) -> Network:
+    """Measure the network between the nodes with `hyrt calibrate --network`.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with what was printed.
+        If a rank fails, with its output.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
         file = Path(folder) / f"{rate}.yaml"
@@ -100,12 +100,12 @@ def measured_network(nodes: int, rate: str, limit_s: float, *, both: bool = Fals
 
 
 def _environment() -> dict[str, str]:
-    """One thread a library, as torchrun sets it for several processes a machine; hyrt as it lies here."""
+    """Return the environment: one thread per library, as in torchrun, and this source tree."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
-def predicted(data: Path, nodes: int, network: Network, settings: Sequence[str]) -> AlgorithmEpoch:
-    """An epoch by the cost model."""
+def predict_epoch(data: Path, nodes: int, network: Network, settings: Sequence[str]) -> AlgorithmEpoch:
+    """Predict an epoch with the cost model."""
     overrides = [setting for setting in settings if not setting.startswith("evaluate")]
     config = new_config(None, [f"data.source={data}", "sampler.kind=full", *overrides])
     platform, _ = machine("this-machine")
@@ -117,26 +117,29 @@ def predicted(data: Path, nodes: int, network: Network, settings: Sequence[str])
     return algorithm_epoch(config.distributed.algorithm, volumes, nodes, work, network)
 
 
-def row(rate: str, name: str, found: Mapping[str, Any], predicted_s: float) -> str:
-    """A row of the table."""
-    told, products = found["distributed"], found["products"]
-    received = [sum(each["bytes_received"].get(what, 0) for what in _TRAVEL) for each in told["by_rank"]]
-    passes = found["epochs"]
+def row(rate: str, name: str, summary: Mapping[str, Any], predicted_s: float) -> str:
+    """Return a row of the table."""
+    distributed, products = summary["distributed"], summary["products"]
+    received = [
+        sum(rank_values["bytes_received"].get(key, 0) for key in _EXCHANGE_PURPOSES)
+        for rank_values in distributed["by_rank"]
+    ]
+    passes = summary["epochs"]
     computed, communicated, waited = (
-        [each[what] for each in products] for what in ("compute_s", "communicate_s", "wait_s")
+        [rank_values[key] for rank_values in products] for key in ("compute_s", "communicate_s", "wait_s")
     )
-    least = sum(min(*each) for each in zip(computed, communicated, strict=True))
+    overlappable = sum(min(*rank_values) for rank_values in zip(computed, communicated, strict=True))
     hidden = sum(max(0.0, c - w) for c, w in zip(communicated, waited, strict=True))
-    counted = sum(sum(each["bytes_received"].values()) for each in told["by_rank"])
-    times = found["epochs_s"]
+    counted = sum(sum(rank_values["bytes_received"].values()) for rank_values in distributed["by_rank"])
+    times = summary["epochs_s"]
     return (
         f"| {rate} | {name} | {statistics.median(times[1:] or times):.3f} | {predicted_s:.3f} | "
-        f"{sum(each['remote_rows'] for each in products):,} | "
+        f"{sum(rank_values['remote_rows'] for rank_values in products):,} | "
         f"{statistics.fmean(received) / passes / 1e6:.2f} | {max(received) / passes / 1e6:.2f} | "
         f"{sum(computed) / len(products) / max(1, passes - 1):.3f} | "
         f"{sum(communicated) / len(products) / max(1, passes - 1):.3f} | "
-        f"{min(1.0, hidden / least) if least else 0:.0%} | "
-        f"{found['on_wire'] / counted:.3f} | {found['metrics']['val']['accuracy']:.4f} |"
+        f"{min(1.0, hidden / overlappable) if overlappable else 0:.0%} | "
+        f"{summary['on_wire'] / counted:.3f} | {summary['metrics']['val']['accuracy']:.4f} |"
     )
 
 
@@ -153,22 +156,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", required=True)
     parser.add_argument("--set", default="", help="settings of all runs")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--both", action="store_true", help="limit what a node receives, too")
-    parser.add_argument("--limit", type=float, default=400.0, help="seconds for a run")
-    asked = parser.parse_args(arguments)
-    folders = {name: Path(path) for name, _, path in (each.partition("=") for each in asked.data.split(","))}
+    parser.add_argument("--both", action="store_true", help="limit the receive rate as well")
+    parser.add_argument("--limit", type=float, default=400.0, help="time limit of a run in seconds")
+    options = parser.parse_args(arguments)
+    folders = {name: Path(path) for name, _, path in (run.partition("=") for run in options.data.split(","))}
     columns = [
         *("rate", "run", "epoch (s)", "predicted", "remote rows a product", "MB a rank and epoch", "at most"),
         *("multiplying (s)", "communicating (s)", "hidden", "wire / counted", "val accuracy"),
     ]
     print(f"| {' | '.join(columns)} |\n| --- | ---{' | ---:' * (len(columns) - 2)} |", flush=True)
     networks: dict[tuple[str, int], Network] = {}
-    for rate in asked.rates.split(","):
-        for each in asked.runs.split(";"):
-            name, _, own = each.partition(",")
+    for rate in options.rates.split(","):
+        for run in options.runs.split(";"):
+            name, _, run_settings = run.partition(",")
             algorithm, _, partition = name.partition(":")
-            settings = [*_settings(asked.set), f"distributed.algorithm={algorithm}", *_settings(own)]
-            settings.append(f"train.epochs={asked.epochs}")
+            settings = [
+                *_settings(options.set),
+                f"distributed.algorithm={algorithm}",
+                *_settings(run_settings),
+            ]
+            settings.append(f"train.epochs={options.epochs}")
             copies = 1 if algorithm.startswith("1d") else 2
             for setting in settings:
                 if setting.startswith("distributed.replication="):
@@ -176,10 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             data = folders[partition]
             nodes = copies * len(json.loads((data / "partition.json").read_text())["parts"])
             if (rate, nodes) not in networks:
-                networks[rate, nodes] = measured_network(nodes, rate, asked.limit, both=asked.both)
-            found = measure(data, nodes, rate, settings, asked.limit, both=asked.both)
-            expected = predicted(data, nodes, networks[rate, nodes], settings)
-            print(row(rate, f"{each} at {nodes}", found, expected.epoch_s), flush=True)
+                networks[rate, nodes] = measure_network(nodes, rate, options.limit, both=options.both)
+            summary = measure(data, nodes, rate, settings, options.limit, both=options.both)
+            expected = predict_epoch(data, nodes, networks[rate, nodes], settings)
+            print(row(rate, f"{run} at {nodes}", summary, expected.epoch_s), flush=True)
     for (rate, nodes), network in networks.items():
         print(f"{rate}, {nodes} nodes: {network}")
 

@@ -1,4 +1,4 @@
-"""What training on ranks costs beside training in one process: CPU seconds and seconds of an epoch.
+"""Overhead of training on several ranks compared with one process: CPU seconds and wall seconds per epoch.
 
     hyrt data convert synthetic:products-s products-s
     hyrt partition --data products-s --parts 2 -o parts2
@@ -6,15 +6,15 @@
         --runs "home;home,distributed.share_rows=false" \\
         --set model.hidden=256,sampler.fanout=25+10,data.batch_size=1024
 
-Each run is a whole `hyrt run`, of one process with all cores or of one rank a part under torchrun, with fewer
-and with more epochs: the CPU seconds of all its processes, system time included, that the further epochs have
-taken are those of an epoch, without what it takes to start. They hardly depend on what else the machine
-does, as long as it has memory to spare. Seconds of an epoch are the median of all but the first, and say
-something on an idle machine alone. Rounds take the runs in turn.
+Each run is a complete `hyrt run`: one process with all cores, or one rank per part under torchrun, with fewer
+and with more epochs. The difference of CPU seconds (all processes, including system time) gives the CPU
+seconds per epoch without start-up. They hardly depend on other load, if enough memory is free. Wall seconds
+per epoch are the median of all epochs except the first, and are meaningful only on an idle machine. Runs
+alternate.
 
-Large files of both datasets leave the memory first, so that all runs read them from the disk into large
-pages: how a file came into memory makes its rows up to 1.7 times as slow to read. By default, ranks on one
-machine read each other's rows where they lie; "home,distributed.share_rows=false" sends them.
+Large files of both datasets are first dropped from the page cache, so that all runs read them from disk into
+large pages: otherwise, rows may be up to 1.7 times slower to read. By default, ranks on one machine read each
+other's rows from shared memory; "home,distributed.share_rows=false" sends rows instead.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What a run has taken."""
+    """Cost of a run."""
 
     cpu_s: float
-    """Of all processes, from their start to their end."""
+    """CPU seconds of all processes, from start to end."""
     epochs_s: Sequence[float]
-    """Each epoch, by the clock."""
+    """Wall seconds of each epoch."""
     loss: float
-    """The last step's."""
+    """Loss of the last step."""
 
 
 def cost(command: Sequence[str], epochs: int) -> RunCost:
@@ -54,24 +54,26 @@ def cost(command: Sequence[str], epochs: int) -> RunCost:
     Raises
     ------
     RuntimeError
-        If it fails, with what it has printed.
+        If it fails, with its output.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-overhead-") as folder:
-        asked = [*command, f"train.epochs={epochs}", "--name", "run"]
+        run_command = [*command, f"train.epochs={epochs}", "--name", "run"]
         with (Path(folder) / "log").open("w+") as log:
             process = subprocess.Popen(
-                asked,
+                run_command,
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-            # Of the process and of all those that it has waited for.
+            # Usage of the process and all its reaped children.
             _, code, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(code)
             log.seek(0)
             if process.returncode:
-                raise RuntimeError(f"{' '.join(asked)}: exit code {process.returncode}\n{log.read()[-3000:]}")
+                raise RuntimeError(
+                    f"{' '.join(run_command)}: exit code {process.returncode}\n{log.read()[-3000:]}"
+                )
         lines = (Path(folder) / "runs" / "run" / "metrics.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     return RunCost(
@@ -81,22 +83,25 @@ def cost(command: Sequence[str], epochs: int) -> RunCost:
     )
 
 
-def commands(asked: argparse.Namespace) -> dict[str, list[str]]:
-    """The command of each run, by its name in the table."""
-    parts = len(json.loads((asked.parts / "partition.json").read_text())["parts"])
-    settings = [_list(setting) for setting in asked.set.split(",") if setting]
+def commands(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the command of each run, by its name in the table."""
+    parts = len(json.loads((options.parts / "partition.json").read_text())["parts"])
+    settings = [_list(setting) for setting in options.set.split(",") if setting]
     settings += ["evaluate.every=0", "evaluate.mode=sampled", "checkpoint.every_epochs=0"]
     python, run = sys.executable, ["-m", "hyrt", "run", "--data"]
-    found = {"one process": [python, *run, str(asked.data.resolve()), *settings]}
+    commands_by_name = {"one process": [python, *run, str(options.data.resolve()), *settings]}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(parts)]
-    for name in asked.runs.split(";"):
-        strategy, _, own = name.partition(",")
-        own_settings = [f"distributed.strategy={strategy}", *(_list(each) for each in own.split(",") if each)]
-        found[f"{parts} ranks, {name}"] = [
-            *(python, *launcher, *run, str(asked.parts.resolve())),
-            *(*settings, *own_settings),
+    for name in options.runs.split(";"):
+        strategy, _, run_settings = name.partition(",")
+        all_settings = [
+            f"distributed.strategy={strategy}",
+            *(_list(each) for each in run_settings.split(",") if each),
         ]
-    return found
+        commands_by_name[f"{parts} ranks, {name}"] = [
+            *(python, *launcher, *run, str(options.parts.resolve())),
+            *(*settings, *all_settings),
+        ]
+    return commands_by_name
 
 
 def _list(setting: str) -> str:
@@ -109,34 +114,34 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="the graph, for one process")
     parser.add_argument("--parts", type=Path, required=True, metavar="PARTS", help="the same graph in parts")
-    parser.add_argument("--runs", default="home", help="strategies, each with settings of its own")
-    parser.add_argument("--set", default="", help="settings of all runs; + stands for the commas of a list")
+    parser.add_argument("--runs", default="home", help="strategies, each with optional settings")
+    parser.add_argument("--set", default="", help="settings of all runs; + replaces the commas of a list")
     parser.add_argument("--epochs", default="2,6", metavar="FEW,MORE")
     parser.add_argument("--rounds", type=int, default=2, metavar="N")
-    asked = parser.parse_args()
-    few, more = map(int, asked.epochs.split(","))
-    runs = commands(asked)
-    for folder in (asked.data, asked.parts):
+    options = parser.parse_args()
+    few, more = map(int, options.epochs.split(","))
+    runs = commands(options)
+    for folder in (options.data, options.parts):
         for file in folder.rglob("*.npy"):
             let_go(file)
     cpu: dict[str, list[float]] = {name: [] for name in runs}
     wall: dict[str, list[float]] = {name: [] for name in runs}
     losses: dict[str, float] = {}
-    for _ in range(asked.rounds):
+    for _ in range(options.rounds):
         for name, command in runs.items():
             first, second = cost(command, few), cost(command, more)
             cpu[name].append((second.cpu_s - first.cpu_s) / (more - few))
             wall[name] += second.epochs_s[1:]
             losses[name] = second.loss
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs")
-    print("| run | CPU s an epoch | of one process | s an epoch | one process over this | last loss |")
+    print("| run | CPU s per epoch | relative to one process | s per epoch | speed-up | last loss |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    alone_cpu, alone_wall = (statistics.median(of["one process"]) for of in (cpu, wall))
+    alone_cpu, alone_wall = (statistics.median(times["one process"]) for times in (cpu, wall))
     for name in runs:
-        each = ", ".join(f"{seconds:.2f}" for seconds in cpu[name])
+        cpu_values = ", ".join(f"{seconds:.2f}" for seconds in cpu[name])
         seconds = statistics.median(wall[name])
         print(
-            f"| {name} | {each} | {statistics.median(cpu[name]) / alone_cpu:.2f} | {seconds:.2f} | "
+            f"| {name} | {cpu_values} | {statistics.median(cpu[name]) / alone_cpu:.2f} | {seconds:.2f} | "
             f"{alone_wall / seconds:.2f} | {losses[name]:.6f} |"
         )
 

@@ -1,16 +1,16 @@
-"""What each strategy of distributed training sends in an epoch, counted with hyrt's own sampler.
+"""Communication volume of each strategy of distributed training per epoch, counted with hyrt's sampler.
 
     python tools/distributed/volumes.py --data coauthor_physics.npz --targets 64 --fanouts 10,10
     python tools/distributed/volumes.py --data DATA --homes parts/graph/home.npy --json
 
-No row is moved and nothing is trained: every mini-batch of the whole steps of one epoch is sampled where the
-strategy would train it, and the rows that its rank does not have are counted. `rows` are all rows that are
-read, remote ones among them; micrographs that are trained at different times read a row anew, and with p3
-each row is read in pieces, at all ranks. Bytes are those of all ranks together, of float32; rows are as they
-are stored (a sparse one has a mean size, of 8 bytes a value and an offset). `gradients` is an all-reduce,
-which sends 2 (N - 1) times the weights; a model that migrates takes its weights and the sums of its gradients
-along. Indices are not counted: every rank can compute them. `home, even` moves units to other ranks where one
-has more than 5 % over the mean.
+Nothing is transferred or trained: every mini-batch in the complete steps of one epoch is sampled at the rank
+where the strategy would train it, and the rows that the rank lacks are counted. `rows` are all rows that are
+read, including remote rows. Micrographs that are trained at different times read a row repeatedly; with p3
+each row is read in slices, at all ranks. Bytes are summed over all ranks, in float32; rows are counted in
+their stored format (a sparse row has a mean size, with 8 bytes per value plus an offset). `gradients` is an
+all-reduce, which sends 2 (N - 1) times the weights; a migrating model carries its weights and gradient sums.
+Indices are not counted, because every rank can compute them. `home, even` moves units to other ranks if a
+rank exceeds the mean by more than 5 %.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VARIANTS: Mapping[str, Strategy] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedEpoch:
-    """What one strategy reads and sends in an epoch, over all ranks."""
+    """Rows and bytes of one strategy in an epoch, over all ranks."""
 
     strategy: str
     rows: int
@@ -71,9 +71,9 @@ class CountedEpoch:
     partials: int
     models: int
     roots_max_over_mean: float
-    """The mean over the steps of the most roots of a rank, over their mean."""
+    """Maximum number of seeds per rank relative to the mean, averaged over the steps."""
     sent_max_over_mean: float
-    """The most bytes that a rank sends in the epoch, over their mean; without gradients."""
+    """Maximum number of bytes sent by a rank relative to the mean, without gradients."""
     bytes: Mapping[str, float]
 
     @property
@@ -83,7 +83,7 @@ class CountedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is counted: a graph, its homes and how mini-batches are drawn."""
+    """Input of a count: graph, partition and sampling parameters."""
 
     graph: Graph
     homes: NDArray[Any]
@@ -91,19 +91,21 @@ class Setting:
     fanouts: Sequence[int]
     targets_per_rank: int
     config: Config
-    most_steps: int | None
+    max_steps: int | None
 
 
 def count(setting: Setting, names: Sequence[str]) -> list[CountedEpoch]:
-    """Count the steps of an epoch that are whole, for some strategies."""
+    """Count the complete steps of an epoch for the given strategies."""
     graph, ranks, batch = setting.graph, setting.ranks, setting.targets_per_rank * setting.ranks
     targets = graph.split("train")
     sampler = NeighborSampler(graph, targets, setting.fanouts, batch, setting.config.seed)
     local = LocalOrder(targets.astype(sampler.ids), setting.homes, ranks, batch, setting.config.seed)
-    steps = min(max(1, len(targets) // batch), setting.most_steps or len(targets))
-    each, weight_bytes = bytes_of_each(setting)
+    steps = min(max(1, len(targets) // batch), setting.max_steps or len(targets))
+    item_bytes, weight_bytes = bytes_per_item(setting)
     with Workers(2, "volumes") as workers:
-        return [_epoch(setting, name, sampler, local, steps, each, weight_bytes, workers) for name in names]
+        return [
+            _epoch(setting, name, sampler, local, steps, item_bytes, weight_bytes, workers) for name in names
+        ]
 
 
 def _epoch(
@@ -112,7 +114,7 @@ def _epoch(
     sampler: NeighborSampler,
     local: LocalOrder,
     steps: int,
-    each: TrafficBytes,
+    item_bytes: TrafficBytes,
     weight_bytes: int,
     workers: Workers,
 ) -> CountedEpoch:
@@ -128,12 +130,12 @@ def _epoch(
         of_ranks = np.bincount(placement.ranks, minlength=ranks)
         uneven.append(of_ranks.max() / of_ranks.mean())
         read: list[int] = []
-        sampled = _reading(sampler, step, units, workers, read.append)
+        sampled = _counting_sampler(sampler, step, units, workers, read.append)
         traffic += strategy.traffic(placement, homes, sampled)
         rows += sum(read)
-    of_purposes = traffic.bytes_by_purpose(each)
+    of_purposes = traffic.bytes_by_purpose(item_bytes)
     sent = sum(
-        getattr(traffic, purpose).sum(axis=1) * getattr(each, size)
+        getattr(traffic, purpose).sum(axis=1) * getattr(item_bytes, size)
         for purpose, size in (
             ("rows", "row"),
             ("hidden", "hidden"),
@@ -154,37 +156,37 @@ def _epoch(
     )
 
 
-def _reading(
+def _counting_sampler(
     sampler: NeighborSampler,
     step: int,
     units: NDArray[Any],
     workers: Workers,
-    told: Callable[[int], None],
+    report_rows: Callable[[int], None],
 ) -> Callable[[NDArray[np.intp]], Block]:
-    """Samples units of a step, and tells how many rows each mini-batch reads."""
+    """Return a function that samples units of a step, and reports the rows of each mini-batch."""
 
     def sampled(positions: NDArray[np.intp]) -> Block:
         block = sampler.sample(step, units[positions], workers, in_place=False).blocks[0]
-        told(block.num_src)
+        report_rows(block.num_src)
         return block
 
     return sampled
 
 
-def bytes_of_each(setting: Setting) -> tuple[TrafficBytes, int]:
-    """Bytes of what travels, and of the weights."""
+def bytes_per_item(setting: Setting) -> tuple[TrafficBytes, int]:
+    """Return the bytes per transferred item, and the bytes of the weights."""
     graph, model = setting.graph, setting.config.model
     widths = [graph.num_features, *[model.hidden] * (len(setting.fanouts) - 1), graph.num_classes]
     layers = [0.0] * len(setting.fanouts)
     work = model_workload(model.kind, [0.0, *layers], layers, widths, heads=model.heads)
     weights = 4 * sum(p.numel() for p in build_model(setting.config, graph).parameters())
-    each = TrafficBytes(
+    item_bytes = TrafficBytes(
         row=_row_bytes(graph),
         hidden=4 * widths[1],
         partial=4 * work.f_in(1),
         model=2 * weights,
     )
-    return each, weights
+    return item_bytes, weights
 
 
 def _row_bytes(graph: Graph) -> float:
@@ -194,21 +196,21 @@ def _row_bytes(graph: Graph) -> float:
     return graph.num_features * features.value_bytes
 
 
-def table(found: Sequence[CountedEpoch]) -> list[str]:
-    """Rows of a Markdown table."""
-    base = found[0].total_bytes
+def table(epochs: Sequence[CountedEpoch]) -> list[str]:
+    """Return the rows of a Markdown table."""
+    base = epochs[0].total_bytes
     lines = [
         "| strategy | rows | remote | hidden | partials | models | MB sent: rows, hidden, partials, models, "
         "gradients | MB in all | of the first | roots, max / mean | sent, max / mean |",
         "| --- " + "| ---: " * 10 + "|",
     ]
-    for each in found:
-        purposes = ", ".join(f"{num_bytes / 1e6:,.1f}" for num_bytes in each.bytes.values())
+    for epoch in epochs:
+        purposes = ", ".join(f"{num_bytes / 1e6:,.1f}" for num_bytes in epoch.bytes.values())
         lines.append(
-            f"| {each.strategy} | {each.rows:,} | {each.remote_rows:,} | {each.hidden:,} | "
-            f"{each.partials:,} | {each.models:,} | {purposes} | {each.total_bytes / 1e6:,.1f} | "
-            f"{each.total_bytes / base:.3f} | {each.roots_max_over_mean:.2f} | "
-            f"{each.sent_max_over_mean:.2f} |"
+            f"| {epoch.strategy} | {epoch.rows:,} | {epoch.remote_rows:,} | {epoch.hidden:,} | "
+            f"{epoch.partials:,} | {epoch.models:,} | {purposes} | {epoch.total_bytes / 1e6:,.1f} | "
+            f"{epoch.total_bytes / base:.3f} | {epoch.roots_max_over_mean:.2f} | "
+            f"{epoch.sent_max_over_mean:.2f} |"
         )
     return lines
 
@@ -219,51 +221,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--data", required=True)
     parser.add_argument("--parts", type=int, default=4)
-    parser.add_argument("--homes", help="a .npy file with the part of each vertex; random ones by default")
-    parser.add_argument("--fanouts", default="10,10", help="per layer, the targets' first")
-    parser.add_argument("--targets", type=int, default=1024, help="of a step and rank")
+    parser.add_argument("--homes", help=".npy file with the part of each vertex; random by default")
+    parser.add_argument("--fanouts", default="10,10", help="fan-out per layer, the targets' layer first")
+    parser.add_argument("--targets", type=int, default=1024, help="targets per step and rank")
     parser.add_argument("--model", default="graphsage")
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--strategies", default=";".join(VARIANTS), help="separated by semicolons")
-    parser.add_argument("--steps", type=int, help="the first so many of the epoch; all whole ones by default")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        help="number of steps, from the start of the epoch; all complete steps by default",
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object a strategy")
-    asked = parser.parse_args(arguments)
-    names = asked.strategies.split(";")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per strategy")
+    options = parser.parse_args(arguments)
+    names = options.strategies.split(";")
     unknown = [name for name in names if name not in VARIANTS]
     if unknown:
         parser.error(f"unknown strategy {unknown[0]!r}: give some of {'; '.join(VARIANTS)}")
-    graph = load(asked.data)
-    fanouts = [int(fanout) for fanout in asked.fanouts.split(",")]
+    graph = load(options.data)
+    fanouts = [int(fanout) for fanout in options.fanouts.split(",")]
     config = new_config(
         None,
         [
-            f"model.kind={asked.model}",
-            f"model.hidden={asked.hidden}",
+            f"model.kind={options.model}",
+            f"model.hidden={options.hidden}",
             f"model.layers={len(fanouts)}",
-            f"seed={asked.seed}",
+            f"seed={options.seed}",
         ],
     )
-    homes = np.arange(graph.num_vertices) % asked.parts
-    np.random.default_rng(asked.seed).shuffle(homes)
-    if asked.homes is not None:
-        homes = np.load(asked.homes)
+    homes = np.arange(graph.num_vertices) % options.parts
+    np.random.default_rng(options.seed).shuffle(homes)
+    if options.homes is not None:
+        homes = np.load(options.homes)
     setting = Setting(
         graph=graph,
         homes=homes.astype(np.uint16),
-        ranks=asked.parts,
+        ranks=options.parts,
         fanouts=fanouts,
-        targets_per_rank=asked.targets,
+        targets_per_rank=options.targets,
         config=config,
-        most_steps=asked.steps,
+        max_steps=options.steps,
     )
-    found = count(setting, names)
-    if asked.json:
-        print("\n".join(json.dumps(asdict(each)) for each in found))
+    epochs = count(setting, names)
+    if options.json:
+        print("\n".join(json.dumps(asdict(epoch)) for epoch in epochs))
         return
-    title = f"{asked.data}, {asked.parts} parts, homes {asked.homes or 'random'}, {asked.model}"
-    print(f"\n{title} {asked.hidden} hidden, fan-out {asked.fanouts}, {asked.targets} targets a rank\n")
-    print("\n".join(table(found)))
+    title = f"{options.data}, {options.parts} parts, homes {options.homes or 'random'}, {options.model}"
+    print(
+        f"\n{title} {options.hidden} hidden, fan-out {options.fanouts}, {options.targets} targets per rank\n"
+    )
+    print("\n".join(table(epochs)))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from types import FrameType
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "distributed"))
 
-from cluster import SKIPPED, EmulatedCluster, NodeEnd, why_not
+from cluster import SKIPPED, EmulatedCluster, NodeEnd, unavailable_reason
 from trials import DATA, Trials, make_parser, print_table
 
 from hyrt.distributed.fellow_ranks import SILENT_S
@@ -142,7 +142,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.cuts < 1:
         parser.error("--cuts: at least 1")
-    reason = why_not()
+    reason = unavailable_reason()
     if reason is not None:
         print(f"skipped: {reason}", file=sys.stderr)
         return SKIPPED

@@ -1,8 +1,8 @@
-"""Full-graph steps on a device in chunks: memory, time and losses beside those of the CPU.
+"""Tiled full-graph steps on a device: memory, time and losses compared with the CPU.
 
-Each line is a process of its own that trains the same model from the same weights. `peak` is the most that
-the device has allocated at any time, weights, gradients and buffers that wait for use included; `apart` the
-largest relative difference of a loss from that of the CPU's run.
+Each line is a separate process that trains the same model from the same weights. `peak` is the maximum memory
+allocated on the device, including weights, gradients and pooled buffers; `apart` is the maximum relative
+difference of a loss to the CPU run.
 
     python tools/full_graph/device_budget.py FOLDER --budget 64MiB 128MiB 256MiB
     python tools/full_graph/device_budget.py FOLDER --chunks 1 2 4 7 --epochs 20
@@ -19,14 +19,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from host_budget import opened
+from host_budget import open_mapped
 
 _MIB = 2**20
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
     parser.add_argument("--device", default="opencl:0")
     parser.add_argument("--model", default="gcn")
@@ -61,7 +63,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     from hyrt.sampling.full.full_sampler import FullSampler
     from hyrt.training.setup import build_model
 
-    graph, workers = opened(options.folder), Workers(options.threads, "load")
+    graph, workers = open_mapped(options.folder), Workers(options.threads, "load")
     config = build_config(
         {
             "model": {
@@ -103,7 +105,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
         walls.append(time.perf_counter() - started[0])
         cpus.append(time.process_time() - started[1])
         losses.append(result.loss_sum / result.normalizer)
-    found = {
+    record = {
         "losses": losses,
         "accuracy": result.counts["correct"] / result.counts["targets"],
         "first_s": walls[0],
@@ -111,21 +113,21 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
         "cpu_s": min(cpus[1:]),
     }
     if isinstance(device, RunsChunks):
-        found["num"] = device.num_chunks
-        found["peak"] = device._memory.buffers.peak_bytes
+        record["num"] = device.num_chunks
+        record["peak"] = device._memory.buffers.peak_bytes
     device.close()
     workers.close()
-    return found
+    return record
 
 
-def measured(run: dict[str, Any]) -> dict[str, Any]:
-    """The record of one run, in a process of its own."""
+def run_child(run: dict[str, Any]) -> dict[str, Any]:
+    """Run once in a separate process, and return its record."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", json.dumps(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{run} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{run} failed:\n{process.stderr[-3000:]}")
+    record: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
+    return record
 
 
 def main() -> None:
@@ -139,15 +141,15 @@ def main() -> None:
     runs += [{"device": options.device, "chunks": chunks} for chunks in options.chunks]
     reference: list[float] = []
     for run in runs:
-        found = measured(run)
-        reference = reference or found["losses"]
-        apart = max(abs(a / b - 1) for a, b in zip(found["losses"], reference, strict=True))
+        record = run_child(run)
+        reference = reference or record["losses"]
+        apart = max(abs(a / b - 1) for a, b in zip(record["losses"], reference, strict=True))
         words = [f"{run['device']:9s} {run.get('budget', ''):>7s}"]
-        if "num" in found:
-            words.append(f"P {found['num']:3d}  peak {found['peak'] / _MIB:8.2f} MiB")
+        if "num" in record:
+            words.append(f"P {record['num']:3d}  peak {record['peak'] / _MIB:8.2f} MiB")
         words.append(
-            f"epoch {found['cpu_s']:6.2f} CPU s {found['wall_s']:6.2f} s (first {found['first_s']:.1f} s)  "
-            f"loss {found['losses'][-1]:.6f}  accuracy {found['accuracy']:.4f}  apart {apart:.1e}"
+            f"epoch {record['cpu_s']:6.2f} CPU s {record['wall_s']:6.2f} s (first {record['first_s']:.1f})  "
+            f"loss {record['losses'][-1]:.6f}  accuracy {record['accuracy']:.4f}  apart {apart:.1e}"
         )
         print("  ".join(words), f"  load {os.getloadavg()[0]:.0f}", flush=True)
 

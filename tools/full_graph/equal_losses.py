@@ -1,9 +1,8 @@
-"""Losses of a whole graph in chunks beside those of the CPU's own step, for kinds of models, P and devices.
+"""Losses of tiled full-graph training compared with an untiled CPU step, for several models, P and devices.
 
-Every run begins with the same weights and has the same masks of dropout, so its losses differ by rounding
-alone. `apart` is the largest relative difference of a loss from that of the CPU's own step, which needs no
-chunks; `bits` says whether a second run of the same settings has the same losses, bit for bit. The
-table is Markdown.
+All runs start with the same weights and use the same dropout masks, so losses differ by rounding only.
+`apart` is the maximum relative difference of a loss to the untiled CPU step; `bits` is whether a second run
+with the same settings has bit-equal losses. The table is Markdown.
 
     python tools/full_graph/equal_losses.py cora.npz --models gcn ggcn gat
     python tools/full_graph/equal_losses.py cora.npz --models gcn --chunks 4 --with fullgraph.order=row-column
@@ -23,9 +22,11 @@ DEVICES = ("cpu", "cpu:0=1,cpu:1=2", "opencl", "cpu=1,opencl=3")
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="what hyrt.load takes")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", help="dataset, as for hyrt.load")
     parser.add_argument("--models", nargs="+", default=["gcn", "ggcn", "ggnn", "commnet", "gat"])
     parser.add_argument("--devices", nargs="+", default=DEVICES, help="as for hyrt run; one run each")
     parser.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4, 7], help="P; one run each")
@@ -34,21 +35,21 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--hidden", type=int, default=16)
-    parser.add_argument("--twice", action="store_true", help="run each twice, and compare bits")
+    parser.add_argument("--twice", action="store_true", help="run every case twice and compare bits")
     return parser.parse_args()
 
 
 class Curve:
-    """The losses of a run, how it ended, and the CPU seconds of its epochs.
+    """Losses, accuracy and CPU seconds per epoch of a run.
 
     Parameters
     ----------
     graph
         The graph.
     kind, devices, chunks
-        The run's model, devices and P; 0 is the CPU's own step.
+        Model, devices and P of the run; P = 0 is the untiled CPU step.
     options
-        The command's.
+        Options of the command line.
     """
 
     def __init__(self, graph: Any, kind: str, devices: str, chunks: int, options: argparse.Namespace) -> None:
@@ -72,8 +73,8 @@ class Curve:
             "balance": {"predict": False},
             "fullgraph": {"chunks": chunks} if chunks else {},
         }
-        for given in options.settings if chunks else ():
-            path, _, value = given.partition("=")
+        for setting in options.settings if chunks else ():
+            path, _, value = setting.partition("=")
             section, _, name = path.partition(".")
             settings.setdefault(section, {})[name] = value
         hyrt.train(
@@ -90,7 +91,7 @@ class Curve:
         return f"{self.losses[-1]:.6f} | {self.accuracy:.4f} | {self.cpu_s:.4f}"
 
     def apart(self, other: Curve) -> float:
-        """The largest relative difference of a loss."""
+        """Return the maximum relative difference of a loss."""
         return max(abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses, strict=True))
 
 
@@ -98,20 +99,20 @@ def main() -> None:
     """Train, and print the table."""
     options = arguments()
     graph = hyrt.load(options.data)
-    print("| model | devices | P | apart | bits | last loss | accuracy | CPU s of an epoch |")
+    print("| model | devices | P | apart | bits | last loss | accuracy | CPU s per epoch |")
     print("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |")
     for kind in options.models:
         alone = Curve(graph, kind, "cpu", 0, options)
-        print(f"| {kind} | cpu, its own step | | | | {alone} |")
+        print(f"| {kind} | cpu, untiled | | | | {alone} |")
         for devices in options.devices:
             for chunks in options.chunks:
-                found = Curve(graph, kind, devices, chunks, options)
+                curve = Curve(graph, kind, devices, chunks, options)
                 bits = ""
                 if options.twice:
-                    again = Curve(graph, kind, devices, chunks, options)
-                    bits = "equal" if again.losses == found.losses else "differ"
+                    second_run = Curve(graph, kind, devices, chunks, options)
+                    bits = "equal" if second_run.losses == curve.losses else "differ"
                 place = f"{kind} | {devices.replace(',', ', ')} | {chunks}"
-                print(f"| {place} | {found.apart(alone):.1e} | {bits} | {found} |", flush=True)
+                print(f"| {place} | {curve.apart(alone):.1e} | {bits} | {curve} |", flush=True)
 
 
 if __name__ == "__main__":

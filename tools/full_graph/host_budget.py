@@ -1,8 +1,8 @@
-"""Peak anonymous memory of full-graph runs on the CPU under budgets of host memory; whether bits are equal.
+"""Peak anonymous memory of full-graph training on the CPU with limited host memory, and bit equality.
 
-Each run is a process of its own; its anonymous memory is read every 2 ms. Features, topology and labels are
-mapped from the folder's files. The first run has no budget, and the losses and weights of the others are
-compared with its.
+Each run is a separate process whose anonymous memory is read every 2 ms. Features, topology and labels are
+memory-mapped from files. The first run is unlimited; its losses and weights are the reference for the other
+runs.
 
     python tools/full_graph/host_budget.py FOLDER --model gcn --hidden 128 --budget 512MiB 256MiB 64MiB
 """
@@ -25,8 +25,10 @@ _MIB = 2**20
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
     parser.add_argument("--model", default="gcn")
     parser.add_argument("--hidden", type=int, default=128)
@@ -36,8 +38,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def opened(folder: Path) -> Any:
-    """The files as a graph, mapped to memory."""
+def open_mapped(folder: Path) -> Any:
+    """Open the files as a memory-mapped graph."""
     import numpy as np
 
     from hyrt.graph.graph import Graph
@@ -55,14 +57,14 @@ def opened(folder: Path) -> Any:
 
 
 def train(options: argparse.Namespace) -> None:
-    """One run; prints one JSON line."""
+    """Run once and print one JSON line."""
     from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     import hyrt
     from hyrt.observe.events import EpochEnded, StepGroup
 
-    graph = opened(options.folder)
+    graph = open_mapped(options.folder)
     losses: list[float] = []
     ends = [(time.perf_counter(), time.process_time())]
 
@@ -72,7 +74,7 @@ def train(options: argparse.Namespace) -> None:
         if isinstance(event, EpochEnded):
             ends.append((time.perf_counter(), time.process_time()))
             if len(ends) == options.epochs + 1:
-                # What follows is the evaluation, which has a budget of its own.
+                # The evaluation that follows has a separate budget.
                 print("over", file=sys.stderr, flush=True)
 
     print("begins", file=sys.stderr, flush=True)
@@ -90,7 +92,7 @@ def train(options: argparse.Namespace) -> None:
     digest = hashlib.sha256()
     for parameter in result.model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
-    # The first epoch also computes what is kept for the others.
+    # The first epoch also computes values that later epochs reuse.
     steps = list(pairwise(ends[1:]))
     record = {
         "losses": losses,
@@ -102,36 +104,36 @@ def train(options: argparse.Namespace) -> None:
 
 
 def status_mib(process: int) -> dict[str, float]:
-    """Resident memory of a process by kind, in MiB; empty when it is gone."""
+    """Return the resident memory of a process by kind, in MiB; empty if the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
-    found = (line.split() for line in lines if line.startswith("Rss"))
-    return {key.rstrip(":"): int(value) / 1024 for key, value, _ in found}
+    fields = (line.split() for line in lines if line.startswith("Rss"))
+    return {key.rstrip(":"): int(value) / 1024 for key, value, _ in fields}
 
 
-def measured(options: argparse.Namespace, budget: str) -> dict[str, Any]:
-    """The record of one run, with the peaks of its memory while it trains."""
+def run_child(options: argparse.Namespace, budget: str) -> dict[str, Any]:
+    """Run once in a separate process; return its record with the memory peaks during training."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", budget]
     peaks = {"RssAnon": 0.0, "RssFile": 0.0}
     before: dict[str, float] = {}
-    said: list[str] = []
+    errors: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         assert child.stdout is not None
-        listener = threading.Thread(target=said.extend, args=(child.stderr,))
+        listener = threading.Thread(target=errors.extend, args=(child.stderr,))
         listener.start()
-        while child.poll() is None and "over\n" not in said:
+        while child.poll() is None and "over\n" not in errors:
             now = status_mib(child.pid)
-            if "begins\n" in said and now:
+            if "begins\n" in errors and now:
                 before = before or now
                 peaks = {key: max(peak, now.get(key, 0.0)) for key, peak in peaks.items()}
             time.sleep(_PAUSE_S)
         out = child.stdout.read()
         listener.join()
     if child.returncode:
-        raise SystemExit(f"the run with {budget or 'no budget'} failed:\n{''.join(said)}")
+        raise SystemExit(f"the run with {budget or 'no budget'} failed:\n{''.join(errors)}")
     return {**json.loads(out.splitlines()[-1]), **peaks, "before": before["RssAnon"]}
 
 
@@ -140,10 +142,10 @@ def main() -> None:
     if options.child is not None:
         train(options)
         return
-    measured(options, "")  # Not counted: page cache, compiled kernels.
+    run_child(options, "")  # Warm up the page cache and the kernel cache.
     free: dict[str, Any] = {}
     for budget in ("", *options.budget):
-        run = measured(options, budget)
+        run = run_child(options, budget)
         free = free or run
         equal = run["losses"] == free["losses"] and run["weights"] == free["weights"]
         print(

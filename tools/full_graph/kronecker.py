@@ -2,12 +2,12 @@
 
 python tools/full_graph/kronecker.py FOLDER [--scale 25] [--edge-factor 16.4] [--features 150] [--threads 2]
 
-2^scale vertices and edge-factor times as many drawn edges, by the probabilities of Graph 500 (0.57, 0.19,
-0.19, 0.05) with scrambled numbers, stored in both directions without self loops and duplicates. At scale
-25 the default edge factor leaves about as many as GraphPy's Kron-25 has (1.07 billion, duplicates
-included). Features are float16 and hint at the class. All numbers come from a counter-based generator:
-any number of threads writes the same bytes. Edges are drawn again for each range of vertices, so that no
-list of them ever exists.
+The graph has 2^scale vertices and edge-factor times as many sampled edges, with the probabilities of Graph
+500 (0.57, 0.19, 0.19, 0.05) and scrambled vertex numbers, stored in both directions without self-loops and
+duplicates. At scale 25, the default edge factor results in about as many edges as GraphPy's Kron-25 (1.07
+billion, including duplicates). Features are float16 and correlated with the class. All random numbers come
+from a counter-based generator, so the bytes do not depend on the number of threads. Edges are generated again
+for each range of vertices, so no complete edge list ever exists.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CLASSES = 7
 EDGES_OF_A_PIECE = 1 << 22
 ROWS_OF_A_PIECE = 1 << 16
 ENTRIES_AT_ONCE = 600_000_000
-# Purposes of this tool's own numbers, beside those of hyrt.machine.generator.
+# RNG stream numbers of this tool, distinct from those of hyrt.machine.generator.
 EDGES, SCRAMBLE, VERTICES, FEATURES = 101, 102, 103, 104
-# Sixteen bits of a number choose a quadrant: 0.57, 0.19, 0.19, 0.05.
+# 16 random bits choose a quadrant: 0.57, 0.19, 0.19, 0.05.
 A, AB, ABC = (round(share * 2**16) for share in (0.57, 0.76, 0.95))
 
 _compile = nb.njit(nogil=True, cache=True, boundscheck=False)
 
 
 @_compile
-def scrambled(v, scale, key):
-    """A vertex under another number: steps that can be undone, so no two get the same."""
+def scramble_vertex(v, scale, key):
+    """Return a permuted vertex number: the steps are invertible, so no two vertices collide."""
     mask = np.uint64((1 << scale) - 1)
     shift = np.uint64(scale // 2 + 1)
     for _ in range(3):
@@ -56,8 +56,8 @@ def scrambled(v, scale, key):
 
 
 @_compile
-def draw_edges(key, scramble, scale, first, sources, targets):
-    """Edges first, first + 1, ... of the graph."""
+def generate_edges(key, scramble, scale, first, sources, targets):
+    """Generate edges first, first + 1, ... of the graph."""
     for i in range(len(sources)):
         stream = vertex_stream(key, np.uint64(first + i))
         u = v = np.uint64(0)
@@ -71,13 +71,13 @@ def draw_edges(key, scramble, scale, first, sources, targets):
             right = np.uint64((draw >= A) & (draw < AB)) | np.uint64(draw >= ABC)
             u = (u << np.uint64(1)) | lower
             v = (v << np.uint64(1)) | right
-        sources[i] = scrambled(u, scale, scramble)
-        targets[i] = scrambled(v, scale, scramble)
+        sources[i] = scramble_vertex(u, scale, scramble)
+        targets[i] = scramble_vertex(v, scale, scramble)
 
 
 @_compile
-def draw_vertices(key, labels, train, val, test):
-    """The class of each vertex, and its split: 60, 1 and 1 % of them."""
+def generate_vertices(key, labels, train, val, test):
+    """Generate the class of each vertex, and its split: 60, 1 and 1 % of the vertices."""
     for v in range(len(labels)):
         bits = vertex_stream(key, np.uint64(v))
         labels[v] = (bits & np.uint64(0xFFFFFF)) % np.uint64(CLASSES)
@@ -86,27 +86,27 @@ def draw_vertices(key, labels, train, val, test):
 
 
 @_compile
-def draw_rows(key, first, labels, plain, raised, out):
-    """Feature rows: uniform numbers, raised by one in the columns of the class."""
+def generate_rows(key, first, labels, plain, raised, out):
+    """Generate feature rows: uniform random numbers, plus one in the columns of the class."""
     for i in range(len(out)):
         stream = vertex_stream(key, np.uint64(first + i))
-        own = labels[first + i]
+        label = labels[first + i]
         bits = np.uint64(0)
         for c in range(out.shape[1]):
             if c % 8 == 0:
                 bits = random_bits(stream, np.uint64(c // 8))
             byte = bits & np.uint64(0xFF)
             bits >>= np.uint64(8)
-            out[i, c] = raised[byte] if c % CLASSES == own else plain[byte]
+            out[i, c] = raised[byte] if c % CLASSES == label else plain[byte]
 
 
 def edges_of(scale: int, count: int, seed: int, threads: int) -> Iterator[tuple[NDArray, NDArray]]:
-    """All edges in their order, drawn ahead by threads."""
+    """Iterate over all edges in order, generated ahead by threads."""
     key, scramble = (stream_key(seed, purpose, 0, 0) for purpose in (EDGES, SCRAMBLE))
 
     def piece(first: int) -> tuple[NDArray, NDArray]:
         ends = np.empty((2, min(EDGES_OF_A_PIECE, count - first)), np.int32)
-        draw_edges(key, scramble, scale, first, ends[0], ends[1])
+        generate_edges(key, scramble, scale, first, ends[0], ends[1])
         return ends[0], ends[1]
 
     with ThreadPoolExecutor(threads) as pool:
@@ -114,14 +114,14 @@ def edges_of(scale: int, count: int, seed: int, threads: int) -> Iterator[tuple[
 
 
 def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[NDArray]:
-    """All feature rows in their order, drawn ahead by threads."""
+    """Iterate over all feature rows in order, generated ahead by threads."""
     key = stream_key(seed, FEATURES, 0, 0)
     plain = (np.arange(256) / 128 - 1).astype(np.float16)
     plain, raised = (values.view(np.uint16) for values in (plain, (plain + 1).astype(np.float16)))
 
     def piece(first: int) -> NDArray:
         out = np.empty((min(ROWS_OF_A_PIECE, len(labels) - first), width), np.uint16)
-        draw_rows(key, first, labels, plain, raised, out)
+        generate_rows(key, first, labels, plain, raised, out)
         return out.view(np.float16)
 
     with ThreadPoolExecutor(threads) as pool:
@@ -129,7 +129,7 @@ def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[ND
 
 
 def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: int, scratch: Path) -> Dataset:
-    """The dataset, edges in a file of the scratch folder and features yet to be drawn."""
+    """Return the dataset with edges in a file of the scratch folder and lazily generated features."""
     num, name = 1 << scale, f"kronecker-{scale}"
     count = round(edge_factor * num)
     store = Store(np.dtype(np.int32), scratch / "indices.npy")
@@ -144,7 +144,7 @@ def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: in
     )
     labels = np.empty(num, np.int16)
     masks = np.empty((3, num), np.bool_)
-    draw_vertices(stream_key(seed, VERTICES, 0, 0), labels, *masks)
+    generate_vertices(stream_key(seed, VERTICES, 0, 0), labels, *masks)
     arrays = {"indptr": indptr, "indices": store.finish(), "labels": labels}
     arrays |= dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True))
     rows = FeatureRows.streamed(
@@ -154,7 +154,7 @@ def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: in
 
 
 def anonymous_bytes() -> int:
-    """What this process holds beside pages of files."""
+    """Return the anonymous memory of this process in bytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.split("RssAnon:")[1].split()[0])
 
@@ -170,10 +170,10 @@ def main() -> None:
     options = parser.parse_args()
     began = time.perf_counter()
 
-    def report(what: str) -> None:
+    def report(stage: str) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         print(
-            f"{what}: {time.perf_counter() - began:.1f} s, {used.ru_utime + used.ru_stime:.1f} CPU s, "
+            f"{stage}: {time.perf_counter() - began:.1f} s, {used.ru_utime + used.ru_stime:.1f} CPU s, "
             f"peak {used.ru_maxrss / 2**20:.2f} GiB with pages of files, now "
             f"{anonymous_bytes() / 2**30:.2f} GiB without",
             flush=True,
@@ -182,7 +182,9 @@ def main() -> None:
     options.folder.mkdir()
     scratch = Path(tempfile.mkdtemp(dir=options.folder.absolute().parent))
     try:
-        data = kronecker(options.scale, options.edge_factor, options.features, options.seed, options.threads, scratch)
+        data = kronecker(
+            options.scale, options.edge_factor, options.features, options.seed, options.threads, scratch
+        )
         report(f"{int(data.arrays['indptr'][-1]):,} edges")
         write_folder(data, options.folder)
         report("written")

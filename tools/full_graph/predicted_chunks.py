@@ -1,10 +1,10 @@
-"""Epochs in chunks as predicted, beside measured ones, after `hyrt calibrate`.
+"""Predicted epoch times of tiled training compared with measured ones, after `hyrt calibrate`.
 
-Each combination of graph, model, devices and P is predicted as `hyrt run` predicts it, and trained for a few
-epochs. The first epoch counts for nothing: it sorts edges, and computes what the first layer gathers. Of the
-others the fastest counts, since whatever else the machine does only adds. The table has the mean and the
-worst absolute error; the exit code is 1 where the mean is above 10 % or the worst above 25 %. On a machine
-that does other work, `--cpu-seconds` trains with one thread, and compares with the least CPU seconds.
+Each combination of graph, model, devices and P is predicted like in `hyrt run`, and trained for a few epochs.
+The first epoch is warm-up: it sorts edges and computes the gather of the first layer. Of the other epochs the
+fastest counts, because other load only adds time. The table has the mean and the worst absolute error; the
+exit code is 1 if the mean is above 10 % or the worst above 25 %. On a busy machine, `--cpu-seconds` trains
+with one thread and compares with the minimum of CPU seconds.
 
     python tools/full_graph/predicted_chunks.py synthetic:community data/coauthor_physics.npz --chunks 1 2 4 7
     python tools/full_graph/predicted_chunks.py synthetic:community --devices cpu=1,opencl=1 --models gcn
@@ -29,8 +29,8 @@ MODELS = ("gcn", "graphsage", "gin", "gat")
 
 
 @dataclass
-class Watched:
-    """What a run says of its epochs."""
+class EpochRecorder:
+    """Epoch times and notices of a run."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -56,30 +56,30 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("graphs", nargs="+", help="datasets, as for hyrt run --data")
-    parser.add_argument("--models", nargs="+", default=MODELS, help="kinds of models")
+    parser.add_argument("--models", nargs="+", default=MODELS, help="model kinds")
     parser.add_argument("--devices", nargs="+", default=["cpu"], help="devices, as for hyrt run --devices")
     parser.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 7], help="numbers P")
-    parser.add_argument("--hidden", type=int, default=64, help="columns of hidden rows")
-    parser.add_argument("--epochs", type=int, default=5, help="epochs of a run")
+    parser.add_argument("--hidden", type=int, default=64, help="hidden width")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs per run")
     parser.add_argument("--cpu-seconds", action="store_true", help="compare with CPU seconds of one thread")
     parser.add_argument("--with", nargs="*", default=[], dest="settings", help="further settings")
-    parser.add_argument("--table", type=Path, help="write the table here, too")
+    parser.add_argument("--table", type=Path, help="also write the table to this file")
     return parser.parse_args()
 
 
-def watched(graph: Graph, source: str, words: list[str]) -> Watched:
-    """Train, and watch."""
+def record_epochs(graph: Graph, source: str, words: list[str]) -> EpochRecorder:
+    """Train, and record epoch times."""
     from hyrt.config import build_config
     from hyrt.config.yaml_text import apply_overrides
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
     from hyrt.training.train import Training
 
-    given: dict[str, Any] = {"data": {"source": source}, "sampler": {"kind": "full"}}
-    found = Watched()
-    config = build_config(apply_overrides(given, ["evaluate.every=0", *words]))
-    Training(compose_run(config, graph, emit=found.hear, predict=predict_run)).run()
-    return found
+    run_settings: dict[str, Any] = {"data": {"source": source}, "sampler": {"kind": "full"}}
+    recorder = EpochRecorder()
+    config = build_config(apply_overrides(run_settings, ["evaluate.every=0", *words]))
+    Training(compose_run(config, graph, emit=recorder.hear, predict=predict_run)).run()
+    return recorder
 
 
 def main() -> int:
@@ -104,16 +104,16 @@ def main() -> int:
                         *(f"train.epochs={options.epochs}", *options.settings),
                         *(["runtime.train_threads=1"] if options.cpu_seconds else []),
                     ]
-                    run = watched(graph, source, words)
+                    run = record_epochs(graph, source, words)
                     name = f"{Path(source).name} | {devices} | {kind} | {chunks}"
                     if run.predicted_s is None:
                         lines.append(f"| {name} | | | | {'; '.join(run.notices)} |")
                         print(lines[-1], flush=True)
                         continue
-                    least_s, least_cpu_s = min(run.seconds[1:]), min(run.cpu_s[1:])
-                    compared_s = least_cpu_s if options.cpu_seconds else least_s
+                    fastest_s, fastest_cpu_s = min(run.seconds[1:]), min(run.cpu_s[1:])
+                    compared_s = fastest_cpu_s if options.cpu_seconds else fastest_s
                     errors.append(run.predicted_s / compared_s - 1)
-                    times = (run.predicted_s, least_s, least_cpu_s)
+                    times = (run.predicted_s, fastest_s, fastest_cpu_s)
                     lines.append(
                         f"| {name} | {' | '.join(f'{1e3 * s:.1f}' for s in times)} | {errors[-1]:+.1%} |"
                     )

@@ -1,12 +1,12 @@
-"""Chunk schedules on machines nobody has here: NeuGraph's optimisations, switched on in turn, in simulation.
+"""Tile schedules on published machines, in simulation: NeuGraph's optimisations, enabled one by one.
 
     python tools/full_graph/schedules.py
     python tools/full_graph/schedules.py --platform 2x-epyc7763-4x-u250 --inside 0.5
 
-Nothing is fitted to the published figures. Graphs have the sizes of NeuGraph's; how many edges of a vertex
-stay in its interval after a locality-preserving order (`--inside`) is assumed, as is that edges otherwise go
-to all intervals alike. P is the least with which arrays of a row an edge fit the device, and stays the same
-when gathering is fused, as in the paper's Fig. 15. The tables are Markdown.
+Nothing is fitted to published results. Graphs have the sizes of NeuGraph's. Two things are assumed: the
+fraction of a vertex's edges within its interval after a locality-preserving order (`--inside`), and a uniform
+distribution of all other edges over the intervals. P is the minimum for which per-edge arrays fit the device,
+and does not change if the gather is fused, as in the paper's Fig. 15. The tables are Markdown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
-# Vertices, edges, features, classes, and the part of the edges that is taken to stay inside an interval.
+# Vertices, edges, features, classes, and the assumed fraction of edges inside an interval.
 GRAPHS = {
     "reddit-full": (232_965, 114_600_000, 602, 41, 0.4),
     "enwiki": (3_600_000, 276_000_000, 300, 12, 0.6),
@@ -47,12 +47,14 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--platform", action="append", help="may be repeated")
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--inside", type=float, help="for all graphs, instead of each one's")
+    parser.add_argument(
+        "--inside", type=float, help="fraction for all graphs, instead of the graph's default"
+    )
     return parser.parse_args()
 
 
 def first(machine: ChunkMachine, count: int) -> ChunkMachine:
-    """The machine with its first devices only."""
+    """Return the machine with its first devices only."""
     return replace(machine, devices=machine.devices[:count], switches=machine.switches[:count])
 
 
@@ -84,13 +86,13 @@ def main() -> None:
         platform = load_platform(name)
         machine, memory_gib = chunk_machine(platform, "gcn"), platform.accelerators[0].memory_gib
         assert memory_gib is not None
-        one, alone, orders, several = first(machine, 1), [], [], []
+        single, alone, orders, several = first(machine, 1), [], [], []
         for graph in GRAPHS:
             grid, layers = graph_chunks(graph, memory_gib, args.hidden, args.inside)
 
             def run(
                 schedule: ChunkSchedule,
-                on: ChunkMachine = one,
+                on: ChunkMachine = single,
                 grid: GridSizes = grid,
                 layers: tuple[GatheringLayer, ...] = layers,
             ) -> ChunkedEpoch:
@@ -112,8 +114,8 @@ def main() -> None:
                     )
                 )
             for fused in (False, True):
-                turned_s = run(ChunkSchedule(fused=fused, order="row-column")).seconds
-                ratio = turned_s / run(ChunkSchedule(fused=fused)).seconds
+                row_column_s = run(ChunkSchedule(fused=fused, order="row-column")).seconds
+                ratio = row_column_s / run(ChunkSchedule(fused=fused)).seconds
                 orders.append((graph, "fused" if fused else "not fused", f"{ratio:.2f}"))
             for count in (1, 2, 4, 8):
                 if count <= len(machine.devices):

@@ -1,14 +1,13 @@
-"""A user's own gated layer, fused by hyrt, beside the same layer as PyG's MessagePassing.
+"""A user-defined gated layer, fused by hyrt, compared with the same layer as PyG's MessagePassing.
 
-Two layers as in docs/layers.md, trained on the whole graph. Either library is a process of its own with one
-thread, and both begin with the same weights, so that their losses are equal. PyG's products are done at the
-vertices, as its users know to do. They take turns, so that a busy machine slows both; the last line is how
-many times faster hyrt was in the median pair, and in the least and the most favourable one. `cpu_s` is that
-of the fastest epoch; `extra` is the peak resident memory beyond imports and data.
+Two layers as in docs/layers.md, trained on the full graph. Each library runs in a separate single-thread
+process, from the same weights, so that losses are equal. In PyG, linear maps are applied at the vertices, as
+its users would do. Runs alternate, so that other load slows both; the last line is the speed-up of hyrt in
+the median pair, and its range. `cpu_s` is the CPU time of the fastest epoch; `extra` is the peak resident
+memory in addition to imports and data.
 
-With `--fanout` they train on sampled mini-batches instead: on the same ones, which hyrt has drawn before,
-with the rows that they need. `cpu_s` is then what forward, backward and the optimizer take, and sampling
-counts for neither.
+With `--fanout` both train on the same mini-batches, which hyrt samples in advance together with their feature
+rows. `cpu_s` is then the time of forward, backward and optimizer, without sampling.
 
     python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64
     python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64 --fanout 10,10
@@ -32,21 +31,23 @@ _MIB = 1024
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="what hyrt.load takes")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", help="dataset, as for hyrt.load")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--fanout", default="", help="neighbours of each layer, the last one's first")
+    parser.add_argument("--fanout", default="", help="neighbours per layer, the last layer first")
     parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=10, help="mini-batches of an epoch, at most")
-    parser.add_argument("--pairs", type=int, default=1, help="runs of either library, in turn")
+    parser.add_argument("--steps", type=int, default=10, help="maximum number of mini-batches per epoch")
+    parser.add_argument("--pairs", type=int, default=1, help="alternating runs of both libraries")
     parser.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def memory_mib(key: str) -> float:
-    """A line of what the system knows of this process."""
+    """Return a value of /proc/self/status in MiB."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) / _MIB
@@ -54,7 +55,7 @@ def memory_mib(key: str) -> float:
 
 
 def hyrt_model(widths: list[int]) -> Any:
-    """The layers of docs/layers.md."""
+    """Return the model of docs/layers.md."""
     import torch
 
     import hyrt
@@ -62,12 +63,12 @@ def hyrt_model(widths: list[int]) -> Any:
     class Gated(hyrt.nn.SagaLayer):
         def __init__(self, in_features: int, out_features: int) -> None:
             super().__init__(in_features, out_features)
-            self.to = torch.nn.Linear(in_features, in_features)  # type: ignore[assignment]
-            self.come = torch.nn.Linear(in_features, in_features)
+            self.gate_dst = torch.nn.Linear(in_features, in_features)
+            self.gate_src = torch.nn.Linear(in_features, in_features)
             self.update = torch.nn.Linear(in_features, out_features)
 
         def apply_edge(self, edge: Any) -> Any:
-            return torch.sigmoid(self.to(edge.dst) + self.come(edge.src)) * edge.src
+            return torch.sigmoid(self.gate_dst(edge.dst) + self.gate_src(edge.src)) * edge.src
 
         def apply_vertex(self, vertex: Any, gathered: Any) -> Any:
             return self.update(gathered)
@@ -77,7 +78,7 @@ def hyrt_model(widths: list[int]) -> Any:
 
 
 def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
-    """Train; CPU seconds of each epoch, and losses."""
+    """Train; return CPU seconds of each epoch, and losses."""
     import hyrt
     from hyrt.observe.events import EpochEnded, StepGroup
 
@@ -102,35 +103,37 @@ def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
     return {"seconds": [b - a for a, b in pairwise(ends)], "losses": losses}
 
 
-def peers(model: Any) -> list[Any]:
-    """The layers of a model as PyG's, with the same parameters."""
+def pyg_layers(model: Any) -> list[Any]:
+    """Return the layers of a model in PyG, with the same parameters."""
     import torch
     from torch_geometric.nn import MessagePassing
 
-    class Peer(MessagePassing):
+    class PygGated(MessagePassing):
         def __init__(self, layer: Any) -> None:
             super().__init__(aggr="sum")
-            self.goes, self.comes, self.update_rows = layer.to, layer.come, layer.update
+            self.gate_dst, self.gate_src, self.update_rows = layer.gate_dst, layer.gate_src, layer.update
 
         def forward(self, x: Any, edge_index: Any, num_dst: int | None = None, scale: Any = 1) -> Any:
-            """The layer; of a block, destinations are the first sources, and sums of drawn edges grow."""
-            own = x[:num_dst]
-            ends = {"x": (x, own), "a": (None, self.goes(own)), "b": (self.comes(x), None)}
-            gathered = self.propagate(edge_index, **ends, size=(len(x), len(own)))
+            """Apply the layer. In a block, destinations are the first sources; sums are scaled for sampled
+            edges.
+            """
+            x_dst = x[:num_dst]
+            ends = {"x": (x, x_dst), "a": (None, self.gate_dst(x_dst)), "b": (self.gate_src(x), None)}
+            gathered = self.propagate(edge_index, **ends, size=(len(x), len(x_dst)))
             return self.update_rows(gathered * scale)
 
         def message(self, x_j: Any, a_i: Any, b_j: Any) -> Any:
             return torch.sigmoid(a_i + b_j) * x_j
 
-    return [Peer(layer) for layer in model.layers]
+    return [PygGated(layer) for layer in model.layers]
 
 
 def train_pyg(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
-    """The same with PyG."""
+    """Train the same model with PyG."""
     import numpy as np
     import torch
 
-    first, second = peers(model)
+    first, second = pyg_layers(model)
     topology = graph.topology
     rows = np.repeat(np.arange(graph.num_vertices), topology.in_degrees)
     edges = torch.from_numpy(np.stack([topology.indices.astype(np.int64), rows]))
@@ -150,39 +153,39 @@ def train_pyg(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
     return {"seconds": seconds, "losses": losses}
 
 
-def batches_of(graph: Any, options: argparse.Namespace) -> list[tuple[Any, Any, Any]]:
-    """The blocks of each step of an epoch, the rows of their sources, and the labels."""
+def sample_batches(graph: Any, options: argparse.Namespace) -> list[tuple[Any, Any, Any]]:
+    """Return the blocks of each step of an epoch, feature rows of their sources, and labels."""
     import numpy as np
     import torch
 
     from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler
 
-    fanouts = [int(each) for each in options.fanout.split(",")]
+    fanouts = [int(fanout) for fanout in options.fanout.split(",")]
     sampler = NeighborSampler(graph, graph.split("train"), fanouts, options.batch_size, 0)
-    found = []
+    batches = []
     with Workers(1, "sample") as team:
         for step in range(min(options.steps, sampler.steps_per_epoch())):
             batch = sampler.sample(step, sampler.units(step), team, in_place=False)
             rows = torch.from_numpy(graph.features.matrix[batch.blocks[0].sources])
             labels = torch.from_numpy(graph.labels[batch.targets].astype(np.int64))
-            found.append((batch.blocks, rows, labels))
-    return found
+            batches.append((batch.blocks, rows, labels))
+    return batches
 
 
 def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Either library on the same blocks."""
+    """Train either library on the same blocks."""
     import numpy as np
     import torch
 
     from hyrt.machine.buffer_pool import BufferPool
     from hyrt.machine.workers import Workers, working
 
-    batches, steps = batches_of(graph, options), []
+    batches, steps = sample_batches(graph, options), []
     if options.child == "hyrt":
         steps = [(partial(model, blocks, rows), labels) for blocks, rows, labels in batches]
     else:
-        layers = peers(model)
+        layers = pyg_layers(model)
 
         def scores(blocks: list[tuple[Any, ...]], rows: Any) -> Any:
             for i, (layer, block) in enumerate(zip(layers, blocks, strict=True)):
@@ -190,17 +193,17 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
             return rows
 
         for blocks, rows, labels in batches:
-            given = []
+            operands = []
             for block in blocks:
                 counts = np.diff(block.indptr)
                 rows_of = np.repeat(np.arange(block.num_dst), counts)
                 ends = torch.from_numpy(np.stack([block.columns, rows_of]).astype(np.int64))
                 scale = (block.degrees / np.maximum(counts, 1)).astype(np.float32)[:, None]
-                given.append((ends, block.num_dst, torch.from_numpy(scale)))
-            steps.append((partial(scores, given, rows), labels))
+                operands.append((ends, block.num_dst, torch.from_numpy(scale)))
+            steps.append((partial(scores, operands, rows), labels))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seconds, losses = [], []
-    # With memory that is used again, as the team of a run has it.
+    # Use a buffer pool, like the thread team of a run.
     with Workers(1, "train", pool=BufferPool()) as team, working(team):
         for _ in range(options.epochs):
             began = time.process_time()
@@ -216,8 +219,8 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
     return {"seconds": seconds, "losses": losses}
 
 
-def child(options: argparse.Namespace) -> None:
-    """One library; prints one JSON line."""
+def run_child(options: argparse.Namespace) -> None:
+    """Run one library and print one JSON line."""
     import torch
 
     torch.set_num_threads(1)
@@ -231,22 +234,22 @@ def child(options: argparse.Namespace) -> None:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = memory_mib("VmRSS")
     if options.fanout:
-        found = train_on_blocks(graph, model, options)
+        result = train_on_blocks(graph, model, options)
     else:
-        found = (train_hyrt if options.child == "hyrt" else train_pyg)(graph, model, options.epochs)
-    found["extra"] = memory_mib("VmHWM") - before
-    print(json.dumps(found))
+        result = (train_hyrt if options.child == "hyrt" else train_pyg)(graph, model, options.epochs)
+    result["extra"] = memory_mib("VmHWM") - before
+    print(json.dumps(result))
 
 
 def main() -> None:
-    """Both libraries, and a table of them."""
+    """Run both libraries and print a table."""
     options = arguments()
     if options.child:
-        child(options)
+        run_child(options)
         return
     print(f"{'':6} {'cpu_s':>8} {'extra MiB':>10}  losses")
     took: dict[str, list[float]] = {"hyrt": [], "pyg": []}
-    # The first run of hyrt compiles the loops, which are then there.
+    # The first hyrt run compiles and caches the loops.
     for number, library in enumerate(("hyrt", *(("hyrt", "pyg") * options.pairs))):
         done = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--child", library],
@@ -256,13 +259,13 @@ def main() -> None:
         )
         if done.returncode:
             sys.exit(f"{library} failed: {done.stderr.strip().splitlines()[-1]}")
-        found = json.loads(done.stdout.splitlines()[-1])
-        losses = " ".join(f"{loss:.5f}" for loss in found["losses"][-3:])
-        print(f"{library:6} {min(found['seconds']):8.4f} {found['extra']:10.0f}  {losses}", flush=True)
+        result = json.loads(done.stdout.splitlines()[-1])
+        losses = " ".join(f"{loss:.5f}" for loss in result["losses"][-3:])
+        print(f"{library:6} {min(result['seconds']):8.4f} {result['extra']:10.0f}  {losses}", flush=True)
         if number:
-            took[library].append(min(found["seconds"]))
+            took[library].append(min(result["seconds"]))
     ratios = [pyg / hyrt for hyrt, pyg in zip(took["hyrt"], took["pyg"], strict=True)]
-    print(f"times faster: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(f"speed-up: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
 if __name__ == "__main__":

@@ -107,17 +107,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--batch", type=int, default=1024, help="targets of a rank and step; not published")
     parser.add_argument("--network", default="10gbit")
-    asked = parser.parse_args(arguments)
-    link = find_network(asked.network)
+    options = parser.parse_args(arguments)
+    link = find_network(options.network)
     print(f"Platform a100 ({load_platform('a100').source}), {RANKS} of them.")
-    print(f"Network {link.name}: {link.source}. {asked.batch} targets a rank and step.")
+    print(f"Network {link.name}: {link.source}. {options.batch} targets a rank and step.")
     found: dict[tuple[str, str, int], dict[str, float]] = {}
     rows = []
     for name, graph in GRAPHS.items():
         for model in MODELS:
             for hidden in WIDTHS:
-                times = epochs_s(graph, model, hidden, asked.batch, asked.network, IN_TURN)
-                piped = epochs_s(graph, model, hidden, asked.batch, asked.network, PIPELINED)
+                times = epochs_s(graph, model, hidden, options.batch, options.network, IN_TURN)
+                piped = epochs_s(graph, model, hidden, options.batch, options.network, PIPELINED)
                 found[name, model, hidden] = times
                 rows.append(
                     [
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = ["graph", "model", "model-centric s", "p3", "naive", "hopgnn", "home", "hopgnn over p3"]
     heads += ["pipelined: hopgnn", "home", "home over hopgnn"]
     show("Speed-ups over model-centric, predicted (times are of a tenth of the vertices)", heads, rows)
-    show("Beside what is published", ["what", "published", "predicted"], published(found, asked))
+    show("Beside what is published", ["what", "published", "predicted"], published(found, options))
 
 
 def published(

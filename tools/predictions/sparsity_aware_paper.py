@@ -187,10 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--network", default="slingshot-11")
     parser.add_argument("--latency-us", type=float, help="what a message costs; by default the network's")
-    asked = parser.parse_args(arguments)
-    network = find_network(asked.network)
-    if asked.latency_us is not None:
-        network = replace(network, latency_s=asked.latency_us * 1e-6, source=f"{network.source}, but latency")
+    options = parser.parse_args(arguments)
+    network = find_network(options.network)
+    if options.latency_us is not None:
+        network = replace(network, latency_s=options.latency_us * 1e-6, source=f"{network.source}, but latency")
     print(
         f"Network {network.name}: {network.gb_s:g} GB/s, {network.latency_s * 1e6:g} us ({network.source})."
     )

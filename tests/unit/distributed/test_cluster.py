@@ -43,7 +43,7 @@ print("whose", pathlib.Path("/dev/shm/whose").read_text())
 
 @cache
 def reason() -> str | None:
-    return cluster.why_not()
+    return cluster.unavailable_reason()
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def test_a_micrograph_has_its_root_and_all_that_is_drawn() -> None:
     graph = graph_of([np.array([1]), np.array([2]), np.array([]), np.array([0])])
     with Workers(1, "test") as workers:
         sampler = NeighborSampler(graph, np.arange(4), [-1, -1], 4, 0)
-        found = locality.vertices_of(sampler, np.array([3], np.int32), workers)
+        found = locality.sample_vertices(sampler, np.array([3], np.int32), workers)
     assert sorted(found) == [0, 1, 3]
 
 
@@ -37,8 +37,8 @@ def test_a_micrograph_of_layer_wise_sampling_is_what_of_the_step_leads_to_its_ro
     roots = np.array([0, 1], np.int32)
     with Workers(1, "test") as workers:
         sampler = locality.LocalityCase.of("1xladies6").build(graph, roots, 2, 0)
-        found = [locality.vertices_of(sampler, roots[i : i + 1], workers) for i in range(2)]
-        whole = locality.vertices_of(sampler, roots, workers)
+        found = [locality.sample_vertices(sampler, roots[i : i + 1], workers) for i in range(2)]
+        whole = locality.sample_vertices(sampler, roots, workers)
     assert [sorted(each) for each in found] == [[0, 2, 3], [1, 4, 5]]
     assert sorted(whole) == [0, 1, 2, 3, 4, 5]
 

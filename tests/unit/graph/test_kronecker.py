@@ -41,5 +41,5 @@ def test_equal_bytes_for_any_number_of_threads(tmp_path, monkeypatch) -> None:
 def test_scrambled_numbers_are_those_of_all_vertices() -> None:
     for scale in (1, 2, 5, 8):
         key = np.uint64(12345)
-        numbers = [kronecker.scrambled(np.uint64(v), scale, key) for v in range(1 << scale)]
+        numbers = [kronecker.scramble_vertex(np.uint64(v), scale, key) for v in range(1 << scale)]
         assert sorted(numbers) == list(range(1 << scale))

@@ -1,23 +1,24 @@
-"""How much of a product's communication is hidden behind multiplying, measured from outside.
+"""Fraction of a distributed SpMM's communication that overlaps with computation, measured from outside.
 
-    python tools/distributed/overlap.py --data parts --rates 200mbit,1gbit --widths 16,64,128
-    python tools/distributed/overlap.py --data parts --rates 3gbit --cores 0:1
+    python tools/distributed/comm_overlap.py --data parts --rates 200mbit,1gbit --widths 16,64,128
+    python tools/distributed/comm_overlap.py --data parts --rates 3gbit --cores 0:1
 
-One emulated node for each part of DATA (cluster.py; root is needed). For each width, every rank draws rows
-and times, in turn and all ranks at once, what a product is made of, each by itself, and then a whole one as
-full-graph training does it (`SumOnRanks`, sparsity-aware 1D), forward and backward:
+One emulated node per part of DATA (cluster.py; needs root). For each width, every rank generates rows and
+times, one after the other and all ranks together, the parts of a distributed SpMM, and then a complete SpMM
+as in full-graph training (`SumOnRanks`, sparsity-aware 1D), forward and backward:
 
-own      multiplying the edges from own rows
-rest     multiplying the edges from rows of other ranks, which are there
-travel   the exchange of rows, or of their gradients, from packing them to the last that has arrived
-product  all of it, as it overlaps
+local    multiplication of the edges from local rows
+rest     multiplication of the edges from rows of other ranks, which are already received
+exchange halo exchange of rows or of their gradients, from packing to the last arrival
+product  complete operation with overlap
 
-`hidden` is what overlapping saves, own + rest + travel - product, over the smaller of own and travel; no
-clock inside the product has a part in it. Rows that arrive are multiplied while later ones travel, so that it
-may be over 100 %. Times are medians over the rounds, in milliseconds, and means over ranks; `hidden` is of
-the sums over ranks. Nodes share the cores of this machine: give as many parts as it has cores, or know that
-a rank's multiplying waits for that of others. With `--cores M:T` all ranks multiply on core M, by turns, and
-the threads of their connections run on core T, as if sockets had a core that nobody multiplies on.
+`hidden` is the time saved by overlapping, local + rest + exchange - product, divided by the smaller of local
+and exchange; it needs no clock inside the product. Received rows are multiplied while later rows are in
+transit, so `hidden` may exceed 100 %. Times are medians over the rounds, in milliseconds, averaged over
+ranks; `hidden` is computed from the sums over ranks. Nodes share the cores of this machine: use at most as
+many parts as cores, otherwise ranks wait for each other's multiplications. With `--cores M:T` all ranks
+multiply on core M in turn, and connection threads run on core T, as if a core were reserved for
+communication.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ Steps = dict[str, Callable[[], object]]
 
 _CLUSTER = Path(__file__).with_name("cluster.py")
 _TIMEOUT_S = 120.0
-STEPS = ("own", "rest", "travel", "product")
+STEPS = ("local", "rest", "exchange", "product")
 
 
-def in_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, int] | None) -> None:
-    """What every process of a start does; rank 0 prints a line for each width and direction."""
+def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, int] | None) -> None:
+    """Entry point of every process; rank 0 prints a line per width and direction."""
     if cores is not None:
-        # Threads that are started run where the one does that starts them.
+        # Threads inherit the affinity of the thread that starts them.
         os.sched_setaffinity(0, {cores[1]})
     with joined_by_launcher(timeout_s=_TIMEOUT_S) as ranks:
         part = open_part(data, ranks.rank)
@@ -73,18 +74,18 @@ def in_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, i
             os.sched_setaffinity(0, {cores[0]})
         with Workers(1, "overlap") as workers, working(workers):
             for width in widths:
-                for direction, steps in both_ways(spread, width, workers):
-                    told = {"width": width, "direction": direction, "ms": timed(ranks, steps, rounds)}
+                for direction, steps in time_steps(spread, width, workers):
+                    record = {"width": width, "direction": direction, "ms": time_all(ranks, steps, rounds)}
                     if ranks.rank == 0:
-                        print(json.dumps(told), flush=True)
+                        print(json.dumps(record), flush=True)
 
 
-def both_ways(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tuple[str, Steps]]:
-    """What a product forward and one backward are made of, ready to be timed."""
+def time_steps(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tuple[str, Steps]]:
+    """Yield the steps of a forward and of a backward SpMM, ready to be timed."""
     edges, exchange = spread.edges, spread.exchange
     num = edges.num_own
     waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
-    whole = SumOnRanks(spread, Aggregation("sum", "none"), np.dtype(np.float32))
+    spmm = SumOnRanks(spread, Aggregation("sum", "none"), np.dtype(np.float32))
     rows = np.random.default_rng(0).random((edges.num_rows, width), np.float32)
     sums = np.zeros((num, width), np.float32)
     over = GatheringPass(workers=workers)
@@ -93,44 +94,44 @@ def both_ways(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tup
         for block, wave in zip(edges.blocks[1:], waves, strict=True):
             spmm_into(*block, rows[wave], sums, accumulate=True, workers=workers)
 
-    def travel() -> None:
+    def exchange_rows() -> None:
         for arrival in exchange.begin(rows, ROWS):
             arrival.wait()
 
     yield (
         "forward",
         {
-            "own": lambda: spmm_into(*edges.blocks[0], rows[:num], sums, workers=workers),
+            "local": lambda: spmm_into(*edges.blocks[0], rows[:num], sums, workers=workers),
             "rest": rest,
-            "travel": travel,
-            "product": lambda: whole.forward((rows,), sums, over),
+            "exchange": exchange_rows,
+            "product": lambda: spmm.forward((rows,), sums, over),
         },
     )
-    turned = edges.topology.transposed
+    transposed = edges.topology.transposed
 
-    def multiply_back(sources: slice) -> None:
-        starts = turned.indptr[sources.start : sources.stop + 1]
-        spmm_into(starts, turned.indices, sums, rows[sources], workers=workers)
+    def multiply_backward(sources: slice) -> None:
+        starts = transposed.indptr[sources.start : sources.stop + 1]
+        spmm_into(starts, transposed.indices, sums, rows[sources], workers=workers)
 
-    def travel_back() -> None:
-        back = exchange.begin_back(rows, GRADIENTS)
+    def exchange_gradients() -> None:
+        pending = exchange.begin_back(rows, GRADIENTS)
         for number in range(len(waves)):
-            back.send(number)
-        back.add(rows[:num])
+            pending.send(number)
+        pending.add(rows[:num])
 
     yield (
         "backward",
         {
-            "own": lambda: multiply_back(slice(0, num)),
-            "rest": lambda: [multiply_back(wave) for wave in waves],
-            "travel": travel_back,
-            "product": lambda: whole.backward((rows,), (), sums, (rows,), over),
+            "local": lambda: multiply_backward(slice(0, num)),
+            "rest": lambda: [multiply_backward(wave) for wave in waves],
+            "exchange": exchange_gradients,
+            "product": lambda: spmm.backward((rows,), (), sums, (rows,), over),
         },
     )
 
 
-def timed(ranks: JoinedRanks, steps: Steps, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each step at each rank, the median over the rounds; one round more comes first."""
+def time_all(ranks: JoinedRanks, steps: Steps, rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each step at each rank: median over the rounds after one warm-up round."""
     taken = np.zeros((rounds + 1, len(STEPS)))
     for number in range(rounds + 1):
         for column, name in enumerate(STEPS):
@@ -145,12 +146,12 @@ def timed(ranks: JoinedRanks, steps: Steps, rounds: int) -> dict[str, list[float
 
 
 def measure(data: Path, rate: str, more: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines that rank 0 prints on a cluster whose links have a rate.
+    """Return the lines of rank 0 on a cluster with the given link rate.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with what the ranks have printed.
+        If a rank fails, with the output of the ranks.
     """
     nodes = read_manifest(data).num_parts
     with tempfile.TemporaryDirectory(prefix="hyrt-overlap-") as folder:
@@ -167,39 +168,50 @@ def measure(data: Path, rate: str, more: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def hidden(ms: dict[str, list[float]]) -> float:
-    """What overlapping saves, over the smaller of own and travel."""
-    saved = least = 0.0
-    for own, rest, travel, product in zip(*(ms[name] for name in STEPS), strict=True):
-        saved += own + rest + travel - product
-        least += min(own, travel)
-    return saved / least
+    """Return the time saved by overlapping, divided by the smaller of local and exchange time."""
+    saved = overlappable = 0.0
+    for local, rest, exchange, product in zip(*(ms[name] for name in STEPS), strict=True):
+        saved += local + rest + exchange - product
+        overlappable += min(local, exchange)
+    return saved / overlappable
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, metavar="PARTS", help="of hyrt partition")
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="PARTS", help="output folder of hyrt partition"
+    )
     parser.add_argument("--rates", default="200mbit,1gbit")
-    parser.add_argument("--widths", default="16,64,128", help="columns of the rows")
+    parser.add_argument("--widths", default="16,64,128", help="row widths")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--cores", metavar="M:T", help="the core that multiplies, and that of connections")
-    asked = parser.parse_args()
-    widths = [int(width) for width in asked.widths.split(",")]
+    parser.add_argument(
+        "--cores", metavar="M:T", help="core for multiplications, and core for connection threads"
+    )
+    options = parser.parse_args()
+    widths = [int(width) for width in options.widths.split(",")]
     if "RANK" in os.environ:
         cores = None
-        if asked.cores:
-            multiplies, travels = map(int, asked.cores.split(":"))
-            cores = multiplies, travels
-        in_ranks(asked.data, widths, asked.rounds, cores)
+        if options.cores:
+            multiply_core, connection_core = map(int, options.cores.split(":"))
+            cores = multiply_core, connection_core
+        run_ranks(options.data, widths, options.rounds, cores)
         return
-    columns = ["rate", "direction", "columns", *(f"{name} (ms)" for name in STEPS), "own / travel", "hidden"]
+    columns = [
+        "rate",
+        "direction",
+        "columns",
+        *(f"{name} (ms)" for name in STEPS),
+        "local / exchange",
+        "hidden",
+    ]
     print(f"| {' | '.join(columns)} |\n| --- | --- | ---:{' | ---:' * (len(columns) - 3)} |", flush=True)
-    more = ["--widths", asked.widths, "--rounds", str(asked.rounds)]
-    if asked.cores:
-        more += ["--cores", asked.cores]
-    for rate in asked.rates.split(","):
-        for line in measure(asked.data, rate, more):
+    more = ["--widths", options.widths, "--rounds", str(options.rounds)]
+    if options.cores:
+        more += ["--cores", options.cores]
+    for rate in options.rates.split(","):
+        for line in measure(options.data, rate, more):
             ms = line["ms"]
             means = [float(np.mean(ms[name])) for name in STEPS]
             print(

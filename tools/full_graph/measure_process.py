@@ -1,10 +1,10 @@
-"""Run a command and print its wall time, its CPU time and the most anonymous memory that it held.
+"""Run a command and print its wall time, CPU time and peak anonymous memory.
 
-python tools/full_graph/watched.py COMMAND [ARGUMENT ...]
+python tools/full_graph/measure_process.py COMMAND [ARGUMENT ...]
 
-Pages of memory-mapped files belong to the machine's file cache, which gives them up when memory is short;
-anonymous memory is what a command cannot do without. It is read ten times a second from /proc, over the
-command and its children, so a shorter peak may be missed. Linux only.
+Pages of memory-mapped files are in the page cache, which the system reclaims under memory pressure; anonymous
+memory is what a command really needs. It is read ten times per second from /proc, over the command and its
+children, so a shorter peak may be missed. Linux only.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _PERIOD_S = 0.1
 
 
 def family_of(pid: int) -> list[int]:
-    """A process and all that it has started, as far as they still run."""
-    found = [pid]
-    for each in found:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
+    """Return a process and all its running descendants."""
+    pids = [pid]
+    for ancestor in pids:
+        for task in Path(f"/proc/{ancestor}/task").glob("*/children"):
             try:
-                found += map(int, task.read_text(encoding="ascii").split())
+                pids += map(int, task.read_text(encoding="ascii").split())
             except OSError:  # The thread has ended.
                 continue
-    return found
+    return pids
 
 
 def kib_of(pid: int, name: str) -> int:
-    """A line of a process's status in KiB; 0 where the process has ended."""
+    """Return a value of a process's status in KiB; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:

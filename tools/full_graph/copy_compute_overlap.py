@@ -1,11 +1,10 @@
-"""Chunks copied by turns with computing, and ahead of it, in pairs: times, what was hidden, and losses.
+"""Tile copies serial with computing or prefetched, in alternating epochs: times, overlap and losses.
 
-OpenCL computes on one core of the CPU. Copies are made by the other core, or, with --link, over a simulated
-link: a thread makes the copy and then waits until a link of that many bytes a second would have made it, as a
-GPU's copy engine works beside its cores. Bytes and kernels are real, and so are the losses, which must be
-bit-equal; only the link's time is simulated.
+OpenCL computes on one core of the CPU. The other core makes the copies, or with --link a simulated link does:
+a thread makes the copy and waits until a link of that rate would have finished, like a GPU's copy engine.
+Bytes, kernels and losses are real; losses must be bit-equal. Only the link's time is simulated.
 
-    python tools/full_graph/overlap.py FOLDER --chunks 8 --link 2.0 4.0
+    python tools/full_graph/copy_compute_overlap.py FOLDER --chunks 8 --link 2.0 4.0
 """
 
 from __future__ import annotations
@@ -22,53 +21,55 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from host_budget import opened
+from host_budget import open_mapped
 
 _GB = 1e9
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="a folder of .npy files, a file, or a name such as synthetic:...")
     parser.add_argument("--model", default="gcn")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--in-flight", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=4, help="pairs of epochs that are timed, after one more")
+    parser.add_argument("--epochs", type=int, default=4, help="timed pairs of epochs, after one warm-up pair")
     parser.add_argument("--link", nargs="*", type=float, default=[], help="GB/s of simulated links")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def clock_ns() -> int:
-    """The clock of PoCL's events."""
+    """Return the clock of PoCL's events."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class LinkEvent:
-    """A copy over the link: its times are the link's."""
+    """A copy over the simulated link, with the link's times."""
 
     def __init__(self) -> None:
         self.begin = self.end = 0
 
-    def get_profiling_info(self, what: Any) -> int:
-        """Its begin or end in nanoseconds, as an OpenCL event tells them."""
+    def get_profiling_info(self, info: Any) -> int:
+        """Return begin or end in nanoseconds, like an OpenCL event."""
         import pyopencl as cl
 
-        return self.begin if what == cl.profiling_info.START else self.end
+        return self.begin if info == cl.profiling_info.START else self.end
 
 
 class Link:
-    """Makes copies on a queue of its own, each of which takes as long as the link needs for its bytes.
+    """Makes copies on a separate queue; each takes the time that the link needs for its bytes.
 
     Parameters
     ----------
     queue
-        The queue of another core.
+        Queue of another core.
     bytes_per_s
-        How fast the link is; infinite where the copies themselves are what takes time.
+        Rate of the link; infinite to use the time of the copies themselves.
     """
 
     def __init__(self, queue: Any, bytes_per_s: float) -> None:
@@ -76,12 +77,12 @@ class Link:
         self._bytes_per_s = bytes_per_s
 
     def copy(self, event: LinkEvent, to: Any, source: Any, size_bytes: int) -> None:
-        """Copy, and hold the calling thread until the link is through."""
+        """Copy, and block the calling thread until the link has finished."""
         import pyopencl as cl
 
         event.begin = clock_ns()
         cl.enqueue_copy(self._queue, to, source, is_blocking=True)
-        # A copy that takes the core longer than the link stays as long as it is.
+        # If the copy itself takes longer than the link, nothing is added.
         left = size_bytes / self._bytes_per_s - (clock_ns() - event.begin) * 1e-9
         if left > 0:
             time.sleep(left)
@@ -89,12 +90,12 @@ class Link:
 
 
 def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple[Any, Any]:
-    """What makes a queue that copies and computes by turns, and one that only copies, in a thread."""
+    """Return factories of a queue with serial copies, and of a queue with prefetched copies."""
     import pyopencl as cl
     from hyrt_devices.opencl.launch import Launcher
 
-    class Turns(Launcher):
-        """Computes on one core, and copies over the link while nothing is computed."""
+    class SerialCopies(Launcher):
+        """Computes on one core; copies over the link while no kernel runs."""
 
         def __init__(self) -> None:
             super().__init__(context, core)
@@ -112,15 +113,15 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
             self.out_bytes += array.nbytes
             return self._copy("copy out", array, buffer, array.nbytes)
 
-        def _copy(self, what: str, to: Any, source: Any, size_bytes: int) -> Any:
+        def _copy(self, kind: str, to: Any, source: Any, size_bytes: int) -> Any:
             self.finish()
             event = LinkEvent()
             self._link.copy(event, to, source, size_bytes)
-            self._note(what, event)
+            self._note(kind, event)
             return event
 
-    class Ahead(Launcher):
-        """Copies over the link in a thread; what waits for a copy waits for a user event."""
+    class PrefetchedCopies(Launcher):
+        """Copies over the link in a thread; dependents of a copy wait for a user event."""
 
         def __init__(self) -> None:
             super().__init__(context, copier)
@@ -137,15 +138,15 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
             self.out_bytes += array.nbytes
             return self._give("copy out", array, buffer, array.nbytes)
 
-        def _give(self, what: str, to: Any, source: Any, size_bytes: int) -> Any:
+        def _submit(self, kind: str, to: Any, source: Any, size_bytes: int) -> Any:
             event, done = LinkEvent(), cl.UserEvent(context)
             self._jobs.put((event, done, self._waited(), to, source, size_bytes))
-            self._note(what, event)
+            self._note(kind, event)
             self.last = done
             return done
 
         def flush(self) -> None:
-            """The thread starts what it is given."""
+            """No-op: the thread starts copies immediately."""
 
         def finish(self) -> None:
             ended = threading.Event()
@@ -169,11 +170,11 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
                 self._link.copy(event, to, source, size_bytes)
                 done.set_status(cl.command_execution_status.COMPLETE)
 
-    return Turns, Ahead
+    return SerialCopies, PrefetchedCopies
 
 
-def device_of(link: float | None, in_flight: int, chunks: int) -> Any:
-    """OpenCL on one core, whose copies are made by the other."""
+def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
+    """Return an OpenCL device on one core, with copies made by the other core."""
     import pyopencl as cl
     from hyrt_devices.opencl import OpenclDevice
     from hyrt_devices.opencl.probe import survey
@@ -198,7 +199,7 @@ def device_of(link: float | None, in_flight: int, chunks: int) -> Any:
 
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
-    """Both ways by turns, epoch by epoch, from the same weights."""
+    """Train with both launchers in alternating epochs, from the same weights."""
     from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
@@ -214,7 +215,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     from hyrt.training.setup import build_model
 
     folder = Path(options.data)
-    graph = opened(folder) if folder.is_dir() else open_graph(options.data)
+    graph = open_mapped(folder) if folder.is_dir() else open_graph(options.data)
     config = build_config(
         {
             "model": {
@@ -232,7 +233,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     for in_flight in (1, options.in_flight):
         model = build_model(config, graph)
         parameters = list(model.parameters())
-        device = device_of(run["link"], in_flight, options.chunks)
+        device = open_device(run["link"], in_flight, options.chunks)
         device.load(model, parameters)
         plan = plan_input(model, graph, usable_forms(device, graph, in_chunks=True), fuse=True, whole=True)
         ways[in_flight] = {
@@ -247,16 +248,16 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     for step in range(1 + options.epochs):
         for way in ways.values():
             way["told"].append(epoch(way, step, workers))
-    found = {}
+    records = {}
     for in_flight, way in ways.items():
         way["device"].close()
-        found[str(in_flight)] = way["told"]
+        records[str(in_flight)] = way["told"]
     workers.close()
-    return found
+    return records
 
 
 def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
-    """One epoch, timed, with its loss, accuracy and figures."""
+    """Run one timed epoch; return its time, loss, accuracy and copy statistics."""
     device, plan = way["device"], way["plan"]
     batch = way["sampler"].sample(step, way["sampler"].units(step), workers, in_place=plan.in_place)
     way["loader"].load(batch, plan, workers)
@@ -275,14 +276,14 @@ def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
     }
 
 
-def measured(run: dict[str, Any]) -> dict[str, Any]:
-    """The epochs of both ways, in a process of their own."""
+def run_child(run: dict[str, Any]) -> dict[str, Any]:
+    """Run the epochs of both launchers in a separate process."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", json.dumps(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{run} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{run} failed:\n{process.stderr[-3000:]}")
+    records: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
+    return records
 
 
 def main() -> None:
@@ -292,16 +293,16 @@ def main() -> None:
         return
     print(f"{options.data} · {options.model} {options.layers} x {options.hidden} · P {options.chunks}")
     for link in options.link or [None]:
-        found = measured({"link": link})
-        turns, ahead = found["1"], found[str(options.in_flight)]
+        records = run_child({"link": link})
+        turns, ahead = records["1"], records[str(options.in_flight)]
         name = "other core" if link is None else f"{link:g} GB/s"
-        for told, words in ((turns, "by turns"), (ahead, f"{options.in_flight} in flight")):
-            best = min(told[1:], key=lambda each: each["seconds"])
+        for way, words in ((turns, "by turns"), (ahead, f"{options.in_flight} in flight")):
+            best = min(way[1:], key=lambda each: each["seconds"])
             print(
                 f"{name:>10s}  {words:12s} epoch {best['seconds']:6.3f} s  copying {best['copy_s']:6.3f} s  "
                 f"computing {best['compute_s']:6.3f} s  hidden {best['hidden_s'] / best['copy_s']:4.0%}  "
                 f"in {best['in_bytes'] / _GB:.2f} GB  out {best['out_bytes'] / _GB:.2f} GB  "
-                f"loss {told[-1]['loss']:.6f}  accuracy {told[-1]['accuracy']:.4f}"
+                f"loss {way[-1]['loss']:.6f}  accuracy {way[-1]['accuracy']:.4f}"
             )
         pairs = [a["seconds"] / b["seconds"] for a, b in zip(turns[1:], ahead[1:], strict=True)]
         equal = [a["loss"] for a in turns] == [b["loss"] for b in ahead]
