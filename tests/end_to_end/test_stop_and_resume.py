@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from compared_runs import compare_runs, read_records
+from compare_runs import compare_runs, read_records
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary, wait_until
 
 from hyrt.graph.formats.convert import Conversion, convert

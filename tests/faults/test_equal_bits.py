@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from compared_runs import compare_runs, find_unequal
-from drawn_configurations import FAMILIES, draw_configuration
+from compare_runs import compare_runs, find_unequal
 from equal_bits import BitCheck, draw_numbered, start_servers
 from forked_runs import ForkedRuns
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from polled_stops import POLLS, STOP_AT_POLL
+from random_configurations import FAMILIES, draw_configuration
 
 from hyrt.nn.models.model_kind import MODELS
 from hyrt.sampling.registry import SAMPLERS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz_api import Ending, in_child, judge
+from fuzz_api import Ending, classify, run_in_child
 from fuzz_calls import Call, all_calls
 from fuzz_values import Drawn, Kind, guarded
 
@@ -40,7 +40,7 @@ class Always(Kind):
 
 def ending_of(make: Callable[..., object], *, is_wrong: bool = False, timeout_s: float = 30.0) -> Ending:
     call = Call("planted", make, {"value": Always(3, is_wrong=is_wrong)})
-    return in_child(call, random.Random(0), 0, timeout_s)
+    return run_in_child(call, random.Random(0), 0, timeout_s)
 
 
 def _read_on(value: object) -> int:
@@ -88,7 +88,7 @@ def test_a_wrong_value_that_is_taken_is_noticed() -> None:
 def test_messages_are_judged(message: str, outcome: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         raise ArgumentError(message)
-    assert judge(caught.value)[0] == outcome
+    assert classify(caught.value)[0] == outcome
 
 
 @pytest.mark.parametrize("area", ["Block.", "samplers.neighbor.sample"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fault_case import TRAINERS, FaultCase, FaultSuite, Trainers, cases
+from fault_case import TRAINERS, FaultCase, FaultSuite, Trainers, fault_cases
 
 from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceUnavailable
@@ -32,14 +32,14 @@ SAMPLE = [
     FaultCase(CPU, "synchronize:host:last:exit"),
     FaultCase(NULL, "synchronize:host:first:base", SERIAL),
     FaultCase(OPENCL, "transfer:opencl:0:first:fault"),
-    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:middle:fault", CONTINUE, goes_on=True, is_exact=False),
-    FaultCase(NULL_OF_PAIR, "update:null:1:middle:fault", CONTINUE, goes_on=True, is_exact=False),
-    FaultCase(CPU, "transfer:cpu:0:middle:oom", goes_on=True, is_exact=False),
-    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:first:oom", goes_on=True, is_exact=False),
+    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:middle:fault", CONTINUE, survives=True, is_exact=False),
+    FaultCase(NULL_OF_PAIR, "update:null:1:middle:fault", CONTINUE, survives=True, is_exact=False),
+    FaultCase(CPU, "transfer:cpu:0:middle:oom", survives=True, is_exact=False),
+    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:first:oom", survives=True, is_exact=False),
     FaultCase(CPU, "propagate:cpu:0:middle+:oom"),
     FaultCase(OPENCL, "propagate:opencl:0:middle:nan-loss"),
     FaultCase(CPU_OF_PAIR, "propagate:cpu:0:last:nan-gradient"),
-    FaultCase(CPU_OF_PAIR, "propagate:cpu:0:12+:slow", goes_on=True),
+    FaultCase(CPU_OF_PAIR, "propagate:cpu:0:12+:slow", survives=True),
     FaultCase(CPU, "checkpoint:open:first:eio"),
     FaultCase(CPU, "checkpoint:write:middle:enospc"),
     FaultCase(CPU, "checkpoint:fsync:middle+:eio"),
@@ -73,6 +73,6 @@ def test_the_sample_has_every_class() -> None:
     def classes(of: list[FaultCase]) -> set[tuple[str, str]]:
         return {(case.fault.split(":")[0], case.fault.split(":")[-1]) for case in of}
 
-    missing = {kind for _, kind in classes(list(cases()))} - {kind for _, kind in classes(SAMPLE)}
+    missing = {kind for _, kind in classes(list(fault_cases()))} - {kind for _, kind in classes(SAMPLE)}
     assert not missing
-    assert {stage for stage, _ in classes(list(cases()))} == {stage for stage, _ in classes(SAMPLE)}
+    assert {stage for stage, _ in classes(list(fault_cases()))} == {stage for stage, _ in classes(SAMPLE)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fault_case import FaultSuite
-from flip_bytes import FORMS, Sample, cuts, samples, trial
+from flip_bytes import FORMS, Sample, make_samples, run_trial, truncate_everywhere
 from forked_runs import ForkedRuns
 from kill_nine import TRAINERS, kill_and_resume
 from memory_growth import slope
@@ -28,18 +28,18 @@ def test_killed_runs_go_on_bit_equal(number: int, suite: FaultSuite) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
-    return samples(tmp_path_factory.mktemp("samples"))
+    return make_samples(tmp_path_factory.mktemp("samples"))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_files(form: str, made: dict[str, Sample]) -> None:
-    answers = [trial(made[form], seed) for seed in range(150)]
+    answers = [run_trial(made[form], seed) for seed in range(150)]
     assert set(answers) <= {"detected", "equal", *(["legal"] if form == "bare" else [])}
     assert answers.count("detected") > 90
 
 
 def test_checkpoints_cut_at_every_block(made: dict[str, Sample]) -> None:
-    answers = cuts(made["checkpoint"])
+    answers = truncate_everywhere(made["checkpoint"])
     assert len(answers) > 30
     assert set(answers) == {"detected"}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_case import TRAINERS, FaultSuite, different
+from fault_case import TRAINERS, FaultSuite, differences
 from forked_runs import NO_OVERRIDE
 
 import hyrt
@@ -46,7 +46,7 @@ def test_a_read_only_folder(name: str, failed_run: Path, suite: FaultSuite, tmp_
     assert sorted(path.name for path in (failed_run / "checkpoints").iterdir()) == before
     (failed_run / name).chmod(0o755)
     assert suite.runs.call(words, tmp_path)[0] == 0
-    assert different(failed_run, suite.undisturbed(CPU)) == []
+    assert differences(failed_run, suite.reference_run(CPU)) == []
 
 
 def damaged_copy(tmp_path: Path) -> Path:

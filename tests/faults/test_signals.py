@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_case import TRAINERS, FaultSuite, different, leftovers, newest_problems
+from fault_case import TRAINERS, FaultSuite, differences, find_leftovers, newest_problems
 from forked_runs import ForkedRun
 
 CPU = TRAINERS[0]
@@ -29,7 +29,11 @@ def resumed(suite: FaultSuite, folder: Path) -> list[str]:
     problems = newest_problems(path)
     code, run = suite.runs.call(["run", "--resume", str(path)], folder)
     assert code == 0, run.errors.read_text()
-    return problems + leftovers(folder, run, is_own=False) + different(path, suite.undisturbed(CPU))
+    return (
+        problems
+        + find_leftovers(folder, run, is_separate=False)
+        + differences(path, suite.reference_run(CPU))
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
@@ -42,7 +46,7 @@ def test_a_straggling_run_ends_after_its_step(
     assert suite.runs.wait(run, 20) == 128 + number
     assert time.monotonic() - sent < 10
     assert "stopping after this step" in run.output.read_text()
-    assert leftovers(tmp_path, run) == []
+    assert find_leftovers(tmp_path, run) == []
     assert resumed(suite, tmp_path) == []
 
 

@@ -1,13 +1,12 @@
-"""A node's network interface goes down while it trains: every rank must end in time, with a name.
+"""Network failure of one node during training: every rank must end in time and name a lost rank.
 
     python tools/faults/cut_links.py --cuts 12
 
-Ranks train on emulated nodes (tools/distributed/cluster.py), until the interface of one is taken down (`ip
-link set eth0 down`) at a random time after the first steps: no packet comes or goes any more, and no
-connection is closed. Every rank, that of the node too, must end by itself within the time for which it bears
-to hear nothing and ten seconds more, with exit code 1 and an error that names a rank: those that are left the
-one that was cut off, and that one another. Root and iproute2 are needed; without them it says so and exits
-with 77.
+Ranks train on emulated nodes (tools/distributed/cluster.py). After the first steps, the interface of one node
+is taken down (`ip link set eth0 down`) at a random time: packets are lost, but no connection is closed. Every
+rank, including the rank of that node, must exit by itself within the heartbeat timeout plus ten seconds, with
+exit code 1 and an error that names a rank: the disconnected rank, or on the disconnected node any other rank.
+Root and iproute2 are required; without them the tool prints the reason and exits with 77.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from hyrt.distributed.fellow_ranks import SILENT_S
 
 LIMIT_S = SILENT_S + 10.0
 STARTS_S = 180.0
-# Long enough that it does not end by itself; checkpoints tell how far it is.
+# Long enough that it does not end by itself; checkpoints show the progress.
 SETTINGS = (
     *("data.batch_size=60", "train.epochs=100000", "evaluate.every=0", "checkpoint.every_steps=5"),
     *("runtime.sample_threads=1", "runtime.load_threads=1", "runtime.train_threads=1"),
 )
-WHOLE = (
+FULL_GRAPH_SETTINGS = (
     "--full-graph",
     "--model",
     "gcn",
@@ -50,30 +49,30 @@ WAYS = {
     "home": (*SETTINGS, "distributed.strategy=home"),
     "hopgnn": (*SETTINGS, "distributed.strategy=hopgnn"),
     "p3": (*SETTINGS, "distributed.strategy=p3"),
-    "1d": WHOLE,
+    "1d": FULL_GRAPH_SETTINGS,
 }
 
 
 @dataclass
 class LinkCut:
-    """What became of one run. `problems` is empty where all held."""
+    """Result of one run; `problems` is empty if all checks passed."""
 
     nodes: int
     way: str
     rank: int
     ended_s: dict[int, float] = field(default_factory=dict)
-    """Seconds from the cut to the end of each rank."""
-    said: dict[int, str] = field(default_factory=dict)
-    """The error of each rank."""
+    """Seconds between the disconnection and the exit of each rank."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Error message of each rank."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.nodes} nodes, {self.way}: rank {self.rank} cut off"
 
 
-def cut(folder: Path, parts: Path, nodes: int, way: str, draw: random.Random) -> LinkCut:
-    """Train on nodes, take down the interface of one, and see how they end."""
-    found = LinkCut(nodes, way, draw.randrange(nodes))
+def disconnect_node(folder: Path, parts: Path, nodes: int, way: str, draw: random.Random) -> LinkCut:
+    """Train on nodes, take down the interface of one node, and record how the ranks end."""
+    result = LinkCut(nodes, way, draw.randrange(nodes))
     words = ["run", "--data", str(parts), "--name", "run", "--output", str(folder / "runs"), *WAYS[way]]
     ends: list[NodeEnd] = []
     with EmulatedCluster(nodes) as cluster:
@@ -98,36 +97,36 @@ def cut(folder: Path, parts: Path, nodes: int, way: str, draw: random.Random) ->
             time.sleep(0.05)
         time.sleep(2 * draw.random())
         down = time.perf_counter() - began
-        cluster.cut_off(found.rank)
+        cluster.cut_off(result.rank)
         running.join()
     for end in ends:
-        found.ended_s[end.rank] = end.ended_s - down
-        found.said[end.rank] = _error((folder / f"rank-{end.rank}.log").read_text())
-        found.problems += _problems(end, found)
-    return found
+        result.ended_s[end.rank] = end.ended_s - down
+        result.errors[end.rank] = _error((folder / f"rank-{end.rank}.log").read_text())
+        result.problems += _problems(end, result)
+    return result
 
 
-def _problems(end: NodeEnd, found: LinkCut) -> list[str]:
-    """What is wrong with how a rank ended."""
-    said, name = found.said[end.rank], f"rank {end.rank}"
+def _problems(end: NodeEnd, result: LinkCut) -> list[str]:
+    """Return the problems with the end of a rank."""
+    error_text, name = result.errors[end.rank], f"rank {end.rank}"
     problems = []
     if end.code != 1:
-        problems.append(f"{name} ends with {end.code}: {said}")
-    if not 0 < found.ended_s[end.rank] <= LIMIT_S:
-        problems.append(f"{name} ends {found.ended_s[end.rank]:.1f} s after the cut: {said}")
-    named = re.findall(r"rank (\d+) was lost", said)
-    if end.rank == found.rank:
-        # All others are lost to it; any of them may be the first that it misses.
+        problems.append(f"{name} ends with {end.code}: {error_text}")
+    if not 0 < result.ended_s[end.rank] <= LIMIT_S:
+        problems.append(f"{name} ends {result.ended_s[end.rank]:.1f} s after the cut: {error_text}")
+    named = re.findall(r"rank (\d+) was lost", error_text)
+    if end.rank == result.rank:
+        # The disconnected rank loses all others, and may name any of them.
         right = bool(named) and str(end.rank) not in named
     else:
-        right = named == [str(found.rank)]
+        right = named == [str(result.rank)]
     if not right:
-        problems.append(f"{name} names {named or 'none'}: {said}")
+        problems.append(f"{name} names {named or 'none'}: {error_text}")
     return problems
 
 
 def _error(log: str) -> str:
-    """The line of the error that a rank printed."""
+    """Return the error line in a rank's output."""
     return next((line for line in log.splitlines() if line.startswith("error: ")), log[-500:].strip())
 
 
@@ -147,7 +146,7 @@ def main() -> int:
         print(f"skipped: {reason}", file=sys.stderr)
         return SKIPPED
     signal.signal(signal.SIGTERM, _stop)
-    trials, draw, found = Trials(), random.Random(options.seed), []
+    trials, draw, results = Trials(), random.Random(options.seed), []
     with tempfile.TemporaryDirectory(prefix="hyrt-cut-links-") as name:
         for index in range(options.cuts):
             nodes, way = 2 + index % 2, list(WAYS)[index // 2 % len(WAYS)]
@@ -167,19 +166,21 @@ def main() -> int:
                 subprocess.run([sys.executable, "-m", "hyrt", *words], check=True, capture_output=True)
             folder = Path(name) / f"run-{index}"
             folder.mkdir()
-            done = cut(folder, parts, nodes, way, draw)
-            found.append(done)
+            done = disconnect_node(folder, parts, nodes, way, draw)
+            results.append(done)
             trials.add([f"{nodes} nodes, {way}"], f"{index}: {done}", done.problems)
-            for rank, said in done.said.items():
-                print(f"{index}: {done}: rank {rank} after {done.ended_s[rank]:.1f} s: {said}", flush=True)
+            for rank, error_text in done.errors.items():
+                print(
+                    f"{index}: {done}: rank {rank} after {done.ended_s[rank]:.1f} s: {error_text}", flush=True
+                )
     print_table(
         ("nodes", "way", "cut off", "end of that rank, s", "slowest end of the others, s"),
         [
             (
-                *(each.nodes, each.way, f"rank {each.rank}", f"{each.ended_s[each.rank]:.1f}"),
-                f"{max(took for rank, took in each.ended_s.items() if rank != each.rank):.1f}",
+                *(result.nodes, result.way, f"rank {result.rank}", f"{result.ended_s[result.rank]:.1f}"),
+                f"{max(took for rank, took in result.ended_s.items() if rank != result.rank):.1f}",
             )
-            for each in found
+            for result in results
         ],
     )
     print(

@@ -1,17 +1,17 @@
 """Train random configurations in several ways that must not change a bit of the result.
 
     python tools/faults/equal_bits.py --count 200 --seed 0
-    python tools/faults/equal_bits.py --seed 0 --only 17 --keep kept    # one of them, with its run folders
+    python tools/faults/equal_bits.py --seed 0 --only 17 --keep kept    # one of them; keep its run folders
 
-Each configuration is trained, and trained again
+Each configuration is trained once, and again
 
-- in another process, whose memory lies elsewhere and is allocated in another way, on one processor;
-- with other thread counts, another depth of the pipeline, or without overlap;
-- stopped by SIGINT at a random place, within steps if they can stop there, and resumed;
-- ended by a fault in a random stage of a random step, and resumed from a checkpoint before it.
+- in another process, with another memory layout and allocator, on one processor;
+- with other thread counts, another pipeline depth, or without overlap;
+- stopped by SIGINT at a random point (within steps if possible), and resumed;
+- ended by a fault in a random stage of a random step, and resumed from an earlier checkpoint.
 
-Every loss, every metric and every tensor of the last checkpoint must be the same, bit by bit. A configuration
-that hyrt refuses is counted and replaced by another; a share of refusals above `MAX_REFUSED` is a failure.
+Every loss, every metric and every tensor of the last checkpoint must be bit-equal. A configuration that hyrt
+rejects is counted and replaced by another; a fraction of rejections above `MAX_REFUSED` is a failure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compared_runs import compare_runs, read_summary
-from drawn_configurations import FAMILIES, DrawnConfiguration, draw_configuration
+from compare_runs import compare_runs, read_summary
+from feature_graphs import write_graphs
 from forked_runs import PROCESSORS, ForkedRun, ForkedRuns
-from graphs_of_kinds import write_graphs
 from polled_stops import POLLS, STOP_AT_POLL
+from random_configurations import FAMILIES, DrawnConfiguration, draw_configuration
 from trials import Trials, make_parser, print_table, workplace
 from user_layers import install_user_layers
 
@@ -38,9 +38,9 @@ MAX_REFUSED = 0.25
 _REFUSED = 2
 _INTERRUPTED = 130
 _FAILED = 1
-# Only the clock may decide otherwise.
+# Prevent decisions that depend on the clock.
 COMMON = ("--name", "run", "balance.policy=static", "balance.predict=false", "runtime.stall_timeout_s=600")
-# Memory of Python and of C that lies elsewhere, is never clean and comes back to the system at once.
+# Another memory layout for Python and C: never zeroed, and returned to the system immediately.
 OTHER_MEMORY = {
     "PYTHONMALLOC": "malloc",
     "MALLOC_PERTURB_": "171",
@@ -58,18 +58,18 @@ WAYS = ("in another process", "with other threads", "stopped and resumed", "fail
 
 @dataclass
 class Outcome:
-    """What a configuration did.
+    """Result of a configuration.
 
     Parameters
     ----------
     refusal
-        The error with which hyrt refuses it; empty if it trains.
+        hyrt's error if it rejects the configuration; empty if it trains.
     compared
-        The ways in which it was trained again.
+        The variations in which it was trained again.
     ends
         How runs ended before they were resumed.
     problems
-        What differs, or fails; empty if all bits are equal.
+        Differences and failures; empty if all bits are equal.
     """
 
     refusal: str = ""
@@ -79,22 +79,24 @@ class Outcome:
 
 
 class BitCheck:
-    """Trains configurations in several ways.
+    """Trains configurations in several variations.
 
     Parameters
     ----------
     folder
-        The folder for the graphs and the runs.
+        Folder for the graphs and the runs.
     here, there
-        Start runs: `there` in the other memory, with one processor.
+        Servers that start runs; `there` has the other memory layout and one processor.
     keeps
-        Whether run folders stay.
+        Whether run folders are kept.
     """
 
-    def __init__(self, folder: Path, here: ForkedRuns, there: ForkedRuns, *, keeps: bool = False) -> None:
+    def __init__(
+        self, folder: Path, server: ForkedRuns, other_server: ForkedRuns, *, keeps: bool = False
+    ) -> None:
         self._folder = folder
-        self._here = here
-        self._there = there
+        self._server = server
+        self._other_server = other_server
         self._keeps = keeps
         self._count = 0
         write_graphs(folder)
@@ -108,7 +110,7 @@ class BitCheck:
         try:
             self._train(configuration, place, outcome)
         except RuntimeError as error:
-            # A run may end the process, of a server as of its own.
+            # A run may crash the server process.
             outcome.problems.append(str(error))
         if not self._keeps:
             shutil.rmtree(place)
@@ -118,7 +120,7 @@ class BitCheck:
         words = self._words(configuration, configuration.threads)
         first = self._make_folder(place, "first")
         polls = first / "polls"
-        code, run = self._here.call(words, first, **{POLLS: str(polls)})
+        code, run = self._server.call(words, first, **{POLLS: str(polls)})
         if code == _REFUSED:
             outcome.refusal = run.errors.read_text().strip()
         elif code != 0:
@@ -129,10 +131,10 @@ class BitCheck:
                 folder = self._make_folder(place, way.split()[0])
                 match way:
                     case "in another process":
-                        problem = _check_code(*self._there.call(words, folder))
+                        problem = _check_code(*self._other_server.call(words, folder))
                     case "with other threads":
                         others = self._words(configuration, configuration.other_threads)
-                        problem = _check_code(*self._there.call(others, folder))
+                        problem = _check_code(*self._other_server.call(others, folder))
                     case "stopped and resumed":
                         stop_at = 1 + int(configuration.stop_at * int(polls.read_text()))
                         problem = self._stop(stop_at, words, folder, outcome)
@@ -159,7 +161,7 @@ class BitCheck:
     def _stop(self, stop_at: int, words: list[str], folder: Path, outcome: Outcome) -> list[str]:
         """Interrupt the run, and resume it."""
         more = {POLLS: str(folder / "polls"), STOP_AT_POLL: str(stop_at)}
-        code, run = self._here.call(words, folder, **more)
+        code, run = self._server.call(words, folder, **more)
         # A signal after the last step is too late to stop the run.
         output = run.output.read_text()
         if code == 0 and "stopping after this step" in output:
@@ -167,17 +169,17 @@ class BitCheck:
         outcome.ends.append(
             "stopped within a step" if "stopped in step" in output else "stopped after a step"
         )
-        return _check_code(code, run, _INTERRUPTED) or _check_code(*self._here.call(RESUME, folder))
+        return _check_code(code, run, _INTERRUPTED) or _check_code(*self._server.call(RESUME, folder))
 
     def _fail(self, fault: str, words: list[str], folder: Path, outcome: Outcome) -> list[str]:
-        """Let the run fail, and resume it from the newest checkpoint, in the other memory."""
+        """Inject a fault, and resume from the newest checkpoint with the other memory layout."""
         every = ("checkpoint.every_epochs=1", "checkpoint.every_steps=1")
-        code, run = self._here.call([*words, *every], folder, HYRT_FAULT=fault)
+        code, run = self._server.call([*words, *every], folder, HYRT_FAULT=fault)
         # Some devices and samplers skip a stage.
         if code == 0 and "did not happen" in run.output.read_text():
             return []
         outcome.ends.append(f"failed in {fault.partition(':')[0]}")
-        return _check_code(code, run, _FAILED) or _check_code(*self._there.call(RESUME, folder))
+        return _check_code(code, run, _FAILED) or _check_code(*self._other_server.call(RESUME, folder))
 
 
 def _check_code(code: int, run: ForkedRun, expected: int = 0) -> list[str]:
@@ -188,26 +190,30 @@ def _check_code(code: int, run: ForkedRun, expected: int = 0) -> list[str]:
 
 @contextmanager
 def start_servers(folder: Path) -> Iterator[tuple[ForkedRuns, ForkedRuns]]:
-    """Start the servers of `BitCheck`: with this environment, and with other memory on one processor."""
+    """Start the servers of `BitCheck`: with this environment, and with another memory layout on one
+    processor.
+    """
     layers = install_user_layers(folder / "site")
-    with ForkedRuns(**layers) as here, ForkedRuns(**layers, **OTHER_MEMORY) as there:
-        yield here, there
+    with ForkedRuns(**layers) as server, ForkedRuns(**layers, **OTHER_MEMORY) as other_server:
+        yield server, other_server
 
 
 def draw_numbered(seed: int, number: int) -> DrawnConfiguration:
-    """Return the configuration of a number; families take turns, the one with the most samplers twice."""
+    """Return the configuration of a number; families alternate, the one with the most samplers counts twice."""
     turns = (*FAMILIES, FAMILIES[0])
     return draw_configuration(random.Random(f"{seed} {number}"), turns[number % len(turns)])
 
 
 def main() -> int:
     options = make_parser(__doc__)
-    options.add_argument("--count", type=int, default=200, help="configurations that train")
+    options.add_argument("--count", type=int, default=200, help="number of configurations")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(
         "--only", type=int, metavar="NUMBER", help="train only the configuration of this number"
     )
-    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the graphs and the runs there")
+    options.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the graphs and the runs in this folder"
+    )
     chosen = options.parse_args()
     if chosen.count < 1:
         options.error("--count: give at least 1")
@@ -215,8 +221,8 @@ def main() -> int:
     with workplace("bits") as (temporary, _):
         folder = chosen.keep or temporary
         folder.mkdir(parents=True, exist_ok=True)
-        with start_servers(folder) as (here, there):
-            check = BitCheck(folder, here, there, keeps=chosen.keep is not None)
+        with start_servers(folder) as (server, other_server):
+            check = BitCheck(folder, server, other_server, keeps=chosen.keep is not None)
             number = chosen.only or 0
             while trials.count < (1 if chosen.only is not None else chosen.count):
                 configuration = draw_numbered(chosen.seed, number)

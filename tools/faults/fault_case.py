@@ -1,8 +1,8 @@
-"""One run with an injected fault: what it must do, and what must be true after it.
+"""A run with an injected fault: required behaviour, and checks after it.
 
-An error that names the cause within five seconds (a hang: within its timeout and what ending takes), the exit
-code, no thread or process left, no temporary file left, the previous checkpoint loads, and the resumed run
-ends bit-equal to one that was not disturbed.
+Required are an error that names the cause within five seconds (for a hang: within its timeout plus shutdown
+time), the exit code, no remaining threads, processes or temporary files, a loadable previous checkpoint, and
+a resumed run that is bit-equal to a run without faults.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compared_runs import compare_runs, read_records
-from forked_runs import ForkedRun, ForkedRuns, processes_of
+from compare_runs import compare_runs, read_records
+from forked_runs import ForkedRun, ForkedRuns, session_processes
 from trials import write_data
 
 from hyrt.errors import CheckpointError
@@ -28,14 +28,14 @@ from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
 STEPS = 18
 STALL_S = 1.5
 SURFACES_S = 5.0
-# What ending takes after a hang was noticed: joins, then the devices are closed.
+# Shutdown time after a hang is detected: joining threads, then closing devices.
 ENDS_S = 5.0
-# A machine that does other things may pause a process; a hang is far longer.
+# A busy machine may pause a process; a hang takes much longer.
 LIMIT_S = 60.0
 SETTINGS = [
     *("data.batch_size=64", "train.epochs=3", "model.hidden=16", "model.dropout=0.3", "sampler.fanout=[5,5]"),
     *("checkpoint.every_steps=2", "evaluate.every=2", "balance.policy=static", "balance.predict=false"),
-    # Drivers may compile kernels when they load; only runs that are to hang have a short one.
+    # Drivers may compile kernels when they load, so only hang tests use a short timeout.
     "runtime.stall_timeout_s=20",
 ]
 DURING = ("raise", "base", "exit", "leave", "hang")
@@ -44,7 +44,7 @@ WHEN = ("first", "middle", "last")
 
 @dataclass(frozen=True)
 class Trainers:
-    """Devices, in the words of `hyrt run`, and the one that the fault is at."""
+    """Devices as an argument of `hyrt run`, and the device of the fault."""
 
     devices: str
     place: str
@@ -70,13 +70,13 @@ TRAINERS = (
 class FaultCase:
     """A fault in a run.
 
-    `goes_on` where the run is to outlive it, `is_exact` where it then ends with the same bits.
+    `survives`: the run must survive the fault. `is_exact`: it then ends with the same bits.
     """
 
     trainers: Trainers
     fault: str
     settings: tuple[str, ...] = ()
-    goes_on: bool = False
+    survives: bool = False
     is_exact: bool = True
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class FaultCase:
 
 @dataclass
 class FaultOutcome:
-    """What a case did: `problems` is empty where all held."""
+    """Result of a case; `problems` is empty if all checks passed."""
 
     case: FaultCase
     surfaced_s: float = 0.0
@@ -93,33 +93,37 @@ class FaultOutcome:
     error: str = ""
 
 
-def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[FaultCase]:
-    """Every case: stage x trainer x kind x when, then devices, results, stragglers and checkpoints."""
-    for who in trainers:
+def fault_cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[FaultCase]:
+    """Iterate over all cases: stage x trainer x kind x when, then devices, results, stragglers and
+    checkpoints.
+    """
+    for trainer in trainers:
         for when in WHEN:
             for stage in ("sample", "load", "transfer", "propagate", "update", "synchronize"):
-                place = "host" if stage == "synchronize" else who.place
+                place = "host" if stage == "synchronize" else trainer.place
                 for kind in DURING:
                     short = (f"runtime.stall_timeout_s={STALL_S}",) if kind == "hang" else ()
-                    yield FaultCase(who, f"{stage}:{place}:{when}:{kind}", short)
+                    yield FaultCase(trainer, f"{stage}:{place}:{when}:{kind}", short)
                     if kind != "hang":
-                        yield FaultCase(who, f"{stage}:{place}:{when}:{kind}", ("runtime.pipelined=false",))
+                        yield FaultCase(
+                            trainer, f"{stage}:{place}:{when}:{kind}", ("runtime.pipelined=false",)
+                        )
             for stage in ("transfer", "propagate", "update"):
-                fault = f"{stage}:{who.place}:{when}:fault"
-                yield FaultCase(who, fault)
-                if who.is_pair:
+                fault = f"{stage}:{trainer.place}:{when}:fault"
+                yield FaultCase(trainer, fault)
+                if trainer.is_pair:
                     yield FaultCase(
-                        who, fault, ("runtime.on_device_loss=continue",), goes_on=True, is_exact=False
+                        trainer, fault, ("runtime.on_device_loss=continue",), survives=True, is_exact=False
                     )
             for stage in ("transfer", "propagate"):
-                yield FaultCase(who, f"{stage}:{who.place}:{when}:oom", goes_on=True, is_exact=False)
+                yield FaultCase(trainer, f"{stage}:{trainer.place}:{when}:oom", survives=True, is_exact=False)
             for kind in ("nan-loss", "nan-gradient"):
-                yield FaultCase(who, f"propagate:{who.place}:{when}:{kind}")
+                yield FaultCase(trainer, f"propagate:{trainer.place}:{when}:{kind}")
         for stage in ("transfer", "propagate"):
-            yield FaultCase(who, f"{stage}:{who.place}:middle+:oom")
+            yield FaultCase(trainer, f"{stage}:{trainer.place}:middle+:oom")
         for stage in ("sample", "load", "transfer", "propagate", "update"):
-            yield FaultCase(who, f"{stage}:{who.place}:12+:slow", goes_on=True)
-        yield FaultCase(who, "synchronize:host:12+:slow", goes_on=True)
+            yield FaultCase(trainer, f"{stage}:{trainer.place}:12+:slow", survives=True)
+        yield FaultCase(trainer, "synchronize:host:12+:slow", survives=True)
     for doing in WRITES:
         for when in ("first", "middle", "last", "first+", "middle+"):
             for kind in ("enospc", "eio"):
@@ -127,28 +131,28 @@ def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[FaultCase]:
 
 
 def expected_error(case: FaultCase) -> str:
-    """A pattern for the line that the user reads."""
+    """Return a pattern for the error line."""
     (fault,) = parse_faults(case.fault)
     step = fault.first_step(STEPS)
     if fault.stage == "checkpoint":
         reason = {"enospc": "No space left on device", "eio": "Input/output error"}[fault.kind]
         # The first checkpoint at or after that step.
         return rf"the checkpoint of step {step + step % 2 or 2} .*could not be written: {reason}"
-    where = {
+    location = {
         "sample": "sample on cpu",
         "load": "load on cpu",
         "update": f"synchronize on {fault.place}",
         "synchronize": "synchronize",
     }.get(fault.stage, f"{fault.stage} on {fault.place}")
-    what = f"injected in {fault.stage} on {fault.place} at step {step}"
+    cause = f"injected in {fault.stage} on {fault.place} at step {step}"
     match fault.kind:
         case "hang":
-            return rf"nothing moved for {STALL_S:g} s \(.*{where} at step {step}\b.* did not return"
+            return rf"nothing moved for {STALL_S:g} s \(.*{location} at step {step}\b.* did not return"
         case "nan-loss" | "nan-gradient":
             return rf"of {fault.place} is not finite at step {step} \(seed 0\)"
         case "exit":
-            what = "SystemExit"
-    return rf"error in {where} at step {step}: .*{what}"
+            cause = "SystemExit"
+    return rf"error in {location} at step {step}: .*{cause}"
 
 
 class FaultSuite:
@@ -157,23 +161,23 @@ class FaultSuite:
     Parameters
     ----------
     folder
-        The folder for the data and the runs; one case's are deleted when all held.
+        Folder for the data and the runs; the runs of a passed case are deleted.
     runs
         Starts processes.
-    own_every
-        One case of this many gets a process of its own; all that hang do.
+    separate_every
+        One of this many cases runs in a separate process; all hang cases do.
     """
 
-    def __init__(self, folder: Path, runs: ForkedRuns, own_every: int = 4) -> None:
-        self.own_every = own_every
+    def __init__(self, folder: Path, runs: ForkedRuns, separate_every: int = 4) -> None:
+        self.separate_every = separate_every
         self.folder = folder
         self.runs = runs
         self.data = write_data(folder / "tiny.npz")
-        self._undisturbed: dict[tuple[str, ...], Path] = {}
+        self._reference_runs: dict[tuple[str, ...], Path] = {}
         self._count = 0
 
     def words(self, trainers: Trainers, *settings: str) -> list[str]:
-        """Of a run."""
+        """Return the arguments of a run."""
         return [
             *("run", "--data", str(self.data), "--devices", trainers.devices, "--name", "run"),
             *SETTINGS,
@@ -181,14 +185,14 @@ class FaultSuite:
             *settings,
         ]
 
-    def undisturbed(self, trainers: Trainers) -> Path:
-        """The run without a fault."""
+    def reference_run(self, trainers: Trainers) -> Path:
+        """Return the run without a fault."""
         words = tuple(self.words(trainers))
-        if words not in self._undisturbed:
+        if words not in self._reference_runs:
             folder = self.new_folder()
             self.runs.complete(list(words), folder, LIMIT_S)
-            self._undisturbed[words] = folder / "runs" / "run"
-        return self._undisturbed[words]
+            self._reference_runs[words] = folder / "runs" / "run"
+        return self._reference_runs[words]
 
     def new_folder(self) -> Path:
         self._count += 1
@@ -197,23 +201,23 @@ class FaultSuite:
         return folder
 
     def check(self, case: FaultCase) -> FaultOutcome:
-        """Run a case; once more where the time was wrong, as a busy machine may pause any process."""
+        """Run a case; repeat it if the time was exceeded, because a busy machine may pause any process."""
         outcome = self._check(case)
         if any(problem.startswith("took ") for problem in outcome.problems):
             outcome = self._check(case)
         return outcome
 
     def _check(self, case: FaultCase) -> FaultOutcome:
-        whole = self.undisturbed(case.trainers)
+        reference = self.reference_run(case.trainers)
         folder = self.new_folder()
         outcome = FaultOutcome(case)
         (fault,) = parse_faults(case.fault)
         is_hang = fault.kind == "hang"
-        # What hangs needs a process of its own to end with.
-        is_own = is_hang or self._count % self.own_every == 0
+        # Hanging threads only end with their process, so a hang needs a separate process.
+        is_separate = is_hang or self._count % self.separate_every == 0
         started = time.monotonic()
         words = self.words(case.trainers, *case.settings)
-        if is_own:
+        if is_separate:
             run = self.runs.start(words, folder, HYRT_FAULT=case.fault)
             code = self.runs.wait(run, LIMIT_S)
         else:
@@ -224,8 +228,8 @@ class FaultSuite:
         outcome.surfaced_s = ended - (float(happened[1]) if happened else started)
         if not happened and fault.kind != "slow":
             outcome.problems.append("no fault was injected")
-        told = [line for line in errors.splitlines() if line.startswith(("error:", "error in "))]
-        outcome.error = next(iter(told), "")
+        error_lines = [line for line in errors.splitlines() if line.startswith(("error:", "error in "))]
+        outcome.error = next(iter(error_lines), "")
         note = outcome.problems.append
         if code is None:
             os.killpg(run.pid, signal.SIGKILL)
@@ -239,16 +243,18 @@ class FaultSuite:
             note("does not say that faults are injected")
         if "Traceback" in errors:
             note(f"shows a traceback: {errors}")
-        if code != (0 if case.goes_on else 1):
+        if code != (0 if case.survives else 1):
             note(f"exit code {code}: {errors}")
-        if not case.goes_on and not re.search(expected_error(case), outcome.error):
+        if not case.survives and not re.search(expected_error(case), outcome.error):
             note(f"says {outcome.error!r}, not {expected_error(case)!r}")
-        outcome.problems += leftovers(folder, run, hung=fault if is_hang else None, is_own=is_own)
-        if not case.goes_on:
+        outcome.problems += find_leftovers(
+            folder, run, hung=fault if is_hang else None, is_separate=is_separate
+        )
+        if not case.survives:
             outcome.problems += self._resume(folder)
         path = folder / "runs" / "run"
         if not outcome.problems:
-            outcome.problems += different(path, whole, is_exact=case.is_exact)
+            outcome.problems += differences(path, reference, is_exact=case.is_exact)
         if not outcome.problems:
             shutil.rmtree(folder)
         return outcome
@@ -258,21 +264,23 @@ class FaultSuite:
         problems = newest_problems(path)
         summary = path / "summary.json"
         if not summary.exists() or json.loads(summary.read_text())["status"] != "failed":
-            problems.append("summary.json does not say failed")
+            problems.append("summary.json does not have status failed")
         words = ["run", "--resume", str(path), "runtime.stall_timeout_s=20"]
         code, run = self.runs.call(words, folder)
         if code != 0:
             problems.append(f"resuming ends with {code}: {run.errors.read_text()}")
         if "warning" in run.output.read_text():
             problems.append(f"resuming warns: {run.output.read_text()}")
-        return problems + leftovers(folder, run, is_own=False)
+        return problems + find_leftovers(folder, run, is_separate=False)
 
 
-def leftovers(folder: Path, run: ForkedRun, *, hung: Fault | None = None, is_own: bool = True) -> list[str]:
-    """What a run that has ended left behind: threads, processes, files.
+def find_leftovers(
+    folder: Path, run: ForkedRun, *, hung: Fault | None = None, is_separate: bool = True
+) -> list[str]:
+    """Return the remaining threads, processes and files of a finished run.
 
-    A thread that hangs cannot be ended, nor one of the same device that waits for it; they go with the
-    process. Where the main thread hangs, the process ends at once and knows of none.
+    A hanging thread cannot be ended, nor can a thread of the same device that waits for it; they end with the
+    process. If the main thread hangs, the process exits immediately without a thread list.
     """
     problems = []
     threads = run.threads_left.read_text().split() if run.threads_left.exists() else ["(unknown)"]
@@ -281,7 +289,7 @@ def leftovers(folder: Path, run: ForkedRun, *, hung: Fault | None = None, is_own
         threads = [name for name in threads if not name.endswith(mine)]
     if threads:
         problems.append(f"threads left: {', '.join(threads)}")
-    if is_own and (processes := processes_of(run.pid)):
+    if is_separate and (processes := session_processes(run.pid)):
         problems.append(f"processes left: {processes}")
     files = list((folder / "tmp").rglob("*"))
     files += [path for path in folder.rglob("*") if path.name.endswith((".partial", ".tmp", ".mmap"))]
@@ -303,7 +311,7 @@ def leftovers(folder: Path, run: ForkedRun, *, hung: Fault | None = None, is_own
 
 
 def newest_problems(path: Path) -> list[str]:
-    """What is wrong with the newest checkpoint, where there is one."""
+    """Return the problems with the newest checkpoint, if there is one."""
     warnings: list[str] = []
     if has_checkpoint(path / "checkpoints"):
         try:
@@ -313,11 +321,11 @@ def newest_problems(path: Path) -> list[str]:
     return warnings
 
 
-def different(path: Path, whole: Path, *, is_exact: bool = True) -> list[str]:
-    """In what a run differs from one that was not disturbed."""
+def differences(path: Path, reference: Path, *, is_exact: bool = True) -> list[str]:
+    """Return the differences to a run without faults."""
     if is_exact:
-        return compare_runs(path, whole)
-    ours, theirs = (read_records(run)["losses"] for run in (path, whole))
+        return compare_runs(path, reference)
+    ours, theirs = (read_records(run)["losses"] for run in (path, reference))
     if len(ours) != len(theirs):
         return [f"has {len(ours)} losses, not {len(theirs)}"]
     worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(ours, theirs, strict=True))

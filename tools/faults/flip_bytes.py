@@ -1,17 +1,17 @@
-"""Damage dataset and checkpoint files at random, open them, and compare what was read with what was written.
+"""Damage dataset and checkpoint files at random, open them, and compare the result with the original data.
 
     python tools/faults/flip_bytes.py --trials 10000
 
-A trial changes one byte, cuts the file, or fills a stretch with zeros. The answers:
+A trial changes one byte, truncates the file, or zeroes a range. Outcomes:
 
-detected  an error of hyrt's that names the file
-equal     it opens, and all that is read is as it was (a time stamp in a .zip, padding)
-legal     it opens with other values that are within the schema: only forms without checksums may
-WRONG     other values from a form with checksums; or an error of another kind, or a signal
+detected  an error of hyrt that names the file
+equal     the file opens, and all data is unchanged (a time stamp in a .zip, padding)
+legal     the file opens with other values that fit the schema: allowed only for formats without checksums
+WRONG     other values from a format with checksums; or an error of another kind, or a signal
 
-Forms: `npz` (compressed), `stored` (.npz, not compressed), `folder` (.npy files with the checksums of
-meta.json), `bare` (a folder of .npy files without meta.json: nothing can tell a changed value from a true
-one) and `checkpoint`.
+Formats: `npz` (compressed), `stored` (.npz, not compressed), `folder` (.npy files with the checksums of
+meta.json), `bare` (a folder of .npy files without meta.json, where changed values cannot be detected) and
+`checkpoint`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class Sample:
-    """A file, or a folder of files, of one form, and what it holds."""
+    """A file or folder of one format, and its original data."""
 
     form: str
     path: Path
@@ -54,8 +54,8 @@ class Sample:
     holds: Any
 
 
-def samples(folder: Path) -> dict[str, Sample]:
-    """One of every form."""
+def make_samples(folder: Path) -> dict[str, Sample]:
+    """Make a sample of every format."""
     npz, stored = folder / "npz" / "tiny.npz", folder / "stored" / "tiny.npz"
     for path in (npz, stored):
         path.parent.mkdir()
@@ -80,7 +80,7 @@ def samples(folder: Path) -> dict[str, Sample]:
 
 
 def read_graph(path: Path) -> list[bytes]:
-    """All that a graph holds."""
+    """Return all data of a graph."""
     graph: Graph = open_graph(path)
     features: Any = graph.features
     arrays = [graph.topology.indptr, graph.topology.indices, graph.labels, features.values]
@@ -91,53 +91,53 @@ def read_graph(path: Path) -> list[bytes]:
 
 
 def read_checkpoint(path: Path) -> list[bytes]:
-    """All that a checkpoint holds."""
-    found = load_checkpoint(path)
-    tensors = found.state["model"]
+    """Return all data of a checkpoint."""
+    checkpoint = load_checkpoint(path)
+    tensors = checkpoint.state["model"]
     return [
-        repr((found.step, found.state["best"], list(tensors))).encode(),
+        repr((checkpoint.step, checkpoint.state["best"], list(tensors))).encode(),
         *(t.numpy().tobytes() for t in tensors.values()),
     ]
 
 
 def damage(data: bytes, draw: random.Random) -> bytes:
-    """Another file, by one byte or a stretch."""
+    """Return a damaged copy, with one changed byte or range."""
     changed = bytearray(data)
     kind = draw.choice(("flip", "flip", "flip", "cut", "zero", "add"))
-    at = draw.randrange(len(data))
+    position = draw.randrange(len(data))
     match kind:
         case "flip":
-            changed[at] ^= draw.randrange(1, 256)
+            changed[position] ^= draw.randrange(1, 256)
         case "cut":
-            del changed[at:]
+            del changed[position:]
         case "zero":
-            stop = min(len(data), at + draw.choice((16, 512, 4096)))
-            changed[at:stop] = bytes(stop - at)
+            stop = min(len(data), position + draw.choice((16, 512, 4096)))
+            changed[position:stop] = bytes(stop - position)
         case "add":
             changed += draw.randbytes(draw.choice((1, 100)))
     return bytes(changed)
 
 
-def trial(sample: Sample, seed: int) -> str:
-    """Damage one file of a sample, read, and put it back; what came of it."""
+def run_trial(sample: Sample, seed: int) -> str:
+    """Damage one file of a sample, read the sample, restore the file, and return the outcome."""
     draw = random.Random(seed)
     files = sorted(sample.path.iterdir()) if sample.path.is_dir() else [sample.path]
     file = draw.choice(files)
-    whole = file.read_bytes()
-    damaged = damage(whole, draw)
-    if damaged == whole:
+    original = file.read_bytes()
+    damaged = damage(original, draw)
+    if damaged == original:
         return "equal"
     file.write_bytes(damaged)
     try:
-        return judge(sample, file)
+        return classify(sample, file)
     finally:
-        file.write_bytes(whole)
+        file.write_bytes(original)
 
 
-def judge(sample: Sample, file: Path) -> str:
-    """What reading a damaged sample comes to."""
+def classify(sample: Sample, file: Path) -> str:
+    """Return the outcome of reading a damaged sample."""
     try:
-        found = sample.read(sample.path)
+        values = sample.read(sample.path)
     except (DataError, CheckpointError) as error:
         named = sample.path.name in str(error) or file.stem in str(error)
         return "detected" if named else f"WRONG: names no file: {error}"
@@ -145,30 +145,32 @@ def judge(sample: Sample, file: Path) -> str:
         return f"WRONG: {type(error).__name__}: {error}"
     except BaseException as error:
         return f"WRONG: {type(error).__name__}: {error}"
-    if found == sample.holds:
+    if values == sample.holds:
         return "equal"
     return "WRONG: other values, unnoticed" if sample.form in CHECKSUMMED else "legal"
 
 
-def cuts(sample: Sample) -> list[str]:
-    """Cut a checkpoint at every 4 KiB: each is noticed, and the one before it is read."""
-    whole = sample.path.read_bytes()
+def truncate_everywhere(sample: Sample) -> list[str]:
+    """Truncate a checkpoint at every 4 KiB: each must be detected, and the previous one must be read."""
+    original = sample.path.read_bytes()
     folder = sample.path.parent
     earlier = save_checkpoint(folder, 3, {"model": {}}, keep=2)
     answers = []
-    for at in range(0, len(whole), BLOCK):
-        sample.path.write_bytes(whole[:at])
+    for length in range(0, len(original), BLOCK):
+        sample.path.write_bytes(original[:length])
         warned: list[str] = []
         newest = load_newest_checkpoint(folder, warned.append)
         good = newest.step == 3 and len(warned) == 1 and sample.path.name in warned[0]
-        answers.append("detected" if good else f"WRONG: cut at {at}: {warned}")
-    sample.path.write_bytes(whole)
+        answers.append("detected" if good else f"WRONG: cut at {length}: {warned}")
+    sample.path.write_bytes(original)
     earlier.unlink()
     return answers
 
 
-def in_children(count: int, seed: int, work: Callable[[int], tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """Do trials in forked processes, some hundred each, so that a crash is counted and ends only its own."""
+def run_in_children(
+    count: int, seed: int, work: Callable[[int], tuple[str, str]]
+) -> Counter[tuple[str, str]]:
+    """Run trials in forked processes, some hundred in each, so that a crash ends only one process."""
     answers: Counter[tuple[str, str]] = Counter()
     for first in range(0, count, BATCH):
         reader, writer = os.pipe()
@@ -183,11 +185,11 @@ def in_children(count: int, seed: int, work: Callable[[int], tuple[str, str]]) -
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as lines:
-            told = [line.rstrip("\n").split("\t") for line in lines]
-        answers.update((form, answer) for form, answer in told)
+            results = [line.rstrip("\n").split("\t") for line in lines]
+        answers.update((form, answer) for form, answer in results)
         _, status = os.waitpid(pid, 0)
         if status:
-            answers["?", f"WRONG: status {status} at seed {seed + first + len(told)}"] += 1
+            answers["?", f"WRONG: status {status} at seed {seed + first + len(results)}"] += 1
     return answers
 
 
@@ -201,14 +203,14 @@ def main() -> int:
     warnings.simplefilter("error")
     started = time.monotonic()
     with workplace("flips") as (folder, _):
-        made = samples(folder)
+        made = make_samples(folder)
 
         def work(seed: int) -> tuple[str, str]:
             sample = made[FORMS[seed % len(FORMS)]]
-            return sample.form, trial(sample, seed)
+            return sample.form, run_trial(sample, seed)
 
-        answers = in_children(options.trials, options.seed, work)
-        answers.update(("cut at every 4 KiB", answer) for answer in cuts(made["checkpoint"]))
+        answers = run_in_children(options.trials, options.seed, work)
+        answers.update(("cut at every 4 KiB", answer) for answer in truncate_everywhere(made["checkpoint"]))
     kinds = ("detected", "equal", "legal")
     rows = []
     for form in (*FORMS, "cut at every 4 KiB"):

@@ -1,8 +1,8 @@
-"""`hyrt` in processes of its own without the seconds that importing takes: a server imports once and forks.
+"""`hyrt` in separate processes without import time: a server imports everything once and forks.
 
-A forked process has its own exit code, signals, session and interpreter's end, like one that was started. The
-server starts no thread and touches no device before it forks. What only has to go well can be called instead,
-in a second server that does not fork: that costs a third.
+A forked process has a separate exit code, signals, session and interpreter shutdown, like a started process.
+The server starts no thread and touches no device before it forks. Runs that only have to succeed can be
+called instead, in a second server that does not fork, which saves a third of the time.
 
     with ForkedRuns() as runs:
         run = runs.start(["run", "--data", "synthetic:tiny"], cwd=folder, HYRT_FAULT="...")
@@ -26,18 +26,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Where a process writes, at its very end, the names of threads that still run.
+# File to which a process writes the names of its remaining threads at exit.
 THREADS_LEFT = "HYRT_TEST_THREADS_LEFT"
 QUICK = "HYRT_TEST_QUICK_END"
-# Set where a root process is to find files as read-only as other users do.
+# Set to make read-only files read-only for root as well.
 NO_OVERRIDE = "HYRT_TEST_NO_OVERRIDE"
-# The number of processors that a server and its runs may use.
+# Number of processors that a server and its runs may use.
 PROCESSORS = "HYRT_TEST_PROCESSORS"
 _PAUSE_S = 0.2
-# How long a thread that has been told to end may take.
+# Time limit for a thread that has been told to end.
 _ENDING_S = 2.0
 _FILES = ("out", "err", "threads")
-# What every run imports, with all that it imports in turn.
+# Modules that every run imports, directly or indirectly.
 IMPORTED = (
     *("hyrt.cli.commands", "hyrt.cli.sessions.run_session", "hyrt.config.command_line"),
     "hyrt.predict.choose_devices",
@@ -49,7 +49,7 @@ IMPORTED = (
 
 @dataclass(frozen=True)
 class ForkedRun:
-    """A process that was started; its output goes to files in its folder."""
+    """A started process; its output goes to files in its folder."""
 
     pid: int
     output: Path
@@ -63,7 +63,7 @@ class ForkedRuns:
     Parameters
     ----------
     **environment
-        The environment variables of all of them.
+        Environment variables of all runs.
     """
 
     def __init__(self, **environment: str) -> None:
@@ -93,39 +93,39 @@ class ForkedRuns:
         apart: Path | None = None,
         **environment: str,
     ) -> ForkedRun:
-        """Start `hyrt` with these words in a session of its own.
+        """Start `hyrt` with these arguments in a new session.
 
         Parameters
         ----------
         words
-            The words after `hyrt`.
+            Arguments of `hyrt`.
         cwd
-            The folder that it runs in.
+            Working directory.
         is_quick
-            Whether it skips the interpreter's end.
+            Whether to skip the interpreter's shutdown.
         apart
-            The folder for what it prints and for temporary files; `cwd` if None.
+            Folder for output and temporary files; `cwd` if None.
         **environment
-            What is set beside the variables of the server.
+            Additional environment variables.
         """
         if is_quick:
             environment[QUICK] = "1"
         request = self._request(words, cwd, environment, apart)
-        return self._run_of(request, self._ask("forks", do="start", **request)["pid"])
+        return self._run_of(request, self._send_request("forks", do="start", **request)["pid"])
 
     def call(self, words: list[str], cwd: Path, **environment: str) -> tuple[int, ForkedRun]:
-        """Run `hyrt` with these words to its end; the exit code. The process is not one of its own."""
+        """Run `hyrt` with these arguments in the shared process; return the exit code and the run."""
         request = self._request(words, cwd, environment)
-        answer = self._ask("calls", do="call", **request)
+        answer = self._send_request("calls", do="call", **request)
         return answer["code"], self._run_of(request, answer["pid"])
 
     def complete(self, words: list[str], cwd: Path, timeout_s: float) -> None:
-        """Run `hyrt` with these words to its end, in a process of its own.
+        """Run `hyrt` with these arguments in a separate process and wait for it.
 
         Raises
         ------
         RuntimeError
-            With what it wrote to standard error, where its exit code is not 0.
+            If its exit code is not 0; with its error output.
         """
         run = self.start(words, cwd)
         code = self.wait(run, timeout_s)
@@ -149,11 +149,11 @@ class ForkedRuns:
         return ForkedRun(pid, *(Path(request[name]) for name in _FILES))
 
     def wait(self, run: ForkedRun, timeout_s: float) -> int | None:
-        """The exit code, negative for a signal; None where it runs on."""
-        code: int | None = self._ask("forks", do="wait", pid=run.pid, timeout_s=timeout_s)["code"]
+        """Return the exit code (negative for a signal), or None if the process is still running."""
+        code: int | None = self._send_request("forks", do="wait", pid=run.pid, timeout_s=timeout_s)["code"]
         return code
 
-    def _ask(self, name: str, **request: Any) -> dict[str, Any]:
+    def _send_request(self, name: str, **request: Any) -> dict[str, Any]:
         if name not in self._servers:
             self._servers[name] = subprocess.Popen(
                 [sys.executable, __file__],
@@ -169,16 +169,16 @@ class ForkedRuns:
         server.stdin.flush()
         line = server.stdout.readline()
         if not line:
-            # The next request starts another one.
+            # The next request starts a new server.
             del self._servers[name]
             raise RuntimeError(f"the server of {name} has ended ({server.wait(10)})")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
-def processes_of(session: int) -> list[int]:
-    """Processes of a session that are alive."""
-    found = []
+def session_processes(session: int) -> list[int]:
+    """Return the running processes of a session."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -186,12 +186,12 @@ def processes_of(session: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def _serve() -> list[str]:
-    """Answer until there is nothing more; in a forked process, return the words to run with."""
+    """Answer requests until the pipe is closed; in a forked process, return the arguments to run with."""
     replies = os.fdopen(os.dup(1), "w")
     alive: set[int] = set()
     while line := sys.stdin.readline():
@@ -207,7 +207,7 @@ def _serve() -> list[str]:
                 alive.add(pid)
             case "call":
                 before = dict(os.environ)
-                _become(**request, is_own=False)
+                _become(**request, is_separate=False)
                 answer = {"code": _call(request["words"]), "pid": os.getpid()}
                 os.environ.clear()
                 os.environ.update(before)
@@ -219,7 +219,7 @@ def _serve() -> list[str]:
             replies.write(json.dumps(answer) + "\n")
             replies.flush()
         except BrokenPipeError:
-            # Who asked was killed.
+            # The client was killed.
             break
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
@@ -227,7 +227,7 @@ def _serve() -> list[str]:
 
 
 def _wait(pid: int, timeout_s: float) -> int | None:
-    # A pause of the machine, or of all of these processes, is nobody's time.
+    # Do not count time in which the machine, or all of these processes, were paused.
     waited_s, before = 0.0, time.monotonic()
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -248,20 +248,20 @@ def _become(
     out: str,
     err: str,
     threads: str,
-    is_own: bool = True,
+    is_separate: bool = True,
 ) -> list[str]:
     import tempfile
 
-    if is_own:
+    if is_separate:
         os.setsid()
     os.chdir(cwd)
     os.environ.update(environment)
-    # An interpreter that was started anew has them there.
+    # A fresh interpreter inserts the PYTHONPATH entries at this position.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [place for place in places if place and place not in sys.path]
     tempfile.tempdir = None
     for number, path in enumerate((os.devnull, out, err)):
-        if number == 0 and not is_own:
+        if number == 0 and not is_separate:
             continue
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         os.dup2(descriptor, number)
@@ -272,9 +272,9 @@ def _become(
 
 
 def _drop_override() -> None:
-    """Give up the right to write what a file's mode forbids.
+    """Give up the right to write files against their mode.
 
-    That is CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH; see capset(2).
+    Drops CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH; see capset(2).
     """
     import ctypes
 
@@ -294,7 +294,7 @@ def _run(words: list[str]) -> None:
     from hyrt.cli import main
 
     sys.argv = [str(Path(sys.executable).with_name("hyrt")), *words]
-    # A command that leaves a thread behind ends its process itself, after the functions registered here.
+    # If a thread remains, the command ends its process itself, after the functions registered here.
     atexit.register(_write_threads_left)
     try:
         with count_polls():
@@ -309,9 +309,9 @@ def _write_threads_left() -> None:
 
 
 def _threads_left() -> list[str]:
-    """Names of the threads that do not end within a while.
+    """Return the names of threads that do not end within a while.
 
-    A library may have told a thread to end without waiting for it, as a queue between processes does.
+    A library may have told a thread to end without waiting for it; multiprocessing queues do.
     """
     end = time.monotonic() + _ENDING_S
     while True:
@@ -339,7 +339,7 @@ if __name__ == "__main__":
     prepare_process()
     for name in IMPORTED:
         import_module(name)
-    # Else a forked process copies every page that its interpreter's end visits.
+    # Otherwise a forked process copies every page that the interpreter visits at shutdown.
     gc.freeze()
     words = _serve()
     if QUICK in os.environ:

@@ -1,19 +1,19 @@
-"""Call the public API with right and wrong values, each call in a child process, and see how it ends.
+"""Call the public API with valid and invalid values, each call in a child process, and classify the outcome.
 
     python tools/faults/fuzz_api.py --count 10000
 
-What is called is in fuzz_calls.py. The outcomes:
+The calls are defined in fuzz_calls.py. Outcomes:
 
-ok        it returns, and no argument was one that it has to refuse
-refused   one line, written by hyrt, that ends with what to do
-raw       a TypeError, IndexError or other error from inside, or one that says what some code could not do
-unclear   an error of hyrt's own of several lines, or without a remedy
-accepted  it returns although an argument is wrong beyond doubt, such as a vertex of -5
-crash     the process ends by a signal
+ok        it returns, and no argument had to be rejected
+refused   a one-line error of hyrt that ends with a remedy
+raw       a TypeError, IndexError or other internal error
+unclear   an error of hyrt with several lines, or without a remedy
+accepted  it returns although an argument is certainly invalid, such as vertex -5
+crash     the process is ended by a signal
 hang      it does not end
 
-Arrays end at pages that cannot be read, so most reads beyond them are crashes. With --boundscheck, numba
-checks every index of compiled loops as well; the first such run compiles all of them.
+Arrays end at unreadable pages, so most out-of-bounds reads crash. With --boundscheck, numba also checks every
+index of compiled loops; the first such run compiles all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REMEDY = re.compile(
 
 @dataclass(frozen=True)
 class Ending:
-    """How one call ended."""
+    """Result of one call."""
 
     number: int
     call: str
@@ -66,14 +66,14 @@ class Ending:
 
 @dataclass
 class Tally:
-    """The endings of all calls."""
+    """Results of all calls."""
 
     by_call: Counter[tuple[str, str]] = field(default_factory=Counter)
     first: dict[tuple[str, ...], Ending] = field(default_factory=dict)
     times: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def add(self, ending: Ending) -> None:
-        """Count an ending; of those that look alike, the first is kept."""
+        """Count a result; of equal results, the first is stored."""
         self.by_call[ending.call, ending.outcome] += 1
         if ending.outcome not in GOOD:
             alike = ending.call, ending.outcome, re.sub(r"[\d,.]+", "#", ending.message)[:120]
@@ -81,23 +81,25 @@ class Tally:
             self.times[alike] += 1
 
     def total(self, outcome: str) -> int:
-        """Return how many calls ended so."""
-        return sum(count for (_, found), count in self.by_call.items() if found == outcome)
+        """Return the number of calls with an outcome."""
+        return sum(
+            count for (_, outcome_of_call), count in self.by_call.items() if outcome_of_call == outcome
+        )
 
 
-def judge(error: BaseException) -> tuple[str, str]:
-    """Return the outcome that an error is, and what to print of it."""
+def classify(error: BaseException) -> tuple[str, str]:
+    """Return the outcome of an error, and the text to print."""
     from hyrt.errors import HyrtError
 
     text = str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    location = f"{Path(frame.filename).name}:{frame.lineno}"
     by_hyrt = isinstance(error, HyrtError)
     if not by_hyrt:
         raised = line.startswith("raise") and any(part in frame.filename for part in _PACKAGES)
         by_hyrt = raised and isinstance(error, ValueError | TypeError | OverflowError | RuntimeError)
-    shown = f"{type(error).__name__} at {where}: {text}"
+    shown = f"{type(error).__name__} at {location}: {text}"
     if not by_hyrt or _RAW.search(text):
         return "raw", shown
     if "\n" in text or not _REMEDY.search(text):
@@ -106,27 +108,29 @@ def judge(error: BaseException) -> tuple[str, str]:
 
 
 def draw_call(calls: list[Any], seed: int, number: int) -> tuple[Any, random.Random]:
-    """Return what the call of a number is, and the generator of its values."""
+    """Return the call with a given number, and the RNG of its values."""
     draw = random.Random(f"{seed}/{number}")
-    call = draw.choices(calls, [each.weight for each in calls])[0]
+    call = draw.choices(calls, [candidate.weight for candidate in calls])[0]
     return call, draw
 
 
 def run_call(call: Any, draw: random.Random) -> tuple[str, str, str]:
-    """Make a call in this process; its arguments in words, the outcome, and the message."""
+    """Make a call in this process; return its arguments as text, the outcome, and the message."""
     drawn = call.draw(draw)
-    words = ", ".join(f"{name}={each.words}" for name, each in drawn.items() if each.words != "right")
+    words = ", ".join(
+        f"{name}={argument.words}" for name, argument in drawn.items() if argument.words != "right"
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call.make(**{name: each.value for name, each in drawn.items()})
+            call.make(**{name: argument.value for name, argument in drawn.items()})
     except BaseException as error:
-        return words, *judge(error)
-    wrong = [name for name, each in drawn.items() if each.is_wrong]
+        return words, *classify(error)
+    wrong = [name for name, argument in drawn.items() if argument.is_wrong]
     return (words, "accepted", f"{' and '.join(wrong)} wrong") if wrong else (words, "ok", "")
 
 
-def in_child(call: Any, draw: random.Random, number: int, timeout_s: float = TIMEOUT_S) -> Ending:
+def run_in_child(call: Any, draw: random.Random, number: int, timeout_s: float = TIMEOUT_S) -> Ending:
     """Make a call in a forked process."""
     reader, writer = os.pipe()
     words = "?"
@@ -136,12 +140,14 @@ def in_child(call: Any, draw: random.Random, number: int, timeout_s: float = TIM
         _become_quiet()
         with os.fdopen(writer, "w") as out:
             try:
-                # Before the call, so that the parent knows it if the process ends.
+                # Send this before the call, so that the parent knows it if the process crashes.
                 state = draw.getstate()
                 drawn = call.draw(draw)
                 draw.setstate(state)
                 words = ", ".join(
-                    f"{name}={each.words}" for name, each in drawn.items() if each.words != "right"
+                    f"{name}={argument.words}"
+                    for name, argument in drawn.items()
+                    if argument.words != "right"
                 )
                 out.write(json.dumps(words) + "\n")
                 out.flush()
@@ -172,7 +178,7 @@ def in_child(call: Any, draw: random.Random, number: int, timeout_s: float = TIM
 
 
 def _become_quiet() -> None:
-    """Print nothing, leave no core, and take no more memory than a mistake in a size may."""
+    """Discard output, disable core dumps, and limit memory to catch size errors."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -181,28 +187,28 @@ def _become_quiet() -> None:
 
 
 def fuzz(count: int, seed: int, only: str = "", first: int = 0, *, is_loud: bool = True) -> Tally:
-    """Make calls, each in a child process of this one.
+    """Make calls, each in a child process.
 
     Parameters
     ----------
     count, seed, first
-        How many, the seed of all draws, and the number of the first.
+        Number of calls, random seed, and number of the first call.
     only
-        Make only calls with this in their names.
+        Make only calls whose name contains this text.
     is_loud
-        Whether each bad ending that is like no other is printed at once.
+        Whether to print each new kind of bad result immediately.
     """
     from fuzz_calls import all_calls, warm_up
 
     calls = [call for call in all_calls() if only in call.name]
     warm_up(calls)
-    # A collection in a child would copy every page that it visits.
+    # A garbage collection in a child would copy every page that it visits.
     gc.collect()
     gc.freeze()
     tally = Tally()
     for number in range(first, first + count):
         call, draw = draw_call(calls, seed, number)
-        ending = in_child(call, draw, number)
+        ending = run_in_child(call, draw, number)
         known = len(tally.first)
         tally.add(ending)
         if is_loud and len(tally.first) > known:
@@ -217,22 +223,24 @@ def main() -> int:
     from trials import make_parser, print_table
 
     parser = make_parser(__doc__)
-    parser.add_argument("--count", type=int, default=10_000, help="how many calls to make")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first, to repeat one")
+    parser.add_argument("--count", type=int, default=10_000, help="number of calls")
+    parser.add_argument("--first", type=int, default=0, help="number of the first call, to repeat it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="only calls with this in their names")
-    parser.add_argument("--here", action="store_true", help="make the call --first here, with its traceback")
+    parser.add_argument("--only", default="", help="make only calls whose name contains this text")
+    parser.add_argument(
+        "--here", action="store_true", help="make the call --first in this process, with its traceback"
+    )
     parser.add_argument("--boundscheck", action="store_true", help="let compiled loops check every index")
     options = parser.parse_args()
     if options.count < 1:
         parser.error("--count: at least 1")
     if options.boundscheck and os.environ.get("NUMBA_BOUNDSCHECK") != "1":
-        # Read when numba is imported, and kernels with checks must not be kept among the others.
+        # numba reads this at import; kernels with checks must not share the cache with others.
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hyrt-boundscheck"
         os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
         os.execv(sys.executable, [sys.executable, *sys.argv])
     if options.here:
-        return _run_here(options)
+        return run_in_process(options)
     started = time.monotonic()
     tally = fuzz(options.count, options.seed, options.only, options.first)
     names = sorted({name for name, _ in tally.by_call})
@@ -244,15 +252,15 @@ def main() -> int:
     return 1 if tally.first else 0
 
 
-def _run_here(options: Any) -> int:
+def run_in_process(options: Any) -> int:
     from fuzz_calls import all_calls
 
     calls = [call for call in all_calls() if options.only in call.name]
     call, draw = draw_call(calls, options.seed, options.first)
     drawn = call.draw(draw)
-    print(call.name, {name: (each.words, each.is_wrong) for name, each in drawn.items()})
+    print(call.name, {name: (argument.words, argument.is_wrong) for name, argument in drawn.items()})
     with contextlib.suppress(SystemExit):
-        print(call.make(**{name: each.value for name, each in drawn.items()}))
+        print(call.make(**{name: argument.value for name, argument in drawn.items()}))
     return 0
 
 

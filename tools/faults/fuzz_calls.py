@@ -1,4 +1,4 @@
-"""The calls of the public API that fuzz_api.py makes."""
+"""Calls of the public API for fuzz_api.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt.errors import HyrtError
 
 @cache
 def all_calls() -> tuple[Call, ...]:
-    """All calls, by area."""
+    """Return all calls, by area."""
     torch.set_num_threads(1)
     areas = (
         ops_calls,
@@ -33,12 +33,12 @@ def all_calls() -> tuple[Call, ...]:
 
 
 def warm_up(calls: list[Call]) -> None:
-    """Make each call here with right values, so that children find loops compiled; not those that train."""
+    """Make each call once with valid values, so that children find compiled loops; skip training calls."""
     for call in calls:
         if "train" in call.name or "users' sampler" in call.name:
             continue
         try:
             call.make(**{name: kind.right() for name, kind in call.arguments.items() if not kind.optional})
         except (HyrtError, ValueError):
-            # Some right values are of objects that refuse the call, such as a folder without a run.
+            # Some valid values belong to objects that reject the call, such as a folder without a run.
             continue

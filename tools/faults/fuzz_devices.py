@@ -1,4 +1,4 @@
-"""Calls of devices, objectives and the performance model."""
+"""Fuzzed calls of devices, objectives and the performance model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuzz_objects import (
     Call,
     OnlyWrong,
     bad_blocks,
+    cached_batch,
     floats,
     graph_kind,
-    kept_batch,
     model,
     number,
     opened,
-    own_batch,
     tensor,
+    user_batch,
 )
 from fuzz_values import Arrays, Kind, flag, whole, words_of
 from hyrt_devices.cpu import CpuDevice
@@ -35,22 +35,22 @@ from hyrt.testing import check_device
 
 
 def batch_calls() -> list[Call]:
-    kept = kept_batch()
+    shared_batch = cached_batch()
     fields = {
         "step": whole(0, wrong=("a", None, 3.5)),
-        "targets": Arrays(lambda: kept.targets),
-        "labels": Arrays(lambda: kept.labels, bound=CLASSES),
-        "target_weights": Arrays(lambda: np.ones(len(kept.targets), np.float32), optional=True),
+        "targets": Arrays(lambda: shared_batch.targets),
+        "labels": Arrays(lambda: shared_batch.labels, bound=CLASSES),
+        "target_weights": Arrays(lambda: np.ones(len(shared_batch.targets), np.float32), optional=True),
         "normalizer": Kind(
             lambda: 8.0, wrong=[("'a'", lambda: "a"), ("None", lambda: None), ("nan", lambda: np.nan)]
         ),
-        "inputs": Arrays(lambda: kept.inputs),
-        "blocks": OnlyWrong(lambda: own_batch().blocks, wrong=bad_blocks()),
+        "inputs": Arrays(lambda: shared_batch.inputs),
+        "blocks": OnlyWrong(lambda: user_batch().blocks, wrong=bad_blocks()),
     }
 
-    def train(kind: Any, **given: Any) -> None:
+    def train(kind: Any, **fields: Any) -> None:
         device = opened() if kind is CpuDevice else NullDevice.open(NullDevice.probe()[0], DeviceOptions())
-        device.propagate(device.transfer(own_batch(**given)))
+        device.propagate(device.transfer(user_batch(**fields)))
 
     parameters = OnlyWrong(
         lambda: list(model().parameters()),
@@ -59,7 +59,7 @@ def batch_calls() -> list[Call]:
             ("none", list),
             ("arrays", lambda: [np.ones(3)]),
             ("3", lambda: [3]),
-            ("shapes", lambda: [each[:1] for each in model().parameters()]),
+            ("shapes", lambda: [parameter[:1] for parameter in model().parameters()]),
         ],
     )
     return [
@@ -79,7 +79,7 @@ def batch_calls() -> list[Call]:
         Call(
             "CpuDevice.transfer",
             lambda batch: opened().transfer(batch),
-            {"batch": Kind(own_batch, wrong=[("None", lambda: None), ("3", lambda: 3)])},
+            {"batch": Kind(user_batch, wrong=[("None", lambda: None), ("3", lambda: 3)])},
         ),
         Call("CpuDevice.resize", lambda threads: opened().resize(threads), {"threads": COUNT}),
         Call(
@@ -204,29 +204,29 @@ def objective_calls() -> list[Call]:
 
 
 def model_calls() -> list[Call]:
-    """Calls of the performance model."""
+    """Return calls of the performance model."""
     from hyrt_perfmodel.platforms.platform_file import load_platform
     from hyrt_perfmodel.prediction.predict import predict, with_accelerators
     from hyrt_perfmodel.simulation.simulate import simulate
     from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
-    def work(**given: Any) -> Workload:
+    def work(**fields: Any) -> Workload:
         known = {
             "vertices": (16_000, 2_200, 102),
             "edges": (21_000, 2_400),
             "features": (100, 256, 47),
             "concat": True,
         }
-        return Workload(**known | given)
+        return Workload(**known | fields)
 
-    def training(units: Any = 1024, **given: Any) -> TrainingWorkload:
+    def training(units: Any = 1024, **fields: Any) -> TrainingWorkload:
         known = {
             "at": in_proportion(work(), units),
             "targets_per_epoch": 9_000,
             "batch_size": 2048,
             "sample_s": 0.003,
         }
-        return TrainingWorkload(**known | given)
+        return TrainingWorkload(**known | fields)
 
     def platform() -> Any:
         return load_platform("2x-epyc7763-4x-u250")

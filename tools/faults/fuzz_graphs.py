@@ -1,4 +1,4 @@
-"""Calls that make, open, write, cut and train on graphs."""
+"""Fuzzed calls that make, open, write, partition and train on graphs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fuzz_objects import (
     any_graph,
     broken_graphs,
     floats,
+    hetero_graph,
     num_edges,
     quick_train,
     small_graph,
     tensor,
-    typed_graph,
 )
 from fuzz_values import Arrays, Drawn, Kind, flag, whole, words_of
 
@@ -49,15 +49,15 @@ def graph_calls() -> list[Call]:
         "edge_types": Arrays(lambda: np.zeros(num_edges(), np.int64), optional=True),
     }
 
-    def load(features: Any, **given: Any) -> Any:
-        graph = hyrt.load(Graph.of_arrays(features=DenseFeatures(features), masks=base.masks, **given))
+    def load(features: Any, **arrays: Any) -> Any:
+        graph = hyrt.load(Graph.of_arrays(features=DenseFeatures(features), masks=base.masks, **arrays))
         return graph.topology.transposed, graph.split("train")
 
     def of_features(features: Any) -> Any:
         return hyrt.load(replace(base, vertices=replace(base.vertices, features=features)), normalize="row")
 
-    def data(**given: Any) -> Any:
-        # It takes seconds to import, and few calls need it.
+    def data(**fields: Any) -> Any:
+        # The import takes seconds, and few calls need it.
         from torch_geometric.data import Data
 
         names = {
@@ -66,7 +66,7 @@ def graph_calls() -> list[Call]:
             "test_mask": base.masks["test"],
         }
         masks = {name: torch.from_numpy(mask) for name, mask in names.items()}
-        return hyrt.load(Data(**masks | given))
+        return hyrt.load(Data(**masks | fields))
 
     ends = np.stack([base.topology.indices, np.repeat(np.arange(V), np.diff(base.topology.indptr))]).astype(
         np.int64
@@ -157,14 +157,14 @@ def graph_calls() -> list[Call]:
 
 
 class OnlyObjects(Kind):
-    """Objects of other libraries and of none."""
+    """Objects of hyrt, of other libraries, and of unsupported types."""
 
     def draw_right(self, draw: random.Random) -> Drawn:
         return self.draw_wrong(draw)
 
 
 def _convolution() -> type[torch.nn.Module]:
-    # It takes seconds to import, and few calls need it.
+    # The import takes seconds, and few calls need it.
     from torch_geometric.nn import SAGEConv
 
     return SAGEConv
@@ -246,7 +246,7 @@ def train_calls() -> list[Call]:
             lambda graph, layers: hyrt.nn.typed_stack(graph, *layers),
             {
                 "graph": Kind(
-                    typed_graph,
+                    hetero_graph,
                     wrong=[("homogeneous", small_graph), ("3", lambda: 3), ("None", lambda: None)],
                 ),
                 "layers": OnlyWrong(

@@ -1,4 +1,4 @@
-"""Graphs, blocks, mini-batches and models that the fuzzed calls are given, and kinds of arguments."""
+"""Graphs, blocks, mini-batches and models for fuzzed calls, and kinds of arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Call:
     weight: float = 1.0
 
     def draw(self, draw: random.Random) -> dict[str, Drawn]:
-        """Draw the arguments: in most calls, one of them is wrong."""
+        """Choose the arguments; in most calls, one of them is invalid."""
         names = list(self.arguments)
         count = draw.choice((0, 1, 1, 1, 1, 2)) if names else 0
         wrong = set(draw.sample(names, min(count, len(names))))
@@ -56,7 +56,7 @@ class Call:
 
 
 class FuzzLayer(hyrt.nn.SagaLayer):
-    """A layer of a user's own."""
+    """A user-defined layer."""
 
     def __init__(self, in_features: Any, out_features: Any) -> None:
         super().__init__(in_features, out_features)
@@ -71,7 +71,7 @@ class FuzzLayer(hyrt.nn.SagaLayer):
 
 @cache
 def small_graph() -> Graph:
-    """A graph with vertices of many and of no edges; its arrays end at pages that cannot be read."""
+    """Return a graph with vertices of high degree and of degree 0; its arrays end at unreadable pages."""
     rng = np.random.default_rng(4)
     degrees = rng.poisson(4, V)
     degrees[0], degrees[-1] = 30, 0
@@ -88,7 +88,7 @@ def small_graph() -> Graph:
 
 
 @cache
-def typed_graph() -> Graph:
+def hetero_graph() -> Graph:
     return hyrt.load("synthetic:typed,vertices=80")
 
 
@@ -108,26 +108,26 @@ def small_batch(*, in_place: bool = False) -> MiniBatch:
 
 
 @cache
-def kept_batch() -> MiniBatch:
+def cached_batch() -> MiniBatch:
     return small_batch()
 
 
 def block() -> Block:
-    return kept_batch().blocks[0]
+    return cached_batch().blocks[0]
 
 
-def own_block(**fields: Any) -> Block:
-    """A block that a user makes."""
+def user_block(**fields: Any) -> Block:
+    """Return a user-made block."""
     names = ("indptr", "columns", "destinations", "sources", "num_src", "degrees", "source_degrees", "layer")
     return Block(**{name: getattr(block(), name) for name in names} | fields)
 
 
-def own_batch(**fields: Any) -> MiniBatch:
-    """A mini-batch that a user makes of blocks."""
-    kept = kept_batch()
-    blocks = [own_block(), replace(kept.blocks[1])]
-    known = {"step": 0, "targets": kept.targets, "blocks": blocks, "labels": kept.labels}
-    return MiniBatch(**known | {"target_weights": None, "normalizer": 8.0, "inputs": kept.inputs} | fields)
+def user_batch(**fields: Any) -> MiniBatch:
+    """Return a user-made mini-batch."""
+    batch = cached_batch()
+    blocks = [user_block(), replace(batch.blocks[1])]
+    known = {"step": 0, "targets": batch.targets, "blocks": blocks, "labels": batch.labels}
+    return MiniBatch(**known | {"target_weights": None, "normalizer": 8.0, "inputs": batch.inputs} | fields)
 
 
 def model() -> GNN:
@@ -159,7 +159,7 @@ def graph_kind() -> Kind:
 
 
 def broken_graphs() -> list[tuple[str, Callable[[], Any]]]:
-    """Graphs whose arrays do not go together."""
+    """Return graphs with inconsistent arrays."""
     made = []
     for key, bad in (
         ("indices", lambda a: np.where(np.arange(len(a)) == 3, V, a)),
@@ -236,7 +236,7 @@ COUNT = whole(2, wrong=(0, -1, 3.5, "3", None))
 
 
 class OnlyWrong(Kind):
-    """Values that are right, or wrong in one of the listed ways."""
+    """Values that are valid, or invalid in one of the listed ways."""
 
     def draw_wrong(self, draw: random.Random) -> Drawn:
         words, make = draw.choice(self._wrong)
@@ -248,9 +248,9 @@ def bad_blocks() -> list[tuple[str, Callable[[], Any]]]:
         ("None", lambda: None),
         ("none", list),
         ("3", lambda: [3, 3]),
-        ("one", lambda: own_batch().blocks[:1]),
-        ("swapped", lambda: own_batch().blocks[::-1]),
-        ("columns", lambda: [own_block(columns=block().columns + 10**6), own_batch().blocks[1]]),
+        ("one", lambda: user_batch().blocks[:1]),
+        ("swapped", lambda: user_batch().blocks[::-1]),
+        ("columns", lambda: [user_block(columns=block().columns + 10**6), user_batch().blocks[1]]),
     ]
 
 
@@ -265,5 +265,5 @@ def _in_folder(name: Any) -> Any:
 
 
 def quick_train(graph: Any, model: Any, **sections: Any) -> Any:
-    given = {"train": {"epochs": 1}, "data": {"batch_size": 8}, "sampler": {"fanout": [3, 2]}}
-    return hyrt.train(graph, model, **given | {"devices": ["cpu"], "runtime": {"threads": 1}} | sections)
+    settings = {"train": {"epochs": 1}, "data": {"batch_size": 8}, "sampler": {"fanout": [3, 2]}}
+    return hyrt.train(graph, model, **settings | {"devices": ["cpu"], "runtime": {"threads": 1}} | sections)

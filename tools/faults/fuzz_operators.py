@@ -1,4 +1,4 @@
-"""Calls of the sparse operators, of layers and of blocks."""
+"""Fuzzed calls of the sparse operators, of layers and of blocks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fuzz_objects import (
     OnlyWrong,
     V,
     bad_blocks,
+    cached_batch,
     floats,
-    kept_batch,
     model,
     num_edges,
-    own_batch,
-    own_block,
     small_batch,
     tensor,
     topology_kind,
+    user_batch,
+    user_block,
 )
 from fuzz_values import Arrays, Kind, flag, whole, words_of
 
@@ -40,7 +40,7 @@ from hyrt.nn.operators.attention import attend
 def ops_calls() -> list[Call]:
     ops = hyrt.ops
     per_vertex = Arrays(lambda: floats(V), optional=True)
-    at = words_of(("source", "destination"), optional=True)
+    endpoint = words_of(("source", "destination"), optional=True)
     tensors = Arrays(lambda: tensor(V, WIDTH))
     calls = []
     for name, rows in (("arrays", ROWS), ("tensors", tensors)):
@@ -69,8 +69,8 @@ def ops_calls() -> list[Call]:
                     "left": rows,
                     "right": rows,
                     "op": words_of(("dot", "add", "mul", "div", "sub"), optional=True),
-                    "left_at": at,
-                    "right_at": at,
+                    "left_at": endpoint,
+                    "right_at": endpoint,
                 },
             ),
         ]
@@ -106,20 +106,20 @@ def ops_calls() -> list[Call]:
 
 
 def block_calls() -> list[Call]:
-    kept = kept_batch().blocks[0]
-    edges = kept.num_edges
+    shared_block = cached_batch().blocks[0]
+    edges = shared_block.num_edges
     fields = {
-        "indptr": Arrays(lambda: kept.indptr),
-        "columns": Arrays(lambda: kept.columns, bound=kept.num_src),
-        "destinations": Arrays(lambda: kept.destinations),
-        "sources": Arrays(lambda: kept.sources),
-        "num_src": whole(kept.num_src, wrong=(-1, 1, 10**9, "3", 3.5, None)),
-        "degrees": Arrays(lambda: kept.degrees),
-        "source_degrees": Arrays(lambda: kept.source_degrees),
+        "indptr": Arrays(lambda: shared_block.indptr),
+        "columns": Arrays(lambda: shared_block.columns, bound=shared_block.num_src),
+        "destinations": Arrays(lambda: shared_block.destinations),
+        "sources": Arrays(lambda: shared_block.sources),
+        "num_src": whole(shared_block.num_src, wrong=(-1, 1, 10**9, "3", 3.5, None)),
+        "degrees": Arrays(lambda: shared_block.degrees),
+        "source_degrees": Arrays(lambda: shared_block.source_degrees),
         "layer": whole(1, wrong=("a", -1, None, 3.5)),
         "weights": Arrays(lambda: floats(edges), optional=True),
     }
-    x = Arrays(lambda: tensor(kept.num_src, WIDTH))
+    x = Arrays(lambda: tensor(shared_block.num_src, WIDTH))
     layers = {
         "SageLayer": lambda: SageLayer(WIDTH, 4),
         "GcnLayer": lambda: GcnLayer(WIDTH, 4),
@@ -129,26 +129,26 @@ def block_calls() -> list[Call]:
     }
 
     def forward(make: Any) -> Any:
-        return lambda x, **fields: make()(own_block(**fields), x).sum().backward()
+        return lambda x, **fields: make()(user_block(**fields), x).sum().backward()
 
     def run_in_place(x: Any, **fields: Any) -> Any:
         inner = small_batch(in_place=True).blocks[0]
-        given = {"sources": None, "num_src": V, "columns": inner.columns, "indptr": inner.indptr}
-        given |= {
+        block_fields = {"sources": None, "num_src": V, "columns": inner.columns, "indptr": inner.indptr}
+        block_fields |= {
             "destinations": inner.destinations,
             "degrees": inner.degrees,
             "source_degrees": inner.source_degrees,
         }
-        return aggregate(own_block(**given | fields), x, "mean")
+        return aggregate(user_block(**block_fields | fields), x, "mean")
 
     inner = small_batch(in_place=True).blocks[0]
     return [
-        Call("Block.transposed", lambda **fields: own_block(**fields).transposed(), fields, 2),
-        Call("Block.edge_index", lambda **fields: own_block(**fields).edge_index(), fields),
+        Call("Block.transposed", lambda **fields: user_block(**fields).transposed(), fields, 2),
+        Call("Block.edge_index", lambda **fields: user_block(**fields).edge_index(), fields),
         *(Call(f"nn.{name}", forward(make), {"x": x, **fields}, 1.5) for name, make in layers.items()),
         Call(
             "nn.aggregate",
-            lambda x, aggregation, **fields: aggregate(own_block(**fields), x, aggregation),
+            lambda x, aggregation, **fields: aggregate(user_block(**fields), x, aggregation),
             {"x": x, "aggregation": words_of(("sum", "mean", "gcn", "max")), **fields},
         ),
         Call(
@@ -163,22 +163,22 @@ def block_calls() -> list[Call]:
         Call(
             "nn.aggregate_into",
             lambda x, out, accumulate, **fields: aggregate_into(
-                Aggregation("sum", "none"), own_block(**fields), x, out, accumulate=accumulate
+                Aggregation("sum", "none"), user_block(**fields), x, out, accumulate=accumulate
             ),
             {
-                "x": Arrays(lambda: floats(kept.num_src, WIDTH)),
-                "out": Arrays(lambda: floats(kept.num_dst, WIDTH)),
+                "x": Arrays(lambda: floats(shared_block.num_src, WIDTH)),
+                "out": Arrays(lambda: floats(shared_block.num_dst, WIDTH)),
                 "accumulate": flag(optional=False),
             },
         ),
         Call(
             "nn.attend",
-            lambda x, u_src, u_dst: attend(own_block(), x, u_src, u_dst),
+            lambda x, u_src, u_dst: attend(user_block(), x, u_src, u_dst),
             {"x": x, "u_src": Arrays(lambda: tensor(2, WIDTH)), "u_dst": Arrays(lambda: tensor(2, WIDTH))},
         ),
         Call(
             "nn.scales",
-            lambda aggregation, dtype, **fields: scales(aggregation, own_block(**fields), dtype),
+            lambda aggregation, dtype, **fields: scales(aggregation, user_block(**fields), dtype),
             {
                 "aggregation": Kind(
                     lambda: Aggregation("gcn", "add"),
@@ -203,16 +203,16 @@ def block_calls() -> list[Call]:
             "nn.stack",
             lambda blocks, x: hyrt.nn.stack(FuzzLayer(WIDTH, 4), FuzzLayer(4, CLASSES)).eval()(blocks, x),
             {
-                "blocks": OnlyWrong(lambda: own_batch().blocks, wrong=bad_blocks()),
-                "x": Arrays(lambda: kept_batch().inputs),
+                "blocks": OnlyWrong(lambda: user_batch().blocks, wrong=bad_blocks()),
+                "x": Arrays(lambda: cached_batch().inputs),
             },
         ),
         Call(
             "GNN.forward",
             lambda blocks, x: model()(blocks, x),
             {
-                "blocks": OnlyWrong(lambda: own_batch().blocks, wrong=bad_blocks()),
-                "x": Arrays(lambda: kept_batch().inputs),
+                "blocks": OnlyWrong(lambda: user_batch().blocks, wrong=bad_blocks()),
+                "x": Arrays(lambda: cached_batch().inputs),
             },
         ),
         Call(

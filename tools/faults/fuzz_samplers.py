@@ -1,4 +1,4 @@
-"""Calls of samplers, and runs with users' samplers that are wrong."""
+"""Fuzzed calls of samplers, and runs with invalid user-defined samplers."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def sampler_calls() -> list[Call]:
         "full": {},
     }
     calls = []
-    for kind, given in options.items():
-        settings = SAMPLERS.load(kind)(kind=kind, **given)
+    for kind, fixed_options in options.items():
+        settings = SAMPLERS.load(kind)(kind=kind, **fixed_options)
 
         def graph_of(kind: str = kind) -> Graph:
             graph = small_graph()
@@ -107,41 +107,41 @@ def sampler_calls() -> list[Call]:
 
 
 class FuzzHops:
-    """A user's draw of neighbours that returns what it is told to."""
+    """A user-defined neighbour sampler that returns the given fields."""
 
     def __init__(self, **fields: Any) -> None:
         self._fields = fields
 
     def draw(self, vertices: Any, fanout: int, key: Any, *, relabel: bool) -> Any:
         num = len(vertices)
-        given = {
+        fields = {
             "degrees": np.full(num, 2, np.int32),
             "offsets": np.arange(0, 2 * num + 1, 2, dtype=np.int32),
             "neighbors": np.resize(np.arange(10), 2 * num).astype(vertices.dtype),
         }
-        made = {name: bad(given.get(name)) if callable(bad) else bad for name, bad in self._fields.items()}
-        return Hop(**given | made)
+        made = {name: bad(fields.get(name)) if callable(bad) else bad for name, bad in self._fields.items()}
+        return Hop(**fields | made)
 
     def close(self) -> None:
-        """Nothing."""
+        """No-op."""
 
 
 class FuzzSampler:
-    """A user's sampler, which takes hyrt's mini-batches and changes them."""
+    """A user-defined sampler that wraps a hyrt sampler and changes its mini-batches."""
 
-    def __init__(self, inner: Any, change: Callable[[Any, int], Any], at: str) -> None:
-        self._inner, self._change, self._at = inner, change, at
+    def __init__(self, inner: Any, change: Callable[[Any, int], Any], method: str) -> None:
+        self._inner, self._change, self._method = inner, change, method
 
     def steps_per_epoch(self) -> Any:
         return self._inner.steps_per_epoch()
 
     def units(self, step: int) -> Any:
         units = self._inner.units(step)
-        return self._change(units, step) if self._at == "units" else units
+        return self._change(units, step) if self._method == "units" else units
 
     def sample(self, step: int, units: Any, workers: Any, *, in_place: bool, hops: Any = None) -> Any:
         batch = self._inner.sample(step, units, workers, in_place=in_place, hops=hops)
-        return self._change(batch, step) if self._at == "batch" else batch
+        return self._change(batch, step) if self._method == "batch" else batch
 
 
 def _set(array: Any, bad: Any) -> Any:
@@ -150,7 +150,7 @@ def _set(array: Any, bad: Any) -> Any:
     return changed
 
 
-def of_units() -> list[tuple[str, Any]]:
+def unit_changes() -> list[tuple[str, Any]]:
     return [
         ("repeated", lambda u, s: np.resize(u[:2], len(u))),
         ("-5", lambda u, s: _set(u, -5)),
@@ -164,7 +164,7 @@ def of_units() -> list[tuple[str, Any]]:
     ]
 
 
-def of_batches() -> list[tuple[str, Any]]:
+def batch_changes() -> list[tuple[str, Any]]:
     def changed(name: str, bad: Any) -> Any:
         def change(batch: Any, step: int) -> Any:
             setattr(batch, name, bad(getattr(batch, name)))
@@ -206,11 +206,11 @@ def of_batches() -> list[tuple[str, Any]]:
 def plug_in_calls() -> list[Call]:
     from hyrt.sampling.neighbor_settings import NeighborSettings
 
-    def train(at: str, change: Any) -> None:
+    def train(method: str, change: Any) -> None:
         build = NeighborSettings.build
 
-        def foreign(self: Any, graph: Any, targets: Any, **given: Any) -> Any:
-            return FuzzSampler(build(self, graph, targets, **given), change, at)
+        def foreign(self: Any, graph: Any, targets: Any, **arguments: Any) -> Any:
+            return FuzzSampler(build(self, graph, targets, **arguments), change, method)
 
         NeighborSettings.build = foreign
         try:
@@ -243,13 +243,13 @@ def plug_in_calls() -> list[Call]:
         Call(
             "users' sampler, units",
             lambda change: train("units", change),
-            {"change": kind_of(of_units())},
+            {"change": kind_of(unit_changes())},
             0.3,
         ),
         Call(
             "users' sampler, batch",
             lambda change: train("batch", change),
-            {"change": kind_of(of_batches())},
+            {"change": kind_of(batch_changes())},
             0.5,
         ),
         Call(

@@ -1,4 +1,4 @@
-"""Right and wrong values for arguments of the public API, and arrays next to memory that cannot be read."""
+"""Valid and invalid values for arguments of the public API, and arrays next to unreadable memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
-_kept: list[Any] = []
+_live_arrays: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Drawn:
     value: Any
     words: str
     is_wrong: bool = False
-    """Whether the call has to refuse it."""
+    """Whether the call must reject it."""
 
 
 def guarded(array: Any) -> Any:
-    """Return a copy that ends at a page which cannot be read: a loop that reads on ends the process."""
+    """Return a copy that ends at an unreadable page: a loop that reads beyond it crashes the process."""
     if not isinstance(array, np.ndarray) or not array.nbytes or array.dtype.hasobject:
         return array
     pages = -(-array.nbytes // _PAGE)
@@ -36,14 +36,14 @@ def guarded(array: Any) -> Any:
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     if _libc.mprotect(ctypes.c_void_p(start + pages * _PAGE), _PAGE, 0):
         raise OSError(ctypes.get_errno(), "mprotect")
-    _kept.append(memory)
+    _live_arrays.append(memory)
     copy = np.frombuffer(memory, array.dtype, array.size, pages * _PAGE - array.nbytes).reshape(array.shape)
     copy[...] = array
     return copy
 
 
 class Strange:
-    """An object that is no argument of anything."""
+    """An object that is not a valid argument of anything."""
 
 
 OBJECTS: tuple[tuple[str, Callable[[], Any]], ...] = (
@@ -78,13 +78,13 @@ class Kind:
     Parameters
     ----------
     right
-        Makes a right value.
+        Makes a valid value.
     also
-        Other values that are right, by the words for them: they are never demanded to be refused.
+        Further valid values, by description; rejecting them is allowed.
     wrong
-        Values that must be refused, by the words for them.
+        Values that must be rejected, by description.
     optional
-        Whether the argument may be left out.
+        Whether the argument may be omitted.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class Kind:
         self._also, self._wrong, self._harmless = list(also), list(wrong), set(harmless)
 
     def draw_right(self, draw: random.Random) -> Drawn:
-        """Draw a right value."""
+        """Choose a valid value."""
         if self._also and draw.random() < 0.5:
             words, make = draw.choice(self._also)
             return Drawn(make(), words)
         return Drawn(self.right(), "right")
 
     def draw_wrong(self, draw: random.Random) -> Drawn:
-        """Draw a value that is mostly wrong."""
+        """Choose a value that is usually invalid."""
         if self._wrong and draw.random() < 0.6:
             words, make = draw.choice(self._wrong)
             return Drawn(make(), words, is_wrong=True)
@@ -118,16 +118,16 @@ class Kind:
 
 
 class Arrays(Kind):
-    """An argument that is an array.
+    """An array argument.
 
     Parameters
     ----------
     right
-        Makes a right array, or tensor.
+        Makes a valid array or tensor.
     bound
-        For numbers of vertices or others: how many there are.
+        Upper bound of index values, such as the number of vertices.
     distinct
-        Whether a number may be there once only.
+        Whether index values must be unique.
     any_length
         Whether the first axis may have another length.
     """
@@ -209,21 +209,27 @@ class Arrays(Kind):
     def _values(self, array: Any, draw: random.Random) -> tuple[Any, str, bool]:
         if not array.size:
             return array, "right", False
-        at = tuple(draw.randrange(size) for size in array.shape)
+        position = tuple(draw.randrange(size) for size in array.shape)
         if array.dtype.kind == "f":
             bad = draw.choice((np.nan, np.inf, -np.inf, -1.0, 1e30))
-            array[at] = bad
-            return array, f"{bad} at {at}", False
+            array[position] = bad
+            return array, f"{bad} at {position}", False
         if array.dtype.kind == "b":
             return ~array, "negated", False
         if self._distinct and array.ndim == 1 and len(array) > 1 and draw.random() < 0.3:
             array[0] = array[-1]
             return array, "repeated", True
         wide = array.astype(np.int64) if draw.random() < 0.4 else array
-        least, most = np.iinfo(wide.dtype).min, np.iinfo(wide.dtype).max
-        bad = draw.choice((-1, -5, max(-(2**31), least), self._bound or most, most, min(2**31, most)))
-        wide[at] = bad
-        return wide, f"{bad} at {at} as {wide.dtype}", self._bound is not None and not 0 <= bad < self._bound
+        minimum, maximum = np.iinfo(wide.dtype).min, np.iinfo(wide.dtype).max
+        bad = draw.choice(
+            (-1, -5, max(-(2**31), minimum), self._bound or maximum, maximum, min(2**31, maximum))
+        )
+        wide[position] = bad
+        return (
+            wide,
+            f"{bad} at {position} as {wide.dtype}",
+            self._bound is not None and not 0 <= bad < self._bound,
+        )
 
 
 def _laid_out(array: Any, words: str) -> Any:
@@ -244,7 +250,7 @@ def _laid_out(array: Any, words: str) -> Any:
 
 
 def words_of(known: Sequence[str], *, optional: bool = False) -> Kind:
-    """Make the kind of an argument that is one of several words."""
+    """Return the kind of an argument with several allowed words."""
     return Kind(
         lambda: known[0],
         also=[(word, lambda word=word: word) for word in known],
@@ -254,12 +260,12 @@ def words_of(known: Sequence[str], *, optional: bool = False) -> Kind:
 
 
 def whole(right: int, *, wrong: Sequence[Any] = (-1, 3.5, "3", None), optional: bool = False) -> Kind:
-    """Make the kind of an argument that is a whole number."""
+    """Return the kind of an integer argument."""
     return Kind(lambda: right, wrong=[(repr(bad), lambda bad=bad: bad) for bad in wrong], optional=optional)
 
 
 def flag(*, optional: bool = True) -> Kind:
-    """Make the kind of an argument that is True or False."""
+    """Return the kind of a boolean argument."""
     return Kind(
         lambda: False,
         also=[("True", lambda: True)],

@@ -1,10 +1,10 @@
-"""Inject faults into runs, at every stage, trainer and step, and check what each does and leaves.
+"""Inject faults at every stage, trainer and step of runs, and check the behaviour and the results.
 
     python tools/faults/injected.py                  # all cases
     python tools/faults/injected.py --limit 50       # fifty of them
     python tools/faults/injected.py --only propagate --devices cpu:0
 
-Prints every case that does not hold, then counts by stage and kind, and the slowest.
+Prints every failing case, then counts by stage and kind, and the slowest cases.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import random
 import sys
 from pathlib import Path
 
-from fault_case import FaultSuite, cases
+from fault_case import FaultSuite, fault_cases
 from trials import Trials, make_parser, print_table, workplace
 
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--part", default="0/1", help="as in 0/3: the first of three parts")
-    parser.add_argument("--seed", type=int, default=0, help="of their order")
-    parser.add_argument("--seconds", type=float, help="begin none after these")
-    parser.add_argument("--only", default="", help="part of the fault's text")
-    parser.add_argument("--devices", help="exactly these")
-    parser.add_argument("--skip", type=int, default=0, help="so many of them, done before")
+    parser.add_argument("--part", default="0/1", help="part of the cases, such as 0/3 for the first third")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order")
+    parser.add_argument("--seconds", type=float, help="start no case after this many seconds")
+    parser.add_argument("--only", default="", help="only faults whose text contains this")
+    parser.add_argument("--devices", help="only cases with exactly these devices")
+    parser.add_argument("--skip", type=int, default=0, help="number of cases to skip")
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     chosen = [
         case
-        for case in cases()
+        for case in fault_cases()
         if options.only in case.fault and options.devices in (None, case.trainers.devices)
     ]
     random.Random(options.seed).shuffle(chosen)

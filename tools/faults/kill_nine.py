@@ -1,10 +1,10 @@
-"""kill -9 at random points of runs that checkpoint often; each is resumed and must end bit-equal.
+"""kill -9 at random points of runs with frequent checkpoints; each run is resumed and must end bit-equal.
 
     python tools/faults/kill_nine.py --kills 200
 
-A run is killed at a random time after its first checkpoint; one in four is killed once more when it goes on.
-Each tenth is killed at any time since it started: then it goes on, starts over, or there is no run folder
-yet.
+A run is killed at a random time after its first checkpoint; one run in four is killed again after it is
+resumed. One in ten is killed at any time since its start; it is then resumed or started again, or has no run
+folder yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_case import LIMIT_S, PAIR, STEPS, FaultSuite, Trainers, different, leftovers
+from fault_case import LIMIT_S, PAIR, STEPS, FaultSuite, Trainers, differences, find_leftovers
 from forked_runs import ForkedRun
 from trials import Trials, make_parser, workplace
 
@@ -28,7 +28,7 @@ TRAINERS = (Trainers("cpu:0", ""), Trainers("cpu:0,opencl:0", "", PAIR), Trainer
 
 @dataclass(frozen=True)
 class Kill:
-    """What became of one run. `problems` is empty where it went on bit-equal."""
+    """Result of one run; `problems` is empty if it resumed and ended bit-equal."""
 
     kills: int
     step: int
@@ -37,8 +37,8 @@ class Kill:
 
 
 def kill_and_resume(suite: FaultSuite, trainers: Trainers, draw: random.Random, *, is_early: bool) -> Kill:
-    """One run, killed once or twice, then ended."""
-    whole = suite.undisturbed(trainers)
+    """Kill a run once or twice, resume it, and check its result."""
+    reference = suite.reference_run(trainers)
     path = Path()
     kills = seen = 0
     while not kills:
@@ -46,7 +46,7 @@ def kill_and_resume(suite: FaultSuite, trainers: Trainers, draw: random.Random, 
         path = folder / "runs" / "run"
         run = suite.runs.start(suite.words(trainers, EVERY_STEP), folder, is_quick=True)
         kills += kill(suite, run, path, draw, is_early=is_early)
-        steps = [int(found.name[5:13]) for found in path.glob("checkpoints/step-*")]
+        steps = [int(checkpoint.name[5:13]) for checkpoint in path.glob("checkpoints/step-*")]
         seen = max(steps, default=0)
         if not kills:
             shutil.rmtree(folder)
@@ -59,16 +59,18 @@ def kill_and_resume(suite: FaultSuite, trainers: Trainers, draw: random.Random, 
         kills += kill(suite, run, path, draw, is_early=True)
     code, run = suite.runs.call(words, folder)
     problems = [] if code == 0 else [f"resuming ends with {code}: {run.errors.read_text()}"]
-    if "warning" in (told := run.output.read_text()):
-        problems.append(f"resuming warns: {told}")
-    problems += leftovers(folder, run, is_own=False) + (different(path, whole) if code == 0 else [])
+    if "warning" in (output := run.output.read_text()):
+        problems.append(f"resuming warns: {output}")
+    problems += find_leftovers(folder, run, is_separate=False) + (
+        differences(path, reference) if code == 0 else []
+    )
     if not problems:
         shutil.rmtree(folder)
     return Kill(kills, seen, is_early, tuple(problems))
 
 
 def kill(suite: FaultSuite, run: ForkedRun, path: Path, draw: random.Random, *, is_early: bool) -> bool:
-    """Kill a run at a random time; False where it ended before."""
+    """Kill a run at a random time; return False if it ended before."""
     checkpoints, length_s = path / "checkpoints", 0.5
     while not is_early:
         if checkpoints.is_dir() and any(entry.name.startswith("step-") for entry in checkpoints.iterdir()):
@@ -100,12 +102,13 @@ def main() -> int:
             results.append(result)
             trials.add([trainers.devices], f"run {index} on {trainers.devices}", result.problems)
     early = sum(result.is_early for result in results)
-    at = sorted(result.step for result in results if not result.is_early)
+    newest_steps = sorted(result.step for result in results if not result.is_early)
     print(
         f"{trials.count - trials.failed} of {trials.count} killed runs ended bit-equal; "
         f"{sum(result.kills for result in results)} kills, {early} of the runs killed at any time since "
-        f"their start; newest checkpoint when the others were killed: step {at[0]} to {at[-1]} of {STEPS}, "
-        f"median {at[len(at) // 2]}; {trials.seconds:.0f} s"
+        f"their start; newest checkpoint when the others were killed: step {newest_steps[0]} to "
+        f"{newest_steps[-1]} of {STEPS}, "
+        f"median {newest_steps[len(newest_steps) // 2]}; {trials.seconds:.0f} s"
     )
     return trials.exit_code
 

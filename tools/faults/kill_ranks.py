@@ -1,14 +1,14 @@
-"""kill -9 of random ranks at random times; each run is started again and must end bit-equal.
+"""kill -9 of random ranks at random times; each run is restarted and must end bit-equal.
 
     python tools/faults/kill_ranks.py --kills 100
 
-A rank is killed at any time since the start: while it joins the others, in any stage, in evaluations, while
-checkpoints are written, and at the end. Half of them are killed shortly after the checkpoint of a step
-(`checkpoint.every_steps`), since training takes a small part of the time of such short runs. The others must
-end within ten seconds. Then all ranks are started again, as torchrun does with --max-restarts. They must
-resume at the newest checkpoint, and the run must end as one that was not disturbed. Every tenth rank is
-stopped (SIGSTOP) instead, as on a machine that hangs: then the others may also wait for as long as they bear
-to hear nothing, and the rank must end, too, once it goes on.
+A rank is killed at any time since its start: during rendezvous, in any stage, in evaluations, while
+checkpoints are written, and at the end. Half of the ranks are killed shortly after the checkpoint of a step
+(`checkpoint.every_steps`), because training takes only a small part of such short runs. The other ranks must
+end within ten seconds. Then all ranks are restarted, like torchrun does with --max-restarts. They must resume
+from the newest checkpoint, and the run must end like a run without faults. Every tenth rank is stopped
+(SIGSTOP) instead, like a hanging machine: the other ranks may then also wait for the heartbeat timeout, and
+the stopped rank must end after it continues.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_case import SETTINGS, different, newest_problems
-from forked_runs import ForkedRun, ForkedRuns, processes_of
+from fault_case import SETTINGS, differences, newest_problems
+from forked_runs import ForkedRun, ForkedRuns, session_processes
 from trials import DATA, Trials, make_parser, print_table, workplace
 
 from hyrt.distributed.fellow_ranks import SILENT_S
 from hyrt.report.records.run_folder import read_metrics
 
 ENDS_S = 10.0
-# A run goes on to its end in a second or two, on a machine that does nothing else.
+# A run takes a second or two on an idle machine.
 LIMIT_S = 90.0
 EVERY_STEPS = 3
-# Checkpoints of epochs would hide ones of steps that are missing.
+# Epoch checkpoints would hide missing step checkpoints.
 CHECKPOINTS = (f"checkpoint.every_steps={EVERY_STEPS}", "checkpoint.every_epochs=0")
-# How long after a checkpoint a rank may be killed: a few steps.
+# A rank may be killed within this time after a checkpoint: a few steps.
 SOON_S = 0.05
 MORE = (
     *("train.epochs=12", *CHECKPOINTS, "runtime.sample_threads=1", "runtime.load_threads=1"),
-    # What ranks that are not joined yet wait for one that never comes.
+    # Time that a rank waits in rendezvous for a missing rank.
     *("runtime.train_threads=1", "distributed.timeout_s=8"),
 )
-GIVEN = {setting.partition("=")[0] for setting in MORE}
-# A step is an epoch.
-WHOLE = tuple(
+OVERRIDDEN_SETTINGS = {setting.partition("=")[0] for setting in MORE}
+# One step per epoch.
+FULL_GRAPH_SETTINGS = tuple(
     "train.epochs=60" if each.startswith("train.epochs") else each
     for each in MORE
     if not each.startswith("runtime.sample")
 )
-CHOSEN = (*(setting for setting in SETTINGS if setting.partition("=")[0] not in GIVEN), *MORE)
+CHOSEN = (*(setting for setting in SETTINGS if setting.partition("=")[0] not in OVERRIDDEN_SETTINGS), *MORE)
 
 
 @dataclass(frozen=True)
 class Team:
-    """Ranks that train together, and how."""
+    """Ranks that train together, and their strategy."""
 
     size: int
     way: str
-    """The strategy, or the algorithm of full graphs."""
+    """Strategy, or full-graph algorithm."""
     settings: tuple[str, ...] = ()
     copies: int = 1
-    """How many ranks have each part."""
+    """Number of ranks per part."""
 
     def __str__(self) -> str:
         return f"{self.size} ranks, {self.way}"
@@ -77,15 +77,15 @@ class Team:
 
     @property
     def words(self) -> list[str]:
-        """What the command gets."""
+        """Return the command-line arguments."""
         if self.trains_whole_graph:
-            return ["--full-graph", *WHOLE, f"distributed.algorithm={self.way}", *self.settings]
+            return ["--full-graph", *FULL_GRAPH_SETTINGS, f"distributed.algorithm={self.way}", *self.settings]
         return [*CHOSEN, f"distributed.strategy={self.way}", *self.settings]
 
 
 TEAMS = (
     Team(2, "home"),
-    # Otherwise the number of time steps, and so the order of sums, follows from measured times.
+    # Otherwise the number of time steps, and the order of sums, depends on measured times.
     Team(3, "hopgnn", ("distributed.time_steps=2",)),
     Team(2, "p3"),
     Team(3, "home"),
@@ -100,20 +100,20 @@ TEAMS = (
 
 @dataclass
 class RankKill:
-    """What became of one run. `problems` is empty where all held."""
+    """Result of one run; `problems` is empty if all checks passed."""
 
     team: Team
     rank: int = 0
     is_stop: bool = False
     step: int = 0
-    """The step of the newest checkpoint then; 0 if there was none."""
+    """Step of the newest checkpoint at that time; 0 if there was none."""
     resumed: bool = False
-    """Whether the ranks went on from that checkpoint."""
+    """Whether the ranks resumed from that checkpoint."""
     ended_s: float = 0.0
     named: int = 0
     others: int = 0
     unnamed: list[str] = field(default_factory=list)
-    """What those said that did not name it."""
+    """Messages of the other ranks that do not name the killed rank."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -123,12 +123,12 @@ class RankKill:
 
 
 class RankKills:
-    """Runs on ranks in a folder.
+    """Runs on several ranks in a folder.
 
     Parameters
     ----------
     folder
-        The folder for the data and the runs; one run's are deleted when all held.
+        Folder for the data and the runs; the files of a passed run are deleted.
     runs
         Starts processes.
     """
@@ -136,23 +136,23 @@ class RankKills:
     def __init__(self, folder: Path, runs: ForkedRuns) -> None:
         self._folder = folder
         self._runs = runs
-        self._whole: dict[Team, tuple[Path, float]] = {}
+        self._references: dict[Team, tuple[Path, float]] = {}
         self._count = 0
 
     def check(
         self, team: Team, draw: random.Random, *, is_stop: bool = False, at_checkpoint: bool = False
     ) -> RankKill:
-        """Kill a rank of a run, start all again, and compare the end.
+        """Kill a rank of a run, restart all ranks, and compare the result.
 
-        With `at_checkpoint`, the rank is killed after the checkpoint of a step, which is drawn.
+        With `at_checkpoint`, the rank is killed after the checkpoint of a random step.
         """
-        whole, length_s = self._undisturbed(team)
+        reference, length_s = self._reference_run(team)
         folder, kill = self._new_folder(), RankKill(team, is_stop=is_stop)
         path = folder / "runs" / "run"
         kill.rank = draw.randrange(team.size)
         ranks = self._start(team, folder)
         if at_checkpoint:
-            due = draw.randrange(EVERY_STEPS, _last_step(whole), EVERY_STEPS)
+            due = draw.randrange(EVERY_STEPS, _last_step(reference), EVERY_STEPS)
             limit = time.monotonic() + LIMIT_S
             while _newest_step(path) < due and time.monotonic() < limit:
                 time.sleep(0.001)
@@ -171,12 +171,12 @@ class RankKills:
         else:
             self._runs.wait(ranks[kill.rank], ENDS_S)
         kill.problems += [
-            f"processes left: {left}" for run in ranks if (left := processes_of(run.pid)) and kill.others
+            f"processes left: {left}" for run in ranks if (left := session_processes(run.pid)) and kill.others
         ]
         if path.is_dir():
             kill.problems += newest_problems(path)
         kill.step = _newest_step(path)
-        kill.problems += self._go_on(team, folder, kill) or different(path, whole)
+        kill.problems += self._restart(team, folder, kill) or differences(path, reference)
         if not kill.problems:
             shutil.rmtree(folder)
         return kill
@@ -184,51 +184,51 @@ class RankKills:
     def _await(
         self, ranks: list[ForkedRun], began: float, limit_s: float, kill: RankKill, *, is_other: bool = True
     ) -> None:
-        """Wait for ranks that have to end, and note what is wrong with how they do."""
+        """Wait for ranks that must end, and record problems with their end."""
         for run in ranks:
             code = self._runs.wait(run, max(0.0, began + limit_s - time.monotonic()))
-            said = run.errors.read_text()
+            error_text = run.errors.read_text()
             if code is None:
-                kill.problems.append(f"a rank runs on after {limit_s:g} s: {said}")
+                kill.problems.append(f"a rank runs on after {limit_s:g} s: {error_text}")
                 os.kill(run.pid, signal.SIGKILL)
                 self._runs.wait(run, LIMIT_S)
             elif code not in (0, 1):
-                kill.problems.append(f"a rank ends with {code}: {said}")
-            if "Traceback" in said:
-                kill.problems.append(f"a rank shows a traceback: {said}")
-            # Whoever has ended well had nothing to do any more.
+                kill.problems.append(f"a rank ends with {code}: {error_text}")
+            if "Traceback" in error_text:
+                kill.problems.append(f"a rank shows a traceback: {error_text}")
+            # A rank that exited successfully had no work left.
             if is_other and code == 1:
                 kill.others += 1
-                if re.search(rf"rank {kill.rank} (was lost|did not come|keeps)", said):
+                if re.search(rf"rank {kill.rank} (was lost|did not come|keeps)", error_text):
                     kill.named += 1
                 else:
-                    kill.unnamed.append(said.strip())
+                    kill.unnamed.append(error_text.strip())
 
-    def _go_on(self, team: Team, folder: Path, kill: RankKill) -> list[str]:
-        """Start all ranks once more, which resume at the newest checkpoint; return what is wrong."""
+    def _restart(self, team: Team, folder: Path, kill: RankKill) -> list[str]:
+        """Restart all ranks, which resume from the newest checkpoint; return the problems."""
         ranks = self._start(team, folder, TORCHELASTIC_RESTART_COUNT="1")
         codes = [self._runs.wait(run, LIMIT_S) for run in ranks]
         for run, code in zip(ranks, codes, strict=True):
             if code is None:
                 os.kill(run.pid, signal.SIGKILL)
                 self._runs.wait(run, LIMIT_S)
-        told = [
+        problems = [
             f"started again, rank {number} ends with {code}: {run.errors.read_text()}"
             for number, (run, code) in enumerate(zip(ranks, codes, strict=True))
             if code != 0
         ]
         text = ranks[0].output.read_text()
-        if not told and "warning" in text:
-            told.append(f"started again, it warns: {text}")
+        if not problems and "warning" in text:
+            problems.append(f"started again, it warns: {text}")
         kill.resumed = kill.step > 0 and f"continuing after step {kill.step}\n" in text
-        if not told and kill.resumed != (kill.step > 0):
-            told.append(f"started again, it does not continue after step {kill.step}: {text}")
-        return told
+        if not problems and kill.resumed != (kill.step > 0):
+            problems.append(f"started again, it does not continue after step {kill.step}: {text}")
+        return problems
 
-    def _undisturbed(self, team: Team) -> tuple[Path, float]:
-        """The run that nothing happened to, and how long it took."""
-        if team not in self._whole:
-            # The first one also compiles.
+    def _reference_run(self, team: Team) -> tuple[Path, float]:
+        """Return the run without faults, and its duration."""
+        if team not in self._references:
+            # The first run also compiles kernels.
             for _ in range(2):
                 folder = self._new_folder()
                 began = time.monotonic()
@@ -237,8 +237,8 @@ class RankKills:
                 if any(codes) or None in codes:
                     raise RuntimeError(f"{team}: {codes}: {[run.errors.read_text() for run in ranks]}")
                 _check_due_steps(team, folder / "runs" / "run")
-                self._whole[team] = folder / "runs" / "run", time.monotonic() - began
-        return self._whole[team]
+                self._references[team] = folder / "runs" / "run", time.monotonic() - began
+        return self._references[team]
 
     def _start(self, team: Team, folder: Path, **environment: str) -> list[ForkedRun]:
         with socket.socket() as free:
@@ -246,14 +246,16 @@ class RankKills:
             port = free.getsockname()[1]
         parts = self._parts(team.size // team.copies)
         words = ["run", "--data", str(parts), "--name", "run", *team.words]
-        found = []
+        started = []
         for rank in range(team.size):
-            own = folder / f"rank-{rank}"
-            own.mkdir(exist_ok=True)
-            there = {"RANK": str(rank), "WORLD_SIZE": str(team.size), "GLOO_SOCKET_IFNAME": "lo"}
-            there |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
-            found.append(self._runs.start(words, folder, is_quick=True, apart=own, **there))
-        return found
+            rank_folder = folder / f"rank-{rank}"
+            rank_folder.mkdir(exist_ok=True)
+            rank_environment = {"RANK": str(rank), "WORLD_SIZE": str(team.size), "GLOO_SOCKET_IFNAME": "lo"}
+            rank_environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
+            started.append(
+                self._runs.start(words, folder, is_quick=True, apart=rank_folder, **rank_environment)
+            )
+        return started
 
     def _parts(self, count: int) -> Path:
         path = self._folder / f"parts-{count}"
@@ -281,7 +283,9 @@ class RankKills:
 
 def _newest_step(path: Path) -> int:
     """Return the step of a run's newest checkpoint; 0 if there is none."""
-    return max((int(found.name[5:13]) for found in path.glob("checkpoints/step-*.safetensors")), default=0)
+    return max(
+        (int(checkpoint.name[5:13]) for checkpoint in path.glob("checkpoints/step-*.safetensors")), default=0
+    )
 
 
 def _last_step(path: Path) -> int:
@@ -289,12 +293,12 @@ def _last_step(path: Path) -> int:
 
 
 def _check_due_steps(team: Team, path: Path) -> None:
-    """Check that a run has written the checkpoints of all due steps, and the last one.
+    """Check that a run has written the checkpoints of all due steps, and the final checkpoint.
 
     Raises
     ------
     RuntimeError
-        Naming the steps.
+        If not; with the written steps.
     """
     last = _last_step(path)
     written = [
@@ -308,17 +312,17 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--full-graph", action="store_true", help="only ranks that train a whole graph")
-    parser.add_argument("--seconds", type=float, help="begin none after these")
+    parser.add_argument("--full-graph", action="store_true", help="only full-graph training")
+    parser.add_argument("--seconds", type=float, help="start no run after this many seconds")
     options = parser.parse_args()
     if options.kills < 1:
         parser.error("--kills: at least 1")
     trials, draw = Trials(), random.Random(options.seed)
     teams = [team for team in TEAMS if not options.full_graph or team.trains_whole_graph]
-    found: list[RankKill] = []
+    results: list[RankKill] = []
     with workplace("kill-ranks") as (folder, runs):
         kills = RankKills(folder, runs)
-        # Ctrl-C ends with what is known.
+        # Print a summary after Ctrl-C as well.
         with suppress(KeyboardInterrupt):
             for index in range(options.kills):
                 if options.seconds is not None and trials.seconds > options.seconds:
@@ -329,32 +333,32 @@ def main() -> int:
                     is_stop=(index + index // len(teams)) % 10 == 9,
                     at_checkpoint=draw.random() < 0.5,
                 )
-                found.append(kill)
+                results.append(kill)
                 trials.add([kill.team], f"{index}: {kill}", kill.problems)
-                for said in kill.unnamed:
-                    print(f"{index}: {kill}: not named: {said}", flush=True)
-    if not found:
+                for message in kill.unnamed:
+                    print(f"{index}: {kill}: not named: {message}", flush=True)
+    if not results:
         return 1
-    of_team = Counter(kill.team for kill in found)
+    of_team = Counter(kill.team for kill in results)
     print_table(
         ("ranks", "held", "of", "resumed at a checkpoint", "slowest end of the others, s"),
         [
             (
                 *(team, trials.held[team], count),
-                sum(kill.resumed for kill in found if kill.team == team),
-                f"{max(kill.ended_s for kill in found if kill.team == team):.1f}",
+                sum(kill.resumed for kill in results if kill.team == team),
+                f"{max(kill.ended_s for kill in results if kill.team == team):.1f}",
             )
             for team, count in of_team.items()
         ],
     )
-    steps = sorted(kill.step for kill in found)
+    steps = sorted(kill.step for kill in results)
     print(
         f"{trials.count - trials.failed} of {trials.count} runs ended in time and, started again, bit-equal; "
-        f"{sum(kill.is_stop for kill in found)} ranks stopped, the others killed, rank 0 in "
-        f"{sum(kill.rank == 0 for kill in found)}; {sum(kill.named for kill in found)} of "
-        f"{sum(kill.others for kill in found)} other ranks named the rank that was lost; newest checkpoint "
+        f"{sum(kill.is_stop for kill in results)} ranks stopped, the others killed, rank 0 in "
+        f"{sum(kill.rank == 0 for kill in results)}; {sum(kill.named for kill in results)} of "
+        f"{sum(kill.others for kill in results)} other ranks named the rank that was lost; newest checkpoint "
         f"then: step {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}; "
-        f"{sum(kill.resumed for kill in found)} resumed at it; {trials.seconds:.0f} s"
+        f"{sum(kill.resumed for kill in results)} resumed at it; {trials.seconds:.0f} s"
     )
     return trials.exit_code
 

@@ -19,17 +19,17 @@ SETTINGS = [
     *("data.batch_size=64", "model.hidden=16", "model.dropout=0.3", "sampler.fanout=[5,5]"),
     *("balance.policy=static", "balance.predict=false", "evaluate.every=5"),
 ]
-# Pools fill and allocators settle in the first half of the epochs; the verdict is on the second half.
+# Pools and allocators settle in the first half of the epochs; only the second half is tested.
 MIN_EPOCHS = 40
 GROWS = "GROWS"
-# The growth in 1,000 epochs that is not called growth: an allocator settles for hundreds of epochs.
+# Tolerated growth per 1,000 epochs: an allocator settles for hundreds of epochs.
 ALLOWED_MIB = 20.0
 
 
 def train(folder: Path, data: Path, epochs: int, devices: str) -> Path:
-    """Train in a started process, and return the run folder.
+    """Train in a new process, and return the run folder.
 
-    In a forked process, pages of the parent would count when they are touched.
+    In a forked process, touched pages of the parent would count as growth.
     """
     command = [
         *(sys.executable, "-m", "hyrt", "run", "--quiet"),
@@ -41,7 +41,7 @@ def train(folder: Path, data: Path, epochs: int, devices: str) -> Path:
 
 
 def memory_mib(path: Path) -> list[float]:
-    """Return the resident memory at the end of each epoch."""
+    """Return the resident memory at the end of each epoch in MiB."""
     by_epoch = {
         line["epoch"]: line["memory_bytes"]
         for line in read_metrics(path / "metrics.jsonl")
@@ -51,7 +51,7 @@ def memory_mib(path: Path) -> list[float]:
 
 
 def slope(values: Sequence[float]) -> tuple[float, float]:
-    """Return the least-squares slope per step, and its standard error if errors are independent."""
+    """Return the least-squares slope per step, and its standard error for independent errors."""
     n = len(values)
     centre, mean = (n - 1) / 2, sum(values) / n
     spread = sum((i - centre) ** 2 for i in range(n))
@@ -61,7 +61,7 @@ def slope(values: Sequence[float]) -> tuple[float, float]:
 
 
 def describe_slope(rise: float, error: float) -> str:
-    """Return the verdict on a slope per epoch."""
+    """Describe a slope per epoch."""
     if rise <= 2 * error:
         return "none within noise"
     return (

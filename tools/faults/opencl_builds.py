@@ -1,10 +1,10 @@
-"""Build OpenCL programs in several processes at once on an empty cache, with kills and signals.
+"""Build OpenCL programs in several processes at once with an empty cache, with kills and signals.
 
     python tools/faults/opencl_builds.py --rounds 20
 
-In every second round one of the processes is killed at a random time, in the others one gets SIGINT again
-and again, which it handles. The rest must end well, and so must one more that comes afterwards. Prints each
-process that does not, then their count.
+In every second round one process is killed at a random time; in the other rounds one process gets repeated
+SIGINTs, which it handles. The others must succeed, and so must one more process afterwards. Prints each
+failure, then their number.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ BETWEEN_SIGNALS_S = 0.05
 
 
 def build_and_launch() -> None:
-    """What a trainer does first: build a program, and launch a kernel of it, which links."""
+    """Build a program and launch a kernel, which links; a trainer starts the same way."""
     device = survey().found[0].device
     context = cl.Context([device])
     tuning = tuning_of(device)
     pack = Programs(context, device).kernel("sizeless", "pack", sizeless(tuning))
     queue = Launcher(context, device)
     weights = np.arange(tuning.panel, dtype=np.float32)
-    given, panel = (cl.Buffer(context, cl.mem_flags.READ_WRITE, weights.nbytes) for _ in range(2))
-    queue.write(given, weights)
-    queue.launch(pack, (1, 1), (1, tuning.items), given, 0, 1, tuning.panel, 1, 1, panel)
+    operand, panel = (cl.Buffer(context, cl.mem_flags.READ_WRITE, weights.nbytes) for _ in range(2))
+    queue.write(operand, weights)
+    queue.launch(pack, (1, 1), (1, tuning.items), operand, 0, 1, tuning.panel, 1, 1, panel)
     packed = np.zeros_like(weights)
     queue.read(packed, panel)
     queue.finish()
@@ -51,7 +51,7 @@ def build_and_launch() -> None:
 
 
 def start(cache: Path, go: int, errors: Path) -> int:
-    """A forked process that builds once `go` is at its end; its pid."""
+    """Fork a process that starts building when `go` is closed; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -69,8 +69,8 @@ def start(cache: Path, go: int, errors: Path) -> int:
         os._exit(code)
 
 
-def ended(pid: int, every_s: float = 0.0) -> int:
-    """The exit code of a process that gets SIGINT every so many seconds, as do its own."""
+def wait_for_end(pid: int, every_s: float = 0.0) -> int:
+    """Return the exit code of a process; with `every_s`, send SIGINT to its session repeatedly."""
     while every_s:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -80,36 +80,38 @@ def ended(pid: int, every_s: float = 0.0) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def problems(place: Path, draw: random.Random, kill: bool, processes: int) -> list[str]:
-    """A round; what is wrong with it."""
+def run_round(place: Path, draw: random.Random, kill: bool, processes: int) -> list[str]:
+    """Run a round; return its problems."""
     cache, (closed, opened) = place / "cache", os.pipe()
     pids: list[int] = []
     for number in range(processes):
         pid = start(cache, closed, place / str(number))
         pids.append(pid)
     time.sleep(0.2)
-    # The processes have the end that is written to as well.
+    # The processes inherit the write end of the pipe as well.
     os.write(opened, b"." * processes)
     if kill:
         time.sleep(draw.random() * LONGEST_KILL_S)
         os.kill(pids[0], signal.SIGKILL)
-    codes = [ended(pids[0], 0.0 if kill else BETWEEN_SIGNALS_S), *map(ended, pids[1:])]
+    codes = [wait_for_end(pids[0], 0.0 if kill else BETWEEN_SIGNALS_S), *map(wait_for_end, pids[1:])]
     os.write(opened, b".")
-    codes.append(ended(start(cache, closed, place / str(processes))))
+    codes.append(wait_for_end(start(cache, closed, place / str(processes))))
     os.close(closed)
     os.close(opened)
-    found = []
+    round_problems = []
     for number, code in enumerate(codes):
         if code != 0 and not (kill and number == 0):
-            told = place / str(number)
-            found.append(f"process {number} ends with {code}: {told.read_text() if told.exists() else ''}")
-    return found
+            error_file = place / str(number)
+            round_problems.append(
+                f"process {number} ends with {code}: {error_file.read_text() if error_file.exists() else ''}"
+            )
+    return round_problems
 
 
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--processes", type=int, default=8, help="how many build at once")
+    parser.add_argument("--processes", type=int, default=8, help="number of concurrent processes")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.rounds < 1:
@@ -121,7 +123,7 @@ def main() -> int:
     for number in range(options.rounds):
         draw = random.Random(f"{options.seed} {number}")
         with tempfile.TemporaryDirectory(prefix="hyrt-builds-") as place:
-            for problem in problems(Path(place), draw, number % 2 == 0, options.processes):
+            for problem in run_round(Path(place), draw, number % 2 == 0, options.processes):
                 failed += 1
                 print(f"FAILS round {number}: {problem}", flush=True)
     builds = options.rounds * (options.processes + 1) - (options.rounds + 1) // 2

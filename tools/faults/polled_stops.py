@@ -1,7 +1,7 @@
-"""A real SIGINT at an exact place of a run: when the run asks for the n-th time whether it should stop.
+"""SIGINT at an exact point of a run: at the n-th check whether the run should stop.
 
-A run asks after every step, between batches of an evaluation and, if it trains the full graph in tiles,
-within steps. So the n-th question is the same place in every process; a signal from outside comes anywhere.
+A run checks after every step, between batches of an evaluation and, in tiled full-graph training, within
+steps. The n-th check is thus the same point in every process, unlike an external signal.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-# The file to which the number of polls is written when a run has ended.
+# File to which the number of checks is written at the end of a run.
 POLLS = "HYRT_TEST_POLLS"
-# The number of the poll at which the process sends itself SIGINT, counted from 1.
+# Number of the check at which the process sends itself SIGINT, from 1.
 STOP_AT_POLL = "HYRT_TEST_STOP_AT_POLL"
 
 
 class CountedPolls:
-    """`should_stop` of a run: counts its calls, and interrupts the process at one of them.
+    """`should_stop` callback that counts its calls, and interrupts the process at one of them.
 
     Parameters
     ----------
     should_stop
         Whether the run has received a signal.
     stop_at
-        The number of the call that sends SIGINT; 0 for none.
+        Number of the call that sends SIGINT; 0 for none.
     """
 
     def __init__(self, should_stop: Callable[[], bool], stop_at: int) -> None:
@@ -52,7 +52,7 @@ class CountedPolls:
 
 @contextmanager
 def count_polls() -> Iterator[None]:
-    """Count the polls of the runs in this context, as the environment asks."""
+    """Count the checks of the runs in this context, if the environment requests it."""
     if POLLS not in os.environ:
         yield
         return

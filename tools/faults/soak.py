@@ -1,8 +1,9 @@
-"""Train with random settings, devices, faults, kills and signals; resume and compare with an undisturbed run.
+"""Train with random settings, devices, faults, kills and signals; resume and compare with a run without
+faults.
 
     python tools/faults/soak.py --seconds 600
 
-Prints each run that does not hold, then what was tried and how much of it held.
+Prints each failing run, then statistics of what was tried and passed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_case import LIMIT_S, different, leftovers, newest_problems
+from fault_case import LIMIT_S, differences, find_leftovers, newest_problems
 from forked_runs import ForkedRuns
 from trials import Trials, make_parser, print_table, workplace, write_data
 
@@ -28,14 +29,14 @@ KINDS = ("raise", "base", "exit", "leave", "hang", "slow")
 
 @dataclass(frozen=True)
 class Plan:
-    """One random run: its settings, and what is done to each of its processes but the last."""
+    """A random run: its settings, and the disturbance of each of its processes except the last."""
 
     words: tuple[str, ...]
     disturbances: tuple[str, ...]
 
 
 def random_plan(draw: random.Random) -> Plan:
-    """Settings under which the split stays, so that the bits may be compared."""
+    """Return settings with a fixed split, so that bits can be compared."""
     model = draw.choice(("graphsage", "gcn", "gin", "gat"))
     layers = draw.choice((1, 2, 3))
     devices = [draw.choice(("cpu:0", "null:0") if model == "gat" else ("cpu:0", "opencl:0", "null:0"))]
@@ -59,7 +60,7 @@ def random_plan(draw: random.Random) -> Plan:
         f"runtime.pipelined={draw.choice(('true', 'true', 'true', 'false'))}",
     ]
     if "opencl:0" in devices:
-        # Its kernels have no normalisation.
+        # The FPGA kernels do not support normalisation.
         words = ["model.norm=none" if word.startswith("model.norm") else word for word in words]
     elif draw.random() < 0.5 and model != "gat":
         devices = ["cpu:0", draw.choice(("opencl:0", "null:0"))]
@@ -68,39 +69,41 @@ def random_plan(draw: random.Random) -> Plan:
         words[1] = ",".join(devices)
         words.append(f"split=[{first},{batch - first}]")
     if "train.optimizer=SGD" in words:
-        # Sums over all neighbours, without a norm, else diverge, and the run ends as it should.
+        # Without a norm, sums over all neighbours may diverge, which correctly ends the run.
         words.append("train.clip_norm=1")
     serial = "runtime.pipelined=false" in words
     disturbances = []
     for _ in range(draw.choice((0, 1, 1, 2, 3))):
         kind = draw.choice(("kill", "SIGINT", "SIGTERM", "fault", "fault", "fault"))
         if kind == "fault":
-            what = draw.choice([each for each in KINDS if not (serial and each == "hang")])
-            kind = f"{draw.choice(STAGES)}:{draw.choice(devices)}:{draw.randrange(12)}:{what}"
+            disturbance = draw.choice([each for each in KINDS if not (serial and each == "hang")])
+            kind = f"{draw.choice(STAGES)}:{draw.choice(devices)}:{draw.randrange(12)}:{disturbance}"
         disturbances.append(kind)
     return Plan(tuple(words), tuple(disturbances))
 
 
-def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw: random.Random) -> list[str]:
-    """A process of a run and what is done to it; what is wrong then. Whether it ended is up to it."""
+def disturbed(
+    runs: ForkedRuns, folder: Path, words: list[str], disturbance: str, draw: random.Random
+) -> list[str]:
+    """Run one process with a disturbance; return the problems. The process may or may not end early."""
     path = folder / "runs" / "run"
-    if what == "kill" or what.startswith("SIG"):
+    if disturbance == "kill" or disturbance.startswith("SIG"):
         run = runs.start(words, folder)
         code = runs.wait(run, 0.1 + draw.random())
         if code is None:
-            number = signal.SIGKILL if what == "kill" else signal.Signals[what]
-            # Ctrl-C in a terminal comes to a process and to those it has started; it may just have ended.
+            number = signal.SIGKILL if disturbance == "kill" else signal.Signals[disturbance]
+            # Ctrl-C in a terminal reaches a process and its children; the process may just have ended.
             with suppress(ProcessLookupError):
-                (os.killpg if what == "SIGINT" else os.kill)(run.pid, number)
+                (os.killpg if disturbance == "SIGINT" else os.kill)(run.pid, number)
             code = runs.wait(run, LIMIT_S)
-            # Before it has set its handlers, a signal ends a process as it ends any; and a run may end by
-            # itself just before the signal comes to it.
-            expected = (-number, 0) if what == "kill" else (128 + number, -number, 0)
+            # Before the handlers are set, a signal has its default effect; and the run may end just before
+            # the signal.
+            expected = (-number, 0) if disturbance == "kill" else (128 + number, -number, 0)
         else:
             expected = (0,)
     else:
-        # A step it never comes to is as good.
-        run = runs.start([*words, "runtime.stall_timeout_s=2"], folder, HYRT_FAULT=what)
+        # A step that is never reached is acceptable.
+        run = runs.start([*words, "runtime.stall_timeout_s=2"], folder, HYRT_FAULT=disturbance)
         code = runs.wait(run, LIMIT_S)
         expected = (0, 1)
     errors = run.errors.read_text() if run.errors.exists() else ""
@@ -111,13 +114,13 @@ def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw:
     problems = [] if code in expected else [f"exit code {code}, not {expected}: {errors}"]
     if "Traceback" in errors:
         problems.append(f"shows a traceback: {errors}")
-    if what not in ("kill", "SIGINT", "SIGTERM") and not what.endswith("hang"):
-        problems += leftovers(folder, run)
+    if disturbance not in ("kill", "SIGINT", "SIGTERM") and not disturbance.endswith("hang"):
+        problems += find_leftovers(folder, run)
     return problems + (newest_problems(path) if (path / "checkpoints").is_dir() else [])
 
 
 def check(runs: ForkedRuns, folder: Path, data: Path, plan: Plan, draw: random.Random) -> list[str]:
-    """The plan's run beside the same run undisturbed."""
+    """Compare the plan's run with the same run without disturbances."""
     start = ["run", "--data", str(data), "--name", "run", *plan.words]
     quiet, loud = folder / "undisturbed", folder / "disturbed"
     quiet.mkdir()
@@ -127,26 +130,28 @@ def check(runs: ForkedRuns, folder: Path, data: Path, plan: Plan, draw: random.R
         return [f"the undisturbed run ends with {code}: {run.errors.read_text()}"]
     path, words = loud / "runs" / "run", start
     problems: list[str] = []
-    for what in plan.disturbances:
-        problems += [f"{what}: {problem}" for problem in disturbed(runs, loud, words, what, draw)]
+    for disturbance in plan.disturbances:
+        problems += [
+            f"{disturbance}: {problem}" for problem in disturbed(runs, loud, words, disturbance, draw)
+        ]
         if (path / "config.yaml").exists():
             words = ["run", "--resume", str(path), "runtime.stall_timeout_s=20"]
         elif path.exists():
-            # Killed while the folder was made: it is no run yet.
+            # Killed while the folder was created: there is no run yet.
             shutil.rmtree(path)
     code, run = runs.call(words, loud)
     if code != 0:
         return [*problems, f"the last process ends with {code}: {run.errors.read_text()}"]
     if json.loads((path / "summary.json").read_text())["status"] != "finished":
-        problems.append("summary.json does not say finished")
-    return problems + leftovers(loud, run, is_own=False) + different(path, quiet / "runs" / "run")
+        problems.append("summary.json does not have status finished")
+    return problems + find_leftovers(loud, run, is_separate=False) + differences(path, quiet / "runs" / "run")
 
 
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="end after so many runs")
+    parser.add_argument("--count", type=int, help="number of runs")
     options = parser.parse_args()
     if options.seconds <= 0 or options.count == 0:
         parser.error("--seconds, --count: more than 0, or nothing is tried")
@@ -160,8 +165,10 @@ def main() -> int:
             folder.mkdir()
             problems = check(runs, folder, data, plan, draw)
             kinds = [
-                f"{what.split(':')[0]} {what.split(':')[-1]}" if ":" in what else what
-                for what in plan.disturbances or ("none",)
+                f"{disturbance.split(':')[0]} {disturbance.split(':')[-1]}"
+                if ":" in disturbance
+                else disturbance
+                for disturbance in plan.disturbances or ("none",)
             ]
             name = f"{trials.count}: {' '.join(plan.words)}; {', '.join(plan.disturbances)}"
             trials.add(kinds, name, problems)

@@ -1,4 +1,4 @@
-"""Trials that the fault tools make: the folder and processes they are made in, their counts and tables."""
+"""Trials of the fault tools: folders, processes, statistics and tables."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ DATA = "synthetic:tiny,vertices=600,features=8"
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with a tool's own text."""
+    """Return a parser whose help begins with the tool's docstring."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 @contextmanager
 def workplace(name: str) -> Iterator[tuple[Path, ForkedRuns]]:
-    """A folder that is removed afterwards, and the servers that start runs."""
+    """Yield a temporary folder, and servers that start runs."""
     with tempfile.TemporaryDirectory(prefix=f"hyrt-{name}-") as folder, ForkedRuns() as runs:
         yield Path(folder), runs
 
 
 def write_data(path: Path, source: str = DATA) -> Path:
-    """Write the graph that the runs train on."""
+    """Write the graph for the runs."""
     convert(Conversion(source, path))
     return path
 
 
 class Trials:
-    """Counts trials by kind, which is any key, and prints at once what does not hold in one."""
+    """Counts trials by arbitrary keys, and prints problems immediately."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -52,11 +52,11 @@ class Trials:
         Parameters
         ----------
         kinds
-            What was done in it; each is counted.
+            Keys of the trial; each is counted.
         name
-            What a failure is printed under.
+            Name of the trial in failure messages.
         problems
-            What does not hold; empty where all does.
+            Problems of the trial; empty if it passed.
         """
         for kind in kinds:
             self.tried[kind] += 1

@@ -1,4 +1,4 @@
-"""The layers of tests/saga_layers.py as a kind of model of an installed package: model.kind=user-layers."""
+"""Layers of tests/saga_layers.py as a model kind of an installed package: model.kind=user-layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TESTS = TOOLS.parents[1] / "tests"
 
 
 class UserLayers(ModelKind):
-    """Layers that a user has written; the option `form` is a key of `saga_layers.REFERENCES`."""
+    """User-defined layers; option `form` is a key of `saga_layers.REFERENCES`."""
 
     costs_like = "gcn"
 
@@ -36,7 +36,7 @@ class UserLayers(ModelKind):
 
 
 def install_user_layers(folder: Path) -> dict[str, str]:
-    """Declare the kind of model in a folder; return the environment of processes that know it."""
+    """Declare the model kind in a folder; return the environment of processes that can load it."""
     info = folder / "user_layers-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: user-layers\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Everything that two runs have computed, compared bit by bit."""
+"""Bitwise comparison of everything that two runs have computed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from hyrt.report.records.run_folder import read_metrics
 from hyrt.training.checkpoint import load_newest_checkpoint
 
-# What follows from the clock, and changes no weight of a run with a fixed split.
+# Entries that depend on the clock; with a fixed split they do not affect the weights.
 _TIMING = ("epoch_s", "totals", "config", "balance")
 
 
 def read_final_state(path: Path) -> dict[str, Any]:
-    """Return what does not follow from the clock in the newest checkpoint of a run folder."""
+    """Return the entries of the newest checkpoint that do not depend on the clock."""
     state = load_newest_checkpoint(path / "checkpoints", lambda text: None).state
     return {key: state[key] for key in state if key not in _TIMING}
 
 
 def read_records(path: Path) -> dict[str, Any]:
-    """Return the losses and metrics in metrics.jsonl, without the times and the groups of steps."""
+    """Return the losses and metrics in metrics.jsonl, without times and step groups."""
     lines = read_metrics(path / "metrics.jsonl")
     return {
         "losses": [loss for line in lines for loss in line.get("losses", [])],
@@ -34,19 +34,21 @@ def read_records(path: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return what summary.json says of the result."""
+    """Return the results in summary.json."""
     summary = json.loads((path / "summary.json").read_text())
     return {key: summary.get(key) for key in ("status", "steps", "best_epoch", "metrics")}
 
 
 def compare_runs(path: Path, reference: Path) -> list[str]:
-    """Compare two run folders; a line for each kind of value that differs, with the first or the largest."""
+    """Compare two run folders; return a line per kind of value that differs, with the first or largest
+    difference.
+    """
     ours, theirs = (
         {**read_records(run), "summary": read_summary(run), "final state": read_final_state(run)}
         for run in (path, reference)
     )
-    found = {name: find_unequal(ours[name], theirs[name]) for name in ours}
-    return [_format_line(name, places) for name, places in found.items() if places]
+    differences = {name: find_unequal(ours[name], theirs[name]) for name in ours}
+    return [_format_line(name, places) for name, places in differences.items() if places]
 
 
 def _format_line(name: str, places: list[tuple[str, str]]) -> str:
@@ -58,7 +60,7 @@ def find_unequal(one: Any, other: Any, place: str = "") -> list[tuple[str, str]]
 
     Returns
     -------
-    The places that differ, and how.
+    Locations of the differences, with descriptions.
     """
     if type(one) is not type(other):
         return [(place, f"{type(one).__name__} instead of {type(other).__name__}")]
@@ -70,12 +72,12 @@ def find_unequal(one: Any, other: Any, place: str = "") -> list[tuple[str, str]]
         if list(one) != list(other):
             return [(place, f"{list(one)} instead of {list(other)}")]
         pairs = [(f"{place}.{key}" if place else str(key), one[key], other[key]) for key in one]
-        return [each for where, a, b in pairs for each in find_unequal(a, b, where)]
+        return [difference for location, a, b in pairs for difference in find_unequal(a, b, location)]
     if isinstance(one, list | tuple):
         if len(one) != len(other):
             return [(place, f"{len(one)} values instead of {len(other)}")]
         pairs = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(one, other, strict=True))]
-        return [each for where, a, b in pairs for each in find_unequal(a, b, where)]
+        return [difference for location, a, b in pairs for difference in find_unequal(a, b, location)]
     is_equal = _encode_float(one) == _encode_float(other) if isinstance(one, float) else one == other
     return [] if is_equal else [(place, f"{one!r} instead of {other!r}")]
 
@@ -86,7 +88,7 @@ def _encode_tensor(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], 
 
 
 def _encode_float(value: float) -> bytes:
-    # A NaN that was written as text has lost its payload.
+    # The payload of a NaN is lost when it is written as text.
     return b"nan" if math.isnan(value) else struct.pack("<d", value)
 
 

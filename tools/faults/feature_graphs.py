@@ -1,4 +1,4 @@
-"""Small graphs of every kind of data that hyrt trains on, with odd numbers of vertices and columns."""
+"""Small graphs of every kind of data that hyrt supports, with odd numbers of vertices and columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trials import write_data
 
 Arrays = dict[str, NDArray[Any]]
 
-# Name of the file, number of vertices, number of columns.
+# File name: number of vertices, number of columns.
 FILES = {
     "sparse.npz": (601, 200),
     "weights.npz": (601, 7),
@@ -21,24 +21,24 @@ FILES = {
     "numbers.npz": (2001, 7),
     "directed.npz": (2001, 17),
 }
-TYPED = "vertices=601,edges=5000,features=7,classes=3"
-TYPED_FILES = ("typed-weights.npz", "typed-features.npz")
+HETERO = "vertices=601,edges=5000,features=7,classes=3"
+HETERO_FILES = ("typed-weights.npz", "typed-features.npz")
 NUM_CLASSES = 4
 EDGE_COLUMNS = 3
 EDGE_TYPES = 3
 
 
 def write_graphs(folder: Path) -> None:
-    """Write `FILES` and `TYPED_FILES`."""
+    """Write `FILES` and `HETERO_FILES`."""
     for name, (vertices, columns) in FILES.items():
         np.savez(folder / name, **make_arrays(name.removesuffix(".npz"), vertices, columns))
-    plain = write_data(folder / "typed.npz", f"synthetic:typed,{TYPED}")
+    plain = write_data(folder / "typed.npz", f"synthetic:typed,{HETERO}")
     with np.load(plain) as file:
         arrays = {key: file[key] for key in file.files}
     random = np.random.default_rng(2)
     edges = len(arrays["indices"])
-    np.savez(folder / TYPED_FILES[0], **arrays, edge_weight=_draw_weights(random, edges))
-    np.savez(folder / TYPED_FILES[1], **arrays, edge_features=_draw_rows(random, edges, EDGE_COLUMNS))
+    np.savez(folder / HETERO_FILES[0], **arrays, edge_weight=_draw_weights(random, edges))
+    np.savez(folder / HETERO_FILES[1], **arrays, edge_features=_draw_rows(random, edges, EDGE_COLUMNS))
 
 
 def make_arrays(kind: str, vertices: int, columns: int) -> Arrays:
@@ -51,7 +51,7 @@ def make_arrays(kind: str, vertices: int, columns: int) -> Arrays:
     )
     if kind != "directed":
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
-    # Sorted by destination, then by source, each pair once.
+    # Sorted by destination, then by source, without duplicates.
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]][:, ::-1], axis=0)
     counts = np.bincount(pairs[:, 0], minlength=vertices)
     split = random.integers(0, 4, vertices)

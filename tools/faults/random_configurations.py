@@ -1,4 +1,4 @@
-"""Configurations of `hyrt run`, drawn at random over everything that may go together."""
+"""Random configurations of `hyrt run` over all combinations of features."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from graphs_of_kinds import EDGE_TYPES, NUM_CLASSES, TYPED, TYPED_FILES
+from feature_graphs import EDGE_TYPES, HETERO, HETERO_FILES, NUM_CLASSES
 
 T = TypeVar("T")
 
 FAMILIES = ("mini-batches", "full graph", "tiles", "typed", "links")
-"""The kinds of configurations."""
-# Their products follow sums of rows, as all kernel devices have it.
+"""Families of configurations."""
+# Models with linear maps after the aggregation, which all kernel devices support.
 _SUMS = ("gcn", "graphsage", "gin")
 _MODELS = (*_SUMS, "gat", "commnet", "ggcn", "ggnn", "deepgcn", "gnn-film", *["user-layers"] * 4)
 _FORMS = ("G-GCN", "gated mean", "GCN", "GraphSAGE", "GIN", "GAT", "GATv2", "EdgeConv", "perceptron", "mixed")
 _SAMPLERS = ("neighbor", "labor", "fastgcn", "ladies", "saint", "shadow", "cluster")
 _HIDDEN = (9, 12, 16, 37)
-# Thread counts of the first run and of another one; the simplest ones already differ.
+# Thread counts of the first run and of another run; already the simplest choices differ.
 _COUNTS = ((1, 2, 3, 0), (3, 2, 1, 0))
 _STAGES = ("propagate", "sample", "load", "transfer", "update")
 
 
 @dataclass(frozen=True)
 class DrawnConfiguration:
-    """A run, and what is done to it and must not change a bit.
+    """A run, and variations of it that must not change a bit.
 
     Parameters
     ----------
     family
         One of `FAMILIES`.
     settings
-        The arguments of `hyrt run`, without `threads`.
+        Arguments of `hyrt run`, without `threads`.
     threads, other_threads
         Two sets of settings for thread counts and the pipeline.
     stop_at
-        Where the run is interrupted, as a fraction of all places at which it can stop.
+        Interruption point, as a fraction of all points at which the run can stop.
     fail_stage, fail_at
-        The stage in which a fault ends the run, and the step, as a fraction of all steps.
+        Stage in which a fault ends the run, and its step as a fraction of all steps.
     kinds
-        What the configuration is counted as.
+        Features of the configuration, for statistics.
     """
 
     family: str
@@ -62,17 +62,17 @@ def _quote(word: str) -> str:
 
 
 def draw_configuration(draw: random.Random, family: str) -> DrawnConfiguration:
-    """Draw a configuration of a family.
+    """Generate a random configuration of a family.
 
-    The first of the options of a choice is the simplest one, so that hypothesis, which may provide `draw`,
-    can shrink a configuration that fails.
+    The first option of every choice is the simplest, so that hypothesis, which may provide `draw`, can shrink
+    a failing configuration.
     """
     options = _Options(draw)
     {
         "mini-batches": _draw_mini_batches,
         "full graph": _draw_full_graph,
         "tiles": _draw_tiles,
-        "typed": _draw_typed,
+        "typed": _draw_hetero,
         "links": _draw_links,
     }[family](options)
     _draw_training(options, family)
@@ -92,24 +92,24 @@ def draw_configuration(draw: random.Random, family: str) -> DrawnConfiguration:
 
 @dataclass
 class _Options:
-    """The settings that were drawn so far, and what they are counted as."""
+    """Settings chosen so far, and the features that they count as."""
 
     draw: random.Random
     settings: dict[str, Any] = field(default_factory=dict)
     kinds: list[str] = field(default_factory=list)
 
     def set(self, **values: Any) -> None:
-        """Set settings; two underscores stand for a point."""
+        """Set settings; two underscores stand for a dot."""
         self.settings |= {name.replace("__", "."): value for name, value in values.items()}
 
     def choose(self, name: str, options: Sequence[T]) -> T:
-        """Draw the value of a setting."""
+        """Choose the value of a setting at random."""
         value = self.draw.choice(options)
         self.settings[name] = value
         return value
 
     def sometimes(self, name: str, options: Sequence[Any], one_in: int = 3) -> None:
-        """Draw the value of a setting in one of so many configurations."""
+        """Choose the value of a setting in one of `one_in` configurations."""
         if self.draw.randrange(one_in) == one_in - 1:
             self.choose(name, options)
 
@@ -171,11 +171,11 @@ def _draw_tiles(options: _Options) -> None:
     options.sometimes("fullgraph.host_memory", ("1MiB",))
 
 
-def _draw_typed(options: _Options) -> None:
+def _draw_hetero(options: _Options) -> None:
     _draw_devices(options, ("cpu:0", "cpu:0", "cpu:0,cpu:1"))
-    data = options.choose("data.source", (f"synthetic:typed,{TYPED}", *TYPED_FILES))
+    data = options.choose("data.source", (f"synthetic:typed,{HETERO}", *HETERO_FILES))
     options.count("data", "typed" if data.startswith("synthetic") else data)
-    by_data = {TYPED_FILES[0]: ("rgcn", "rsage", "rgat"), TYPED_FILES[1]: ("rgat",)}
+    by_data = {HETERO_FILES[0]: ("rgcn", "rsage", "rgat"), HETERO_FILES[1]: ("rgat",)}
     kind = options.choose(
         "model.kind", by_data.get(data, ("rgcn", "rsage", "rgat", "hgt", "ggnn", "gnn-film"))
     )
@@ -200,10 +200,10 @@ def _draw_typed(options: _Options) -> None:
 
 def _draw_links(options: _Options) -> None:
     devices = _draw_devices(options, ("cpu:0", "cpu:0", "cpu:0,cpu:1"))
-    is_typed = options.draw.randrange(4) == 3
+    is_hetero = options.draw.randrange(4) == 3
     options.set(train__objective="links")
-    if is_typed:
-        options.set(data__source=f"synthetic:typed,{TYPED}", links__relation="writes")
+    if is_hetero:
+        options.set(data__source=f"synthetic:typed,{HETERO}", links__relation="writes")
         options.count("data", "typed")
         kind = options.choose("model.kind", ("rgcn", "rsage", "rgat", "hgt"))
         options.count("model", kind)
@@ -232,12 +232,12 @@ def _draw_links(options: _Options) -> None:
 def _draw_devices(options: _Options, choices: Sequence[str]) -> str:
     devices = options.draw.choice(choices)
     options.settings["devices"] = f"[{devices}]"
-    options.count("devices", "+".join(each.partition("=")[0] for each in devices.split(",")))
+    options.count("devices", "+".join(device.partition("=")[0] for device in devices.split(",")))
     return devices
 
 
 def _draw_data(options: _Options, *, weighted: bool = True, labelled: bool = True) -> str:
-    """Draw a graph without types of vertices; return its kind or file."""
+    """Choose a homogeneous graph; return its kind or file."""
     files = ["generated", "generated", "sparse.npz", "directed.npz", "edge-features.npz", "edge-types.npz"]
     files += ["weights.npz"] * 2 * weighted + ["labels.npz", "numbers.npz"] * labelled
     data = options.draw.choice(files)
@@ -255,7 +255,7 @@ def _draw_data(options: _Options, *, weighted: bool = True, labelled: bool = Tru
 
 
 def _draw_model(options: _Options, data: str, *, has_kernels: bool) -> str:
-    """Draw a model that can read the data."""
+    """Choose a model that supports the data."""
     by_data = {
         "edge-features.npz": ("gine", "edge-gat"),
         "edge-types.npz": ("ggnn", "gnn-film"),
@@ -264,7 +264,8 @@ def _draw_model(options: _Options, data: str, *, has_kernels: bool) -> str:
     kinds = by_data.get(data, _MODELS)
     is_simple = has_kernels and options.draw.randrange(4) < 3
     kind = options.choose(
-        "model.kind", [each for each in kinds if each in _SUMS] or kinds if is_simple else kinds
+        "model.kind",
+        [model_kind for model_kind in kinds if model_kind in _SUMS] or kinds if is_simple else kinds,
     )
     options.count("model", kind)
     if data == "edge-types.npz":
@@ -286,7 +287,7 @@ def _draw_model(options: _Options, data: str, *, has_kernels: bool) -> str:
 def _draw_shape(options: _Options, kind: str, has_heads: bool) -> None:
     options.choose("model.layers", (2, 1, 3))
     if kind == "user-layers":
-        # The heads of its attention divide it.
+        # The number of attention heads must divide the width.
         options.choose("model.hidden", (12, 16))
     else:
         hidden = options.choose("model.hidden", _HIDDEN)
@@ -299,7 +300,7 @@ def _draw_shape(options: _Options, kind: str, has_heads: bool) -> None:
 
 
 def _draw_sampler(options: _Options, sampler: str, batch: int) -> int:
-    """Draw the settings of a kind of sampler; return what a split must add up to."""
+    """Choose the settings of a sampler; return the required sum of a split."""
     if sampler == "saint":
         options.set(sampler__roots=options.draw.choice((25, 100)), sampler__walk_length=2)
         return options.choose("sampler.units", (2, 3))
@@ -328,7 +329,7 @@ def _draw_training(options: _Options, family: str) -> None:
     optimizer = options.choose("train.optimizer", ("Adam", "SGD", "AdamW", "Adagrad"))
     options.set(train__lr=0.01 if optimizer != "SGD" else 0.001)
     options.choose("seed", (0, 1, 12345))
-    # Sums over all neighbours, without a norm, may diverge.
+    # Without a norm, sums over all neighbours may diverge.
     options.set(train__clip_norm=1)
     options.sometimes("train.weight_decay", (0.0005,))
     options.sometimes("train.schedule", ("ReduceLROnPlateau",), 4)
@@ -347,12 +348,12 @@ def _draw_training(options: _Options, family: str) -> None:
 
 
 def _draw_fraction(draw: random.Random) -> float:
-    """Draw from 0 to 1; the simplest fraction is a half, because nothing has been computed at 0."""
+    """Return a random fraction; the simplest one is 0.5, because at 0 nothing has been computed yet."""
     return (draw.random() + 0.5) % 1.0
 
 
 def _draw_threads(draw: random.Random, counts: Sequence[int], *, overlaps: bool) -> tuple[str, ...]:
-    """Draw thread counts, 0 for as many as there are processors, and how steps overlap."""
+    """Choose thread counts (0: number of processors), and how steps overlap."""
     stages = [f"runtime.{stage}_threads={draw.choice(counts)}" for stage in ("train", "sample", "load")]
     if not overlaps:
         return tuple(stages)
