@@ -5,18 +5,18 @@
     python tools/emulated_processors.py --only haswell tests/unit/nn -- -x
     python tools/emulated_processors.py --list           the processors, and whether each can be emulated here
 
-Libraries choose the code of a product, a sum or a loop by the processor's instructions and vendor, and each
-choice rounds differently. Environment variables restrict the choice. An emulated processor is a set of such
-variables, which are set before a process starts. After the tests, each library must report what its variable
-demanded: an emulation without effect is an error.
+Libraries choose the code of a matrix product, a sum or a loop by the processor's instructions and vendor, and
+each choice rounds differently. Environment variables restrict the choice. An emulated processor is a set of
+such variables, which are set before a process starts. After the tests, each library must report the requested
+code: an emulation without effect is an error.
 
-MKL has kernels for Intel's processors, some for AMD's, and slower ones for all others, whatever instructions
-these have. A small library, which is compiled here and loaded before MKL, tells MKL another vendor.
+MKL has kernels for Intel's processors, some for AMD's, and slower ones for all others, regardless of their
+instructions. A small library, compiled by this tool and loaded before MKL, reports another vendor to MKL.
 
 A processor cannot be emulated on one that lacks its instructions, and need not be on one of the same kind.
-The system's PoCL is restricted, too; the PoCL of pip has no such variable. The FPGA kernels that g++ compiles
-for the simulation are always for the real processor. The exit code is 1 if a test or an emulation failed, or
-if fewer than three processors can be emulated. The output of pytest is in build/emulated-processors.
+The system's PoCL is also restricted; pip's PoCL has no such variable. The FPGA kernels that g++ compiles for
+the simulation are always for the real processor. The exit code is 1 if a test or an emulation failed, or if
+fewer than three processors can be emulated. The output of pytest is in build/emulated-processors.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ import library_reports
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = "bits"
-# The name of the emulated processor, for other tools.
+# Environment variable with the name of the emulated processor, for other tools.
 EMULATED = "HYRT_EMULATED_PROCESSOR"
 MIN_PROCESSORS = 3
 # The folder for the output of pytest, one file per processor.
 OUTPUTS = ROOT / "build" / "emulated-processors"
 
-# The instructions that each level of vectors adds, as LLVM names them: SSE2, which every x86-64 processor
-# has, SSE4.2, AVX2, AVX-512 and AMX.
+# Instructions that each level of vectors adds, with LLVM's names: SSE2 (on every x86-64 processor), SSE4.2,
+# AVX2, AVX-512 and AMX.
 LEVELS = (
     {"sse2"},
     {"sse4.2", "popcnt"},
@@ -67,11 +67,11 @@ class LevelSettings:
     mkl
         A variable of MKL, and its value.
     mkl_report
-        A regular expression for what MKL then reports on a processor of Intel's.
+        A regular expression for MKL's report on a processor of Intel's.
     aten, onednn, pocl
         The values of the variables of ATen, oneDNN and PoCL.
     onednn_report
-        What oneDNN then reports.
+        The report of oneDNN.
     """
 
     mkl: tuple[str, str]
@@ -128,7 +128,7 @@ class Processor:
     level
         Its level of vectors, counted from 1: the index in `LEVELS`, plus one.
     vendor
-        The vendor that MKL is to see; None if the vendor makes no difference.
+        Vendor reported to MKL; None if irrelevant.
     numba, openblas
         The names that numba and OpenBLAS have for the processor.
     openblas_report
@@ -157,7 +157,7 @@ class Processor:
         }
 
     def expected_reports(self) -> dict[str, str]:
-        """Return a regular expression per library for what it then reports."""
+        """Return a regular expression per library for its report."""
         settings = LEVEL_SETTINGS[self.level]
         is_amd = self.vendor == "AMD"
         return {
@@ -217,7 +217,7 @@ def emulation_environment(processor: Processor, folder: Path) -> dict[str, str]:
     processor
         A processor that can be emulated on this one.
     folder
-        The folder for the library that tells MKL the vendor.
+        The folder for the library that reports the vendor to MKL.
     """
     import numpy
 
@@ -244,7 +244,7 @@ def _numpy_level(name: str) -> int:
 
 
 def _compile_vendor_library(is_intel: bool, folder: Path) -> Path:
-    """Compile the library that tells MKL the processor's vendor, and return its path.
+    """Compile the library that reports the processor's vendor to MKL, and return its path.
 
     Raises
     ------
@@ -317,7 +317,7 @@ def run_tests(name: str, arguments: Sequence[str]) -> ProcessorOutcome:
             counts = {count: int(suite.get(count, 0)) for count in counts}
         failed = counts["failures"] + counts["errors"]
         problems = check_reports(processor, [json.loads(file.read_text()) for file in reports.iterdir()])
-        # 5, pytest's code for no tests, is a problem, too.
+        # pytest's code 5 (no tests) is also a problem.
         if code and not (code == 1 and failed):
             problems.append(f"pytest ended with {code}")
         return ProcessorOutcome(

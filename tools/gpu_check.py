@@ -1,16 +1,16 @@
-"""Everything about a GPU that cannot be checked without one, in one command; writes a dated report.
+"""All checks that need a GPU, in one command; writes a dated report.
 
     python tools/gpu_check.py --data ../shared/data
 
-From a source tree that is not installed: PYTHONPATH=.:devices:perfmodel:hls python tools/gpu_check.py
+From a source tree without installation: PYTHONPATH=.:devices:perfmodel:hls python tools/gpu_check.py
 
 1. the conformance suite on the device, with pycuda, with cuda-bindings and with torch's operators;
 2. cpu and the device together give the weights of the CPU alone, for four splits, GCN and GraphSAGE;
 3. the device's sampler is bit-equal to the host's, launched by pycuda and by cuda-bindings;
 4. test accuracy on two real graphs, trained on the device;
-5. a benchmark against PyG on the same device, runs alternating.
+5. a benchmark against PyG on the same device, with alternating runs.
 
-Exits with 1 where a check fails, with 2 where there is no such device.
+The exit code is 1 if a check fails, and 2 if there is no such device.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from timed_runs import ChildFailed, child_record, make_parser, prepared, setting
 
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
-# With some seeds a ReLU's input is zero up to rounding, and passes on one side only: weights then differ by
-# some 1e-4, also between two devices of the CPU. A wrong sum differs with all of them.
+# With some seeds a ReLU input is zero up to rounding and passes on one side only: weights then differ by
+# about 1e-4, even between two CPU trainers. A wrong sum differs with all seeds.
 EQUALITY_SEEDS = (3, 4, 5)
 
 
 @dataclass(slots=True)
 class GpuCheck:
-    """The outcome of one check."""
+    """Result of one check."""
 
     title: str
     passed: bool | None = None
-    """None where the check could not be made."""
+    """None if the check could not be run."""
     lines: list[str] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def declare_backends() -> None:
-    """Make the entry points of a source tree known where hyrt is not installed."""
+    """Declare the entry points of a source tree if hyrt is not installed."""
     from importlib.metadata import entry_points
 
     if any(entry.name == "cuda" for entry in entry_points(group="hyrt.devices")):
@@ -65,7 +65,7 @@ def declare_backends() -> None:
     atexit.register(shutil.rmtree, home)
     declare_entry_points(ROOT, Path(home))
     sys.path.insert(0, home)
-    # The children find them too.
+    # Child processes must find the entry points too.
     os.environ["PYTHONPATH"] = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")])
 
 
@@ -77,12 +77,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", default=",".join(CHECKS), help=f"checks, comma-separated: {', '.join(CHECKS)}"
     )
-    parser.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
+    parser.add_argument("--workload", default="synthetic:products-s", help="dataset of the benchmark")
     parser.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of benchmark runs; 3 by default")
-    parser.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
-    parser.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
+    parser.add_argument("--epochs", type=int, default=3, help="measured epochs per benchmark run")
+    parser.add_argument(
+        "--cpu-shares", default="0,32,128", help="numbers of targets to try for the CPU trainer"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="runs per accuracy experiment")
     parser.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
     parser.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -92,8 +94,8 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def found(name: str) -> tuple[Any, Any] | None:
-    """The backend and the device; None, with one line said, where there is none."""
+def find_backend(name: str) -> tuple[Any, Any] | None:
+    """Return the backend and the device; print a line and return None if there is none."""
     from hyrt.device.discovery import find_device
     from hyrt.errors import DeviceUnavailable
 
@@ -123,13 +125,13 @@ def conformance(options: argparse.Namespace) -> GpuCheck:
 
 
 def find(options: argparse.Namespace) -> tuple[Any, Any]:
-    there = found(options.device)
-    assert there is not None
-    return there
+    pair = find_backend(options.device)
+    assert pair is not None
+    return pair
 
 
 def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
-    """How the device is opened: on CUDA devices with each launcher of kernels that is installed."""
+    """Return functions that open the device: on CUDA devices, one per installed kernel launcher."""
     backend, info = find(options)
     if info.kind != "cuda":
         return {"its defaults": lambda asked: backend.open(info, asked)}
@@ -138,11 +140,13 @@ def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
     from hyrt_devices.cuda.launch import launchers
 
     def opener(launcher: Any) -> Callable[[Any], Any]:
-        def open_device(asked: Any) -> Any:
+        def open_device(device_options: Any) -> Any:
             driver = Driver(info.kind, info.index)
-            # The first allocation makes the context that the kernels share.
+            # The first allocation creates the context that the kernels share.
             torch.zeros(1, device=driver.device)
-            return backend(info, asked, driver, None if launcher is None else launcher(driver.device))
+            return backend(
+                info, device_options, driver, None if launcher is None else launcher(driver.device)
+            )
 
         return open_device
 
@@ -164,8 +168,8 @@ def weights(
         kind,
         devices=devices,
         split=split,
-        # Adam's steps are the sign of a gradient where one is zero up to rounding: they would differ by the
-        # whole rate.
+        # Not Adam: its step is the sign of the gradient, so a gradient that is zero up to rounding would
+        # change a weight by the full learning rate.
         train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "optimizer_options": {"momentum": 0.9}},
         sampler={"fanout": [10, 5]},
         evaluate={"every": 0},
@@ -183,18 +187,19 @@ def equality(options: argparse.Namespace) -> GpuCheck:
     )
     check.lines += ["| model | split | largest difference | within 1e-4 |", "| --- | --- | ---: | --- |"]
     for kind in ("gcn", "graphsage"):
-        wanted = {seed: weights(options, kind, ["cpu"], [1024], seed) for seed in EQUALITY_SEEDS}
+        expected = {seed: weights(options, kind, ["cpu"], [1024], seed) for seed in EQUALITY_SEEDS}
         for split in SPLITS:
             apart = []
-            for seed, theirs in wanted.items():
+            for seed, theirs in expected.items():
                 mine = weights(options, kind, ["cpu", options.device], split, seed)
                 apart.append(max(float((mine[name] - theirs[name]).abs().max()) for name in theirs))
-            off = statistics.median(apart)
-            check.passed = check.passed and off <= 1e-4
+            difference = statistics.median(apart)
+            check.passed = check.passed and difference <= 1e-4
             check.lines.append(
-                f"| {kind} | {split[0]}/{split[1]} | {off:.1e} | {'yes' if off <= 1e-4 else '**no**'} |"
+                f"| {kind} | {split[0]}/{split[1]} | {difference:.1e} "
+                f"| {'yes' if difference <= 1e-4 else '**no**'} |"
             )
-            check.numbers[f"{kind} {split[0]}/{split[1]}"] = off
+            check.numbers[f"{kind} {split[0]}/{split[1]}"] = difference
     return check
 
 
@@ -231,15 +236,15 @@ def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[An
         vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
         for fanout in (-1, 1, 10, 25, 64, 65, 200):
             key = stream_key(5, SAMPLE, 7, 1)
-            wanted = host_hop(graph, vertices, fanout, key)
+            expected = host_hop(graph, vertices, fanout, key)
             hop = sampler.draw(vertices, fanout, key, relabel=True)
             parts = ["degrees", "offsets", "neighbors"]
             parts += [] if hop.sources is None else ["sources", "columns"]
-            pairs = [(getattr(hop, part), getattr(wanted, part)) for part in parts]
+            pairs = [(getattr(hop, part), getattr(expected, part)) for part in parts]
             same = all(np.array_equal(a, b) for a, b in pairs)
             check.passed = check.passed and same
             check.lines.append(
-                f"- fan-out {fanout}: {len(wanted.neighbors):,} edges {'equal' if same else '**differ**'}"
+                f"- fan-out {fanout}: {len(expected.neighbors):,} edges {'equal' if same else '**differ**'}"
             )
         check.lines.append("")
     finally:
@@ -263,12 +268,12 @@ def accuracy(options: argparse.Namespace) -> GpuCheck:
         source = options.data / f"{name}.npz"
         runs = [train_once(source, known, seed, [options.device]) for seed in range(options.seeds)]
         mean = statistics.fmean(run.test for run in runs)
-        met = mean >= known.target
+        passed = mean >= known.target
         if check.passed is not None:
-            check.passed = check.passed and met
+            check.passed = check.passed and passed
         kind = known.settings["model"]["kind"]
         check.lines.append(
-            f"| {name} | {kind} | {mean:.2f} | {known.target} | {'yes' if met else '**no**'} |"
+            f"| {name} | {kind} | {mean:.2f} | {known.target} | {'yes' if passed else '**no**'} |"
         )
         check.numbers[name] = [run.test for run in runs]
     return check
@@ -281,7 +286,7 @@ def benchmark(options: argparse.Namespace) -> GpuCheck:
     from hyrt.graph.formats.convert import Conversion, convert
 
     with tempfile.TemporaryDirectory(prefix="hyrt-workload-") as folder:
-        # Generated once, so that the runs' processes only open it.
+        # Generate the graph once, so that the runs' processes only open it.
         place = Path(folder) / "workload"
         convert(Conversion(options.workload, place))
         return compare(options, place)
@@ -293,7 +298,7 @@ def compare(options: argparse.Namespace, workload: Path) -> GpuCheck:
     tried = {share: child(options, workload, "hyrt", share) for share in shares}
     best = min(tried, key=lambda share: tried[share]["ms_per_step"])
     check.lines.append("Busy: from the first to the last kernel of each step's forward and backward pass.\n")
-    check.lines.append("| split cpu/device | ms a step | MTEPS | device busy |")
+    check.lines.append("| split cpu/device | ms per step | MTEPS | device busy |")
     check.lines.append("| --- | ---: | ---: | ---: |")
     for share, record in tried.items():
         check.lines.append(
@@ -324,7 +329,7 @@ def compare(options: argparse.Namespace, workload: Path) -> GpuCheck:
         )
     check.lines.append(
         f"\nPyG fed by {theirs[0]['sampler']}. PyG / hyrt: median {ratio:.2f} "
-        f"({', '.join(f'{r:.2f}' for r in ratios)}); the least to aim for is 2.08."
+        f"({', '.join(f'{r:.2f}' for r in ratios)}); the target is at least 2.08."
     )
     check.numbers = {"tried": tried, "hyrt": mine, "pyg": theirs, "ratio": ratio, "chosen_cpu_share": best}
     return check
@@ -335,12 +340,12 @@ def percent(share: float | None) -> str:
 
 
 def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: int) -> dict[str, Any]:
-    """One run in a process of its own."""
+    """Run once in a separate process."""
     more = ["--device", options.device, "--epochs", str(options.epochs), "--workload", str(workload)]
     record = child_record(
         [sys.executable, __file__, *more, "--child", system, "--cpu-share", str(cpu_share)], system
     )
-    print(f"  {system} cpu share {cpu_share}: {record['ms_per_step']:.2f} ms a step", flush=True)
+    print(f"  {system} cpu share {cpu_share}: {record['ms_per_step']:.2f} ms per step", flush=True)
     return record
 
 
@@ -424,7 +429,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], GpuCheck]] = {
 
 
 def write(options: argparse.Namespace, info: Any, findings: list[GpuCheck]) -> Path:
-    """The report, as Markdown for people and JSON for programs."""
+    """Write the report as Markdown for people and JSON for programs; return its path."""
     import numpy as np
     import torch
 
@@ -459,8 +464,8 @@ def main() -> int:
     prepared()
     if options.child:
         return run_child(options)
-    there = found(options.device)
-    if there is None:
+    device = find_backend(options.device)
+    if device is None:
         return 2
     findings = []
     for name in options.only.split(","):
@@ -468,13 +473,13 @@ def main() -> int:
         print(f"{name} ...", flush=True)
         try:
             check = CHECKS[name](options)
-        except Exception as error:  # One check that breaks must not hide the others' results.
+        except Exception as error:  # An exception in one check must not hide the results of the others.
             check = GpuCheck(name, False, ["```", *traceback.format_exception(error), "```"])
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
         findings.append(check)
         word = {True: "passed", False: "FAILED", None: "not made"}[check.passed]
         print(f"{name} {word} in {time.perf_counter() - started:.0f} s", flush=True)
-    print(f"report: {write(options, there[1], findings)}")
+    print(f"report: {write(options, device[1], findings)}")
     return int(any(check.passed is False for check in findings))
 
 

@@ -1,4 +1,4 @@
-"""Report for which processor each library in a process computes: a plug-in of pytest.
+"""pytest plug-in that reports for which processor each library in a process computes.
 
 tools/emulated_processors.py loads it in the processes of the tests.
 """
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# The folder to which each process of the tests writes its report; none are written if it is not set.
+# Environment variable: folder to which each test process writes its report; no reports if unset.
 REPORTS = "HYRT_PROCESSOR_REPORTS"
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    """Write the report after the tests, because a test may change the settings of a library."""
+    """Write the report after the tests, because a test may change a library's settings."""
     if REPORTS not in os.environ:
         return
     only_distributes = getattr(session.config.option, "numprocesses", None) and not hasattr(
@@ -31,7 +31,7 @@ def pytest_sessionfinish(session: Any) -> None:
 
 
 def report_libraries() -> dict[str, str]:
-    """Return the processor for which each library in this process computes, in the library's own words."""
+    """Return the processor for which each library in this process computes, as reported by the library."""
     import numpy
     import torch
     from numba.core.registry import cpu_target

@@ -1,4 +1,4 @@
-"""What trained losses are compared with: a record of this kind of processor, or an earlier commit."""
+"""References for trained losses: a record of this kind of processor, or an earlier commit."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# A kind of processor, which has one entry in the record; the rest of a machine are versions of libraries.
+# Keys that identify a kind of processor, which has one entry in the record; all other keys of a machine are
+# library versions.
 KIND = ("processor", "instructions", "switches")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What runs computed on the kinds of processors that developers have met.
+    """Results of runs on the known kinds of processors.
 
     Parameters
     ----------
     bits
-        A count that rises with each commit that changes bits on purpose. Bits are compared only with commits
-        that have the same count, and entries are removed when it rises.
+        A counter that increases with each commit that changes bits on purpose. Bits are compared only between
+        commits with equal counters, and entries are removed when it increases.
     entries
-        One for each kind of processor: its `machine`, and its `configurations` with what each computed.
+        One per kind of processor: its `machine`, and its `configurations` with their results.
     """
 
     bits: int
@@ -31,7 +32,7 @@ class Record:
 
     @staticmethod
     def parse(text: str) -> Record:
-        """Read a record; before entries had kinds, the file was a single entry without a count."""
+        """Read a record; before entries had kinds, the file was a single entry without a counter."""
         content = json.loads(text)
         return Record(content["bits"], content["entries"]) if "bits" in content else Record(0, [content])
 
@@ -39,14 +40,14 @@ class Record:
         path.write_text(json.dumps({"bits": self.bits, "entries": self.entries}, indent=1) + "\n")
 
     def with_entry(self, entry: dict[str, Any], bits_changed: bool) -> Record:
-        """Return a record with an entry instead of the one for its kind of processor.
+        """Return a record with an entry that replaces the one for its kind of processor.
 
         Parameters
         ----------
         entry
-            What runs computed here.
+            Results of runs on this machine.
         bits_changed
-            Whether the code computes other bits than before, which makes the entries of all kinds outdated.
+            Whether the code computes other bits than before, which makes all entries outdated.
         """
         if bits_changed:
             return Record(self.bits + 1, [entry])
@@ -60,25 +61,26 @@ def kind_of(machine: dict[str, str]) -> tuple[str, ...]:
     return tuple(machine.get(key, "") for key in KIND)
 
 
-def differences(found: dict[str, Any], wanted: dict[str, Any], bound: float) -> list[str]:
-    """Return how two outcomes of a configuration differ.
+def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -> list[str]:
+    """Return the differences between two results of a configuration.
 
     Parameters
     ----------
     found, wanted
-        What the runs computed.
+        The two results.
     bound
-        The largest relative difference of two losses that is none; 0 compares all bits, also those of metrics
-        and weights.
+        Largest tolerated relative difference of two losses; 0 compares all bits, also of metrics and weights.
     """
     problems = []
-    if found["edges"] != wanted["edges"]:
-        problems.append(f"{found['edges']} sampled edges instead of {wanted['edges']}")
-    losses, others = ([float.fromhex(loss) for loss in one["losses"].split()] for one in (found, wanted))
+    if found["edges"] != expected["edges"]:
+        problems.append(f"{found['edges']} sampled edges instead of {expected['edges']}")
+    losses, others = (
+        [float.fromhex(loss) for loss in result["losses"].split()] for result in (found, expected)
+    )
     if len(losses) != len(others):
         problems.append(f"{len(losses)} steps instead of {len(others)}")
     pairs = list(zip(losses, others, strict=False))
-    # `not ... <=` because a loss that is not a number always differs.
+    # `not ... <=` because a NaN loss always differs.
     wrong = [step for step, (a, b) in enumerate(pairs) if not abs(a - b) <= bound * max(abs(a), abs(b))]
     if wrong:
         a, b = pairs[wrong[0]]
@@ -86,22 +88,22 @@ def differences(found: dict[str, Any], wanted: dict[str, Any], bound: float) -> 
             f"{len(wrong)} of {len(pairs)} losses, first step {wrong[0] + 1} with {a} instead of {b}"
         )
     if not bound:
-        problems += [key for key in ("metrics", "weights") if found[key] != wanted[key]]
+        problems += [key for key in ("metrics", "weights") if found[key] != expected[key]]
     return problems
 
 
 @dataclass(frozen=True)
 class Base:
-    """The commit whose code is trained where no entry has the bits of this machine.
+    """The commit to compare with if no entry has the bits of this machine.
 
     Parameters
     ----------
     commit
         Its id; None if there is none.
     about
-        Which commit it is, or why there is none.
+        Description of the commit, or the reason for None.
     has_equal_bits
-        Whether it has to compute the bits of this source tree.
+        Whether it must compute the same bits as this source tree.
     """
 
     commit: str | None
@@ -112,17 +114,17 @@ class Base:
 def choose_base(root: Path, record: str, bits: int) -> Base:
     """Choose the commit that a source tree is compared with.
 
-    That is the last tag, the commit where this branch left main, or, on main, the last commit: the first of
-    them with the source tree's count of bits, or else the first of them all.
+    Candidates are the last tag, the commit where this branch left main, or, on main, the last commit: the
+    first candidate with the source tree's bit counter, or else the first candidate.
 
     Parameters
     ----------
     root
         The source tree.
     record
-        The record's path in it.
+        Path of the record in the source tree.
     bits
-        The count of its record.
+        Bit counter of its record.
     """
 
     def git(*words: str) -> str | None:

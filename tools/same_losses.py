@@ -1,4 +1,4 @@
-"""Check that a change to the code leaves every bit of the trained models as it was.
+"""Check that a code change does not change any bit of the trained models.
 
     python tools/same_losses.py                             compare with the record, or with an earlier commit
     python tools/same_losses.py --against-checkout HEAD~3   train with that commit as well, and compare
@@ -9,14 +9,14 @@ Ten small runs of `hyrt run` cover the models, samplers, devices and precisions,
 split, and a resume in the middle of an epoch. The tool compares the loss of every step, the number of sampled
 edges, the metrics and the final weights.
 
-The last bits depend on the processor and on the versions of the libraries, which each entry of the record
-names. Where no entry has those of this machine, the tool trains with an earlier commit as well, here: the
-last tag, or where this branch left main, or the commit before this one. A source tree without git is compared
-up to rounding only.
+The last bits depend on the processor and on the library versions, which are part of each entry of the record.
+If no entry matches this machine, the tool also trains with an earlier commit on this machine: the last tag,
+the commit where this branch left main, or the previous commit. A source tree without git is compared up to
+rounding only.
 
-A commit that changes bits on purpose says so by the count of bits in the record, which `--record` raises if
-it finds other bits than before. Bits are never compared across two counts; losses agree up to rounding even
-then. The exit code is 1 if a configuration differs or cannot be run.
+A commit that changes bits on purpose increases the bit counter in the record; `--record` does this if it
+finds other bits than before. Bits are never compared across different counters; losses must agree up to
+rounding even then. The exit code is 1 if a configuration differs or cannot be run.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from source_tree import ROOT, environment_of, source_tree
 RECORD = Path(__file__).with_suffix(".json")
 LIMIT_S = 1800
 
-# Nothing here may follow the clock or the number of cores.
+# Nothing in these settings may depend on the clock or the number of cores.
 COMMON = (
     "--quiet --name run --data synthetic:tiny data.batch_size=128 train.epochs=2 model.hidden=32 "
     "balance.policy=static balance.predict=false "
-    # Said in full: the defaults of these have changed since the record was made.
+    # Explicit values, because their defaults have changed since the record was made.
     "train.lr=0.003 train.weight_decay=0 model.dropout=0 model.norm=none data.normalize=none "
     "runtime.sample_threads=1 runtime.load_threads=1 runtime.train_threads=1 "
-    # A new checkout waits for kernels, and a busy machine for its turn: neither is a fault.
+    # A new checkout compiles kernels, and a busy machine is slow: neither is a failure.
     "runtime.stall_timeout_s=900 "
 )
 
@@ -68,13 +68,13 @@ class Configuration:
     Parameters
     ----------
     words
-        The arguments of `hyrt run` that follow `COMMON`.
+        Arguments of `hyrt run` after `COMMON`.
     resumed_at
-        The step after which the run is resumed from a checkpoint; 0 trains without a break.
+        Step after which the run is resumed from a checkpoint; 0 trains without interruption.
     rounding
-        The largest relative difference between two losses that additions in another order may cause. Code for
-        AVX-512 and code without vectors differ by up to 2.5e-7 (four units in the last place of fp32) here. A
-        product in bf16 is rounded to 2^-9.
+        Largest relative difference between two losses that another order of additions may cause. AVX-512 code
+        and scalar code differ by up to 2.5e-7 (four units in the last place of fp32) in these runs. A product
+        in bf16 is rounded to 2^-9.
     """
 
     words: str
@@ -118,18 +118,18 @@ CONFIGURATIONS = {
         "--model graphsage --devices cpu:0,fpga-csim:0 split=[91,37] model.aggregate=sum"
     ),
 }
-# Entries of a record's `machine` that matter only where a configuration's words contain the value.
+# Keys of a record's `machine` that matter only for configurations whose arguments contain the value.
 ONLY_FOR = {"opencl": "opencl", "compiler": "fpga"}
 
 
 def train(folder: Path, names: Sequence[str]) -> None:
     """Train configurations with the hyrt on the path, each in a subfolder with its name."""
-    # Every run is forked off this process: what all of them import is imported once.
+    # Runs are forked off this process, so that common imports happen once.
     from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     for name in IMPORTED:
-        # A module may have another name in another commit.
+        # The module may have another name in another commit.
         with suppress(ImportError):
             import_module(name)
     gc.freeze()
@@ -150,7 +150,7 @@ def train(folder: Path, names: Sequence[str]) -> None:
 
 
 def _hyrt(words: str, folder: Path) -> int:
-    """Run a command of hyrt in a process of its own; the exit code."""
+    """Run a hyrt command in a separate process; return the exit code."""
     if process := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     os.chdir(folder)
@@ -162,7 +162,7 @@ def _hyrt(words: str, folder: Path) -> int:
 
 
 def write_sparse_graph(path: Path) -> None:
-    """Write a graph whose sparse features tell the class; random integers are equal on all machines."""
+    """Write a graph with sparse features that depend on the class; its random integers are portable."""
     import numpy as np
 
     vertices, degree, entries, width, classes = 1500, 8, 12, 200, 5
@@ -189,12 +189,12 @@ def write_sparse_graph(path: Path) -> None:
 
 
 def measure(checkout: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Train configurations with the code of a checkout; a record of what came out."""
+    """Train configurations with the code of a checkout; return a record of the results."""
     with tempfile.TemporaryDirectory(prefix="hyrt-same-losses-") as temporary:
         folder = Path(temporary)
         old_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         environment = {
-            # Compiled kernels stay; the rates that were measured on this machine must not matter.
+            # Reuse compiled kernels, but not the rates measured on this machine.
             "POCL_CACHE_DIR": str(old_cache / "pocl" / "kcache"),
             "HYRT_HLS_CACHE_DIR": str(old_cache / "hyrt" / "hls"),
             "OMP_WAIT_POLICY": "PASSIVE",
@@ -211,7 +211,7 @@ def measure(checkout: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def machine(devices: dict[str, str]) -> dict[str, str]:
-    """What the last bits of a sum may depend on, given the descriptions of devices by their names."""
+    """Return the machine properties that affect the last bits, given device descriptions by name."""
     import torch
     from llvmlite import binding
 
@@ -230,13 +230,15 @@ def machine(devices: dict[str, str]) -> dict[str, str]:
         "torch": f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}",
         **{name: version(name) for name in ("numpy", "numba", "llvmlite")},
         "compiler": compiler.stdout.strip(),
-        # Without the number of compute units, on which no bit depends.
+        # Without the number of compute units, which does not affect bits.
         "opencl": devices.get("opencl:0", "").rpartition(",")[0],
     }
 
 
 def outcome(place: Path) -> dict[str, Any]:
-    """What a run computed; or its last line of errors as `failed`, and whether it was `refused` unstarted."""
+    """Return the results of a run; or its last error line as `failed`, and whether it was `refused` before
+    start.
+    """
     from safetensors import safe_open
 
     run = place / "runs" / "run"
@@ -266,7 +268,7 @@ def judge(found: dict[str, Any], record: Record, names: Sequence[str]) -> dict[s
     Parameters
     ----------
     found
-        What this source tree computed, on a machine.
+        Results of this source tree on this machine.
     record
         The record of this source tree.
     names
@@ -274,7 +276,7 @@ def judge(found: dict[str, Any], record: Record, names: Sequence[str]) -> dict[s
 
     Returns
     -------
-        For each, how it was compared, and how it differs.
+    Per configuration: how it was compared, and the differences.
     """
     verdicts, remaining = {}, []
     for name in names:
@@ -298,14 +300,14 @@ def judge(found: dict[str, Any], record: Record, names: Sequence[str]) -> dict[s
 def judge_with_base(
     found: dict[str, Any], record: Record, name: str, base: Base, trained: dict[str, Any] | None
 ) -> tuple[str, list[str]]:
-    """Compare a configuration with what an earlier commit trained here, and with any entry up to rounding."""
+    """Compare a configuration with an earlier commit on this machine, and with any entry up to rounding."""
     rounding, result = CONFIGURATIONS[name].rounding, found["configurations"][name]
     hows, problems = [], []
     if trained is None:
         hows.append(f"no bit compared: {base.about}")
     elif failure := trained["configurations"][name].get("failed"):
         hows.append(f"no bit compared: {base.about} cannot run it ({failure})")
-        # A new configuration may need a setting that the commit did not have yet.
+        # A new configuration may need a setting that the earlier commit does not have.
         problems += [] if trained["configurations"][name]["refused"] else [failure]
     else:
         bound = 0.0 if base.has_equal_bits else rounding
@@ -323,7 +325,7 @@ def _to(bound: float) -> str:
 
 
 def changes(found: dict[str, Any], entry: dict[str, Any], name: str) -> list[str]:
-    """Return in what the machines of two entries differ that can change bits of a configuration."""
+    """Return the machine properties that differ between two entries and can change a configuration's bits."""
     if name not in entry["configurations"]:
         return ["configurations"]
     relevant = [key for key in found["machine"] if ONLY_FOR.get(key, "") in CONFIGURATIONS[name].words]
@@ -331,7 +333,7 @@ def changes(found: dict[str, Any], entry: dict[str, Any], name: str) -> list[str
 
 
 def compare(found: dict[str, Any], entry: dict[str, Any] | None, name: str) -> tuple[str, list[str]]:
-    """Compare a configuration bit for bit with one that was trained on the same kind of machine."""
+    """Compare a configuration bit for bit with a result from the same kind of machine."""
     pair = [one["configurations"][name] for one in (found, entry) if one]
     if failures := [one["failed"] for one in pair if "failed" in one]:
         return "not compared", failures

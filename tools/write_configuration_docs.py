@@ -53,7 +53,7 @@ precedence. `hyrt run --model KIND --print-config` shows the result."""
 
 
 def values(schema: dict[str, Any]) -> str:
-    """What a setting may be, in words."""
+    """Describe the possible values of a setting."""
     if "anyOf" in schema:
         return " or ".join(values(option) for option in schema["anyOf"])
     if "enum" in schema:
@@ -83,7 +83,9 @@ def values(schema: dict[str, Any]) -> str:
 
 
 def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), kind: str = "") -> list[str]:
-    """A line for each setting of a section, without its own sections; `kind` is whose settings they are."""
+    """Return a line per setting of a section, without subsections; `kind` is the plug-in kind of the
+    settings.
+    """
     schema = section.model_json_schema()
     lines = []
     for name, field in section.model_fields.items():
@@ -98,9 +100,9 @@ def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), ki
 
 
 def defaults_of_models() -> list[str]:
-    """A line for each setting that kinds of models have their own default for, and a column for each kind."""
-    own_kinds = sorted(kind for kind in MODELS.declared() if not is_foreign(MODELS.entry(kind)))
-    kinds = {kind: find_model(kind).defaults for kind in own_kinds}
+    """Return a line per setting with model-specific defaults, and a column per model kind."""
+    builtin_kinds = sorted(kind for kind in MODELS.declared() if not is_foreign(MODELS.entry(kind)))
+    kinds = {kind: find_model(kind).defaults for kind in builtin_kinds}
     names = sorted({name for defaults in kinds.values() for name in defaults})
     sections = Config.model_fields
     lines = [
@@ -109,8 +111,10 @@ def defaults_of_models() -> list[str]:
     ]
     for name in names:
         section, _, key = name.partition(".")
-        own = sections[section].annotation.model_fields[key].default
-        values = (f"`{json.dumps(defaults.get(name, own)).strip(chr(34))}`" for defaults in kinds.values())
+        default = sections[section].annotation.model_fields[key].default
+        values = (
+            f"`{json.dumps(defaults.get(name, default)).strip(chr(34))}`" for defaults in kinds.values()
+        )
         lines.append(f"| `{name}` | {' | '.join(values)} |")
     return lines
 
@@ -129,7 +133,7 @@ def page() -> str:
                 if isinstance(marker, ByKind):
                     shared = field.annotation.model_fields
                     for kind, section in marker.sections():
-                        # What other packages declare where this runs is not hyrt's.
+                        # Plug-ins of other packages on this machine are not part of hyrt's documentation.
                         if is_foreign(marker.group.entry(kind)):
                             continue
                         lines += rows(section, f"{name}.", but=shared, kind=kind)

@@ -6,7 +6,7 @@
 by format. `together`: a run starts with the split and threads that are best for float32 rows, but has rows of
 another format, and the resource manager's policy `model` changes the split; prints the accelerators' targets
 before, after 30 and 60 steps, and for the best split of the format (after 30 steps, the policy may be
-exploring). This tool measures nothing: platforms are described and times are simulated.
+exploring). No times are measured: platforms are described and times are simulated.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ STEPS = ("local", "rest", "exchange", "product")
 def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, int] | None) -> None:
     """Entry point of every process; rank 0 prints a line per width and direction."""
     if cores is not None:
-        # Threads inherit the affinity of the thread that starts them.
+        # Threads inherit the affinity of their parent thread.
         os.sched_setaffinity(0, {cores[1]})
     with joined_by_launcher(timeout_s=_TIMEOUT_S) as ranks:
         part = open_part(data, ranks.rank)

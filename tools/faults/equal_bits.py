@@ -199,7 +199,7 @@ def start_servers(folder: Path) -> Iterator[tuple[ForkedRuns, ForkedRuns]]:
 
 
 def draw_numbered(seed: int, number: int) -> DrawnConfiguration:
-    """Return the configuration of a number; families alternate, the one with the most samplers counts twice."""
+    """Return the configuration of a number; families alternate, and the first one counts twice."""
     turns = (*FAMILIES, FAMILIES[0])
     return draw_configuration(random.Random(f"{seed} {number}"), turns[number % len(turns)])
 

@@ -34,7 +34,7 @@ NO_OVERRIDE = "HYRT_TEST_NO_OVERRIDE"
 # Number of processors that a server and its runs may use.
 PROCESSORS = "HYRT_TEST_PROCESSORS"
 _PAUSE_S = 0.2
-# Time limit for a thread that has been told to end.
+# Time limit for a thread that has been signalled to end.
 _ENDING_S = 2.0
 _FILES = ("out", "err", "threads")
 # Modules that every run imports, directly or indirectly.
@@ -311,7 +311,7 @@ def _write_threads_left() -> None:
 def _threads_left() -> list[str]:
     """Return the names of threads that do not end within a while.
 
-    A library may have told a thread to end without waiting for it; multiprocessing queues do.
+    A library may have signalled a thread to end without waiting for it; multiprocessing queues do.
     """
     end = time.monotonic() + _ENDING_S
     while True:

@@ -1,21 +1,20 @@
-"""What parts by each method send, weigh and cost: a table in Markdown.
+"""Compare partitioning methods by communication volume, balance and cost; prints a Markdown table.
 
     python tools/partitions/compare.py --data coauthor_physics.npz --parts 4,16,64,256
     python tools/partitions/compare.py --data grid:1000 --parts 64 --methods metis,volume
     python tools/partitions/compare.py --data physics.npz --parts 64 --mtkahypar VENV/bin/python
 
-`--data` is a source that `hyrt partition` takes, or `grid:N`, which is drawn here and is like a map of roads:
-N x N crossings, of whose streets a tenth is missing, and a shortcut to somewhere near for every 50 crossings.
+`--data` is any source that `hyrt partition` accepts, or `grid:N`, a generated road-like graph: N x N
+crossings, with a tenth of the streets missing and a short shortcut per 50 crossings.
 
 `metis` and `metis-volume` are pymetis by cut and by its volume objective, with non-zeros (in-degree + 1) as
-the weight of a vertex; `mtkahypar` partitions the hypergraph whose nets are the columns, by km1, which is
-the total volume exactly, within 5 %; it needs a Python that has mtkahypar. Every method runs in a process of
-its own. CPU seconds are those of all its threads, and the memory is what the process took at its peak beyond
-what it took before, with the graph read and functions compiled; METIS's own process counts whole, with its
-interpreter.
+the weight of a vertex; `mtkahypar` partitions the hypergraph whose nets are the columns, by km1 (exactly the
+total volume), within 5 %; it needs a Python interpreter with mtkahypar. Every method runs in a separate
+process. CPU seconds include all its threads. Memory is the peak of the process minus its memory after reading
+the graph and compiling functions; METIS's process counts in full, with its interpreter.
 
-In the table, rows are what parts send in one product over the whole graph, the largest number is what any
-part sends or receives, and imbalances are the largest over the mean, less 1.
+In the table, rows are sent by all parts in one full-graph SpMM, the largest number is the maximum that any
+part sends or receives, and imbalance is maximum / mean - 1.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 
 METIS_VOLUME, MTKAHYPAR = "metis-volume", "mtkahypar"
-# Within how much of the mean Mt-KaHyPar keeps the parts' weights, as `volume` does.
+# Allowed imbalance of Mt-KaHyPar's part weights, as in `volume`.
 EPSILON = 0.05
 MIB = 1 << 20
 
@@ -74,7 +73,9 @@ def read_topology(data: str) -> Topology:
 
 
 def road_grid(side: int) -> Topology:
-    """Crossings in rows, most of them joined with the next ones, and some with one that is near."""
+    """Generate a road-like grid graph: most neighbouring crossings are connected, and a few have a short
+    shortcut.
+    """
     rng = np.random.default_rng(0)
     count = side * side
     numbers = np.arange(count).reshape(side, side)
@@ -94,7 +95,7 @@ def road_grid(side: int) -> Topology:
 
 
 def part_by(method: str, topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
-    """The homes that a method finds, without training vertices."""
+    """Return the partition of a method, without regard to training vertices."""
     if method == METIS_VOLUME:
         return by_metis_volume(topology, num_parts, seed)
     nobody = np.zeros(topology.num_vertices, np.bool_)
@@ -105,14 +106,14 @@ def by_metis_volume(topology: Topology, num_parts: int, seed: int) -> NDArray[An
     if not topology.is_symmetric:
         raise SystemExit("metis-volume: give a graph with its edges in both directions")
     weights = topology.in_degrees.astype(np.int64) + 1
-    found = parts_by_metis(
+    parts = parts_by_metis(
         topology.indptr, topology.indices, weights, num_parts, seed=seed, niter=10, objtype=1
     )
-    return without_empty(found, weights, num_parts)
+    return without_empty(parts, weights, num_parts)
 
 
-def measured_here(data: str, method: str, num_parts: int, seed: int) -> dict[str, Any]:
-    """What one method gives and costs, in this process."""
+def measure_here(data: str, method: str, num_parts: int, seed: int) -> dict[str, Any]:
+    """Measure one method in this process."""
     topology = read_topology(data)
     part_by(method, road_grid(20), 4, seed)
     _ = topology.is_symmetric, topology.in_degrees
@@ -122,9 +123,9 @@ def measured_here(data: str, method: str, num_parts: int, seed: int) -> dict[str
     peaks = [
         resource.getrusage(who).ru_maxrss << 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
-    # METIS has a process of its own, beside which this one has little but the graph.
+    # METIS runs in a separate process; this process holds little more than the graph.
     memory = max(0, peaks[0] - taken, peaks[1])
-    return {"cpu_s": seconds, "memory_bytes": memory, **figures(topology, homes, num_parts)}
+    return {"cpu_s": seconds, "memory_bytes": memory, **partition_metrics(topology, homes, num_parts)}
 
 
 def used_seconds() -> float:
@@ -137,8 +138,8 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def measured_by_km1(data: str, python: str, num_parts: int, seed: int, threads: int) -> dict[str, Any]:
-    """What Mt-KaHyPar gives and costs, which reads the hypergraph from a file."""
+def measure_mtkahypar(data: str, python: str, num_parts: int, seed: int, threads: int) -> dict[str, Any]:
+    """Measure Mt-KaHyPar, which reads the hypergraph from a file."""
     topology = read_topology(data)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "columns.hgr"
@@ -147,11 +148,11 @@ def measured_by_km1(data: str, python: str, num_parts: int, seed: int, threads: 
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found = json.loads(path.with_name("columns.hgr.homes").read_text())
     homes = np.asarray(found.pop("homes"))
-    return found | figures(topology, homes, num_parts)
+    return found | partition_metrics(topology, homes, num_parts)
 
 
 def write_columns(topology: Topology, path: Path) -> None:
-    """The hypergraph in hMETIS's format: a net joins a vertex with all that have an edge from it."""
+    """Write the hypergraph in hMETIS's format: a net connects a vertex with the destinations of its edges."""
     count = topology.num_vertices
     into = np.repeat(np.arange(count), topology.in_degrees)
     order = np.argsort(topology.indices, kind="stable")
@@ -165,7 +166,7 @@ def write_columns(topology: Topology, path: Path) -> None:
         file.write("\n".join(map(str, (topology.in_degrees + 1).tolist())) + "\n")
 
 
-def figures(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str, Any]:
+def partition_metrics(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str, Any]:
     needed = block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
     traffic = np.concatenate([needed.sum(axis=0), needed.sum(axis=1)])
     loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=num_parts)
@@ -178,8 +179,8 @@ def figures(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str
     }
 
 
-def in_a_process(arguments: argparse.Namespace, method: str, num_parts: int) -> dict[str, Any] | None:
-    """What one method gives and costs, measured in a process of its own; None where it fails."""
+def measure_in_process(arguments: argparse.Namespace, method: str, num_parts: int) -> dict[str, Any] | None:
+    """Measure one method in a separate process; None if it fails."""
     command = [sys.executable, __file__, "--data", arguments.data, "--parts", str(num_parts)]
     command += ["--seed", str(arguments.seed), "--threads", str(arguments.threads), "--one", method]
     if arguments.mtkahypar:
@@ -188,11 +189,11 @@ def in_a_process(arguments: argparse.Namespace, method: str, num_parts: int) -> 
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def table_line(name: str, method: str, num_parts: int, found: dict[str, Any], metis: dict[str, Any]) -> str:
+def table_line(name: str, method: str, num_parts: int, result: dict[str, Any], metis: dict[str, Any]) -> str:
     return (
-        f"| {name} | {num_parts} | {method} | {found['total']:,} ({found['total'] / metis['total']:.2f}) "
-        f"| {found['largest']:,} ({found['largest'] / metis['largest']:.2f}) | {found['imbalance']:.0%} "
-        f"| {found['nonzeros']:.1%} | {found['cpu_s']:.1f} | {found['memory_bytes'] / MIB:,.0f} |"
+        f"| {name} | {num_parts} | {method} | {result['total']:,} ({result['total'] / metis['total']:.2f}) "
+        f"| {result['largest']:,} ({result['largest'] / metis['largest']:.2f}) | {result['imbalance']:.0%} "
+        f"| {result['nonzeros']:.1%} | {result['cpu_s']:.1f} | {result['memory_bytes'] / MIB:,.0f} |"
     )
 
 
@@ -201,23 +202,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True)
-    parser.add_argument("--name", help="what the table calls the graph")
+    parser.add_argument("--name", help="name of the graph in the table")
     parser.add_argument("--parts", default="4,16,64,256")
-    parser.add_argument("--methods", help="names with commas; all by default")
+    parser.add_argument("--methods", help="names, comma-separated; all by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="of Mt-KaHyPar")
-    parser.add_argument("--mtkahypar", metavar="PYTHON", help="an interpreter that has mtkahypar")
+    parser.add_argument("--threads", type=int, default=1, help="threads of Mt-KaHyPar")
+    parser.add_argument("--mtkahypar", metavar="PYTHON", help="Python interpreter with mtkahypar")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         num_parts = int(arguments.parts)
         if arguments.one == MTKAHYPAR:
-            found = measured_by_km1(
+            result = measure_mtkahypar(
                 arguments.data, arguments.mtkahypar, num_parts, arguments.seed, arguments.threads
             )
         else:
-            found = measured_here(arguments.data, arguments.one, num_parts, arguments.seed)
-        print(json.dumps(found))
+            result = measure_here(arguments.data, arguments.one, num_parts, arguments.seed)
+        print(json.dumps(result))
         return
     methods = [*METHODS, METIS_VOLUME, *([MTKAHYPAR] if arguments.mtkahypar else [])]
     if arguments.methods:
@@ -229,15 +230,15 @@ def main() -> None:
     )
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for num_parts in map(int, arguments.parts.split(",")):
-        metis = in_a_process(arguments, "metis", num_parts)
+        metis = measure_in_process(arguments, "metis", num_parts)
         if metis is None:
             raise SystemExit("METIS failed")
         for method in methods:
-            found = metis if method == "metis" else in_a_process(arguments, method, num_parts)
-            if found is None:
+            result = metis if method == "metis" else measure_in_process(arguments, method, num_parts)
+            if result is None:
                 print(f"| {name} | {num_parts} | {method} | failed | | | | | |", flush=True)
             else:
-                print(table_line(name, method, num_parts, found, metis), flush=True)
+                print(table_line(name, method, num_parts, result, metis), flush=True)
 
 
 if __name__ == "__main__":

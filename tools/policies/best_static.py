@@ -1,4 +1,4 @@
-"""The best assignment that never changes, by search with the true model: the measure of policies."""
+"""Best static assignment, by search with the true model: the reference for policies."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from policy_cases import PolicyCase
 
 
 def best_static(case: PolicyCase, also: Iterable[Assignment] = ()) -> tuple[float, Assignment]:
-    """Seconds and assignment, from many starts by moves that help.
+    """Return seconds and assignment of the best static assignment, by local search from many starts.
 
     Parameters
     ----------
     case
         The machine and the workload.
     also
-        Assignments to start from as well.
+        Additional starting assignments.
     """
-    starts = [_filled(case, threads) for threads in _thread_choices(case)]
+    starts = [_fill_assignment(case, threads) for threads in _thread_choices(case)]
     starts.sort(key=lambda start: _cost(case, start))
     candidates = [*starts[:3], *also]
-    # All on one trainer, as far as it holds.
+    # Assign everything to one trainer, up to its capacity.
     for trainer in range(len(case.limits.trainers)):
         candidates.append(replace(starts[0], split=_heap(case, trainer)))
     ranked = sorted(candidates, key=lambda start: _cost(case, start))
-    found = [_climbed(case, start) for start in ranked[:4]]
-    # What the equations leave out, stages that slow each other, the simulation knows.
-    best = min((*found, *candidates[:3]), key=case.simulated_s)
+    improved = [_climb(case, start) for start in ranked[:4]]
+    # The equations ignore contention between stages; the simulation includes it.
+    best = min((*improved, *candidates[:3]), key=case.simulated_s)
     seconds = case.simulated_s(best)
     if seconds > 1.02 * case.seconds(best):
-        best = _climbed_in_simulation(case, best)
+        best = _climb_in_simulation(case, best)
         seconds = case.simulated_s(best)
     return seconds, best
 
 
 def _cost(case: PolicyCase, assignment: Assignment) -> tuple[float, float]:
-    """The iteration; of equal ones, the one whose stages are short."""
+    """Return the iteration time, with the sum of stage times as a tie-breaker."""
     times = case.times(assignment)
-    whole = iteration_s(times, case.platform.host)
+    iteration = iteration_s(times, case.platform.host)
     parts = [times.sample_s, times.load_s, *times.trainer_transfer_s, *times.trainer_propagate_s]
-    return whole, sum((part / whole) ** 8 for part in parts)
+    return iteration, sum((part / iteration) ** 8 for part in parts)
 
 
 def _thread_choices(case: PolicyCase) -> list[Threads]:
@@ -51,32 +51,32 @@ def _thread_choices(case: PolicyCase) -> list[Threads]:
         counts = (max(1, cores // 4), max(1, cores // 2), cores)
         return [Threads(sample=a, load=b, train=c) for a in counts for b in counts for c in counts[-1:]]
     counts = sorted({max(1, round(cores * part)) for part in (0.03, 0.08, 0.16, 0.3, 0.45, 0.6, 0.8)})
-    found = []
+    choices = []
     for sample in counts:
         for load in counts:
             if any(case.limits.is_host):
                 if sample + load < cores:
-                    found.append(Threads(sample=sample, load=load, train=cores - sample - load))
+                    choices.append(Threads(sample=sample, load=load, train=cores - sample - load))
             elif sample < cores:
-                found.append(Threads(sample=sample, load=cores - sample, train=1))
+                choices.append(Threads(sample=sample, load=cores - sample, train=1))
                 break
-    return found or [Threads(sample=1, load=1, train=max(1, cores - 2))]
+    return choices or [Threads(sample=1, load=1, train=max(1, cores - 2))]
 
 
-def _filled(case: PolicyCase, threads: Threads) -> Assignment:
-    """All trainers equally long busy, as far as their memory allows.
+def _fill_assignment(case: PolicyCase, threads: Threads) -> Assignment:
+    """Return an assignment in which all trainers are busy equally long, up to their memory limits.
 
-    Each gets the most that it does within a time, and the time is found by halving.
+    Each trainer gets the maximum work within a time limit, which is found by bisection.
     """
-    total, most = case.training.batch_size, case.limits.most_units
-    count = len(most)
+    total, max_units = case.training.batch_size, case.limits.most_units
+    count = len(max_units)
 
     def busy_s(split: Sequence[int]) -> list[float]:
         times = case.times(Assignment(split=tuple(split), threads=threads))
         return [max(pair) for pair in zip(times.trainer_transfer_s, times.trainer_propagate_s, strict=True)]
 
     def held(within_s: float) -> list[int]:
-        low, high = [0] * count, list(most)
+        low, high = [0] * count, list(max_units)
         while any(b - a > max(1, total // 500) for a, b in zip(low, high, strict=True)):
             middle = [(a + b + 1) // 2 for a, b in zip(low, high, strict=True)]
             fits = [seconds <= within_s for seconds in busy_s(middle)]
@@ -84,23 +84,23 @@ def _filled(case: PolicyCase, threads: Threads) -> Assignment:
             high = [b if fit else m - 1 for b, m, fit in zip(high, middle, fits, strict=True)]
         return low
 
-    least, longest = 0.0, max(busy_s(most))
+    shortest, longest = 0.0, max(busy_s(max_units))
     for _ in range(9):
-        within_s = (least * longest) ** 0.5 if least else longest / 8
+        within_s = (shortest * longest) ** 0.5 if shortest else longest / 8
         if sum(held(within_s)) >= total:
             longest = within_s
-        elif least and longest / least < 1.02:
+        elif shortest and longest / shortest < 1.02:
             break
         else:
-            least = within_s
+            shortest = within_s
     split = held(longest)
-    return Assignment(split=_of_total(split, total, most), threads=threads)
+    return Assignment(split=_scale_to_total(split, total, max_units), threads=threads)
 
 
-def _of_total(split: Sequence[int], total: int, most: Sequence[int]) -> tuple[int, ...]:
+def _scale_to_total(split: Sequence[int], total: int, max_units: Sequence[int]) -> tuple[int, ...]:
     units = [int(share * total / sum(split)) if sum(split) > total else share for share in split]
     for index in sorted(range(len(units)), key=lambda index: units[index], reverse=True) * 2:
-        units[index] += max(0, min(most[index] - units[index], total - sum(units)))
+        units[index] += max(0, min(max_units[index] - units[index], total - sum(units)))
     return tuple(units)
 
 
@@ -112,8 +112,8 @@ def _heap(case: PolicyCase, first: int) -> tuple[int, ...]:
     return tuple(split)
 
 
-def _climbed(case: PolicyCase, start: Assignment) -> Assignment:
-    """Moves of targets between two trainers and of threads between two stages, as long as one helps."""
+def _climb(case: PolicyCase, start: Assignment) -> Assignment:
+    """Improve an assignment by moving targets between two trainers and threads between two stages."""
     best, cost = start, _cost(case, start)
     step = max(1, case.training.batch_size // 8)
     evaluations = 0
@@ -132,8 +132,8 @@ def _climbed(case: PolicyCase, start: Assignment) -> Assignment:
     return best
 
 
-def _climbed_in_simulation(case: PolicyCase, start: Assignment) -> Assignment:
-    """The same by simulated runs, with fewer and larger moves."""
+def _climb_in_simulation(case: PolicyCase, start: Assignment) -> Assignment:
+    """Improve an assignment by simulated runs, with fewer and larger moves."""
     best, seconds, evaluations = start, case.simulated_s(start), 0
     step = max(1, case.training.batch_size // 4)
     while step and evaluations < 400:
@@ -142,9 +142,9 @@ def _climbed_in_simulation(case: PolicyCase, start: Assignment) -> Assignment:
             if not case.limits.allows(candidate):
                 continue
             evaluations += 1
-            found = case.simulated_s(candidate)
-            if found < seconds * 0.998:
-                best, seconds, helped = candidate, found, True
+            candidate_s = case.simulated_s(candidate)
+            if candidate_s < seconds * 0.998:
+                best, seconds, helped = candidate, candidate_s, True
                 break
         if not helped:
             step = step // 2 if step > case.training.batch_size // 40 else 0

@@ -2,13 +2,14 @@
 
     python tools/policies/compare.py --cases 500 --processes 2
 
-For each pair: the best assignment that never changes, by search; then each policy from a random start, with 5
-% noise, and the same noise for the best assignment. Prints, for each policy:
+For each case: the best static assignment, by search; then each policy from a random start with 5 % noise, and
+the same noise for the best assignment. Prints for each policy:
 
-settled     its throughput in steps 60 to 159 over that of the best assignment at step 30  the same of the
-assignment that step 30 runs under, without noise still       cases in which no later step differs from step
-30 in more than 5 % of its targets, or is 5 % slower or faster recovered   throughput of the assignment 40
-steps after a trainer became half as fast, over that of the best one then
+settled     throughput in steps 60 to 159, relative to the best assignment
+at step 30  throughput of the assignment of step 30, relative to the best assignment, without noise
+still       cases in which no later step differs from step 30 by more than 5 % in targets or in speed
+recovered   throughput of the assignment 40 steps after a trainer became half as fast, relative to the best
+assignment at that time
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CHANGE, RECOVERED = 60, 100
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """What a policy did with one case. Ratios are throughputs over those of the best static assignment."""
+    """Result of a policy on one case. Ratios are throughputs relative to the best static assignment."""
 
     seed: int
     policy: str
@@ -50,7 +51,7 @@ class PolicyOutcome:
 
 
 def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
-    """Every policy on the case of a seed."""
+    """Run every policy on the case of a seed."""
     case = random_case(seed)
     _, best = best_static(case)
     trainer = _changed_trainer(case, best)
@@ -59,32 +60,33 @@ def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
     runs = {name: _run(case, name, ()) for name in names}
     change = (Change(step=CHANGE, trainer=trainer, factor=0.5),)
     slow_runs = {name: _run(case, name, change) for name in names}
-    # No policy is better than the best: where one found a better assignment, that is the best.
+    # If a policy found a better assignment than the search, use that as the best one.
     last = [run.assignments[-1] for run in runs.values()]
-    best_s = min(case.simulated_s(each) for each in (best, *last))
-    noisy_s = min(_noisy_s(case, each) for each in (best, *last))
+    best_s = min(case.simulated_s(assignment) for assignment in (best, *last))
+    noisy_s = min(_noisy_s(case, assignment) for assignment in (best, *last))
     slow_s = min(
-        slow.simulated_s(each) for each in (slow_best, *(run.assignments[-1] for run in slow_runs.values()))
+        slow.simulated_s(assignment)
+        for assignment in (slow_best, *(run.assignments[-1] for run in slow_runs.values()))
     )
-    found = []
+    policy_outcomes = []
     for name, run in runs.items():
-        known = {each: case.simulated_s(each) for each in set(run.assignments[STILL:])}
+        known = {assignment: case.simulated_s(assignment) for assignment in set(run.assignments[STILL:])}
         at_30 = run.assignments[STILL]
         later = run.assignments[STILL:]
-        found.append(
+        policy_outcomes.append(
             PolicyOutcome(
                 seed=seed,
                 policy=name,
                 start=best_s / case.simulated_s(case.start),
                 settled=noisy_s / run.settled_iteration_s(SETTLED, STEPS),
                 at_step_30=best_s / known[at_30],
-                moved=max(_moved(at_30, each) for each in later),
-                slower=max(abs(known[each] / known[at_30] - 1) for each in later),
+                moved=max(_moved_fraction(at_30, assignment) for assignment in later),
+                slower=max(abs(known[assignment] / known[at_30] - 1) for assignment in later),
                 decisions=len(run.decisions),
                 recovered=slow_s / slow.simulated_s(slow_runs[name].assignments[RECOVERED]),
             )
         )
-    return found
+    return policy_outcomes
 
 
 def _run(case: PolicyCase, name: str, changes: Sequence[Change]) -> Simulation:
@@ -117,40 +119,40 @@ def _noisy_s(case: PolicyCase, assignment: Assignment) -> float:
 
 
 def _changed_trainer(case: PolicyCase, best: Assignment) -> int:
-    """One of those that matter: with a good part of the best assignment's targets."""
+    """Choose a trainer with a considerable part of the best assignment's targets."""
     busy = [index for index, units in enumerate(best.split) if units * 3 * len(best.split) >= sum(best.split)]
     return busy[case.seed % len(busy)]
 
 
-def _moved(before: Assignment, after: Assignment) -> float:
-    """Part of the targets that another trainer has."""
+def _moved_fraction(before: Assignment, after: Assignment) -> float:
+    """Return the fraction of targets that changed trainers."""
     pairs = zip(before.split, after.split, strict=True)
-    return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
+    return sum(abs(old - other) for old, other in pairs) / 2 / sum(before.split)
 
 
 def _all_outcomes(seeds: range, names: Sequence[str], processes: int) -> list[PolicyOutcome]:
     with ProcessPoolExecutor(processes) as pool:
-        found = pool.map(outcomes, seeds, [names] * len(seeds), chunksize=4)
-        return [outcome for each in found for outcome in each]
+        outcomes_by_case = pool.map(outcomes, seeds, [names] * len(seeds), chunksize=4)
+        return [outcome for case_outcomes in outcomes_by_case for outcome in case_outcomes]
 
 
-def table(found: Sequence[PolicyOutcome]) -> str:
-    """The figures of each policy, as Markdown."""
+def table(all_outcomes: Sequence[PolicyOutcome]) -> str:
+    """Format the results of each policy as Markdown."""
     lines = [
         "| policy | cases | settled: median | worst | 1st centile | cases < 0.90 | at step 30: median "
         "| worst | still after step 30 | most moved | recovered in 40: median | worst | cases < 0.90 "
         "| decisions |",
         "| --- " * 14 + "|",
     ]
-    for name in dict.fromkeys(outcome.policy for outcome in found):
-        of = [outcome for outcome in found if outcome.policy == name]
-        settled = np.array([outcome.settled for outcome in of])
-        at_30 = np.array([outcome.at_step_30 for outcome in of])
-        recovered = np.array([outcome.recovered for outcome in of])
-        still = np.mean([outcome.moved <= 0.05 and outcome.slower <= 0.05 for outcome in of])
+    for name in dict.fromkeys(outcome.policy for outcome in all_outcomes):
+        policy_outcomes = [outcome for outcome in all_outcomes if outcome.policy == name]
+        settled = np.array([outcome.settled for outcome in policy_outcomes])
+        at_30 = np.array([outcome.at_step_30 for outcome in policy_outcomes])
+        recovered = np.array([outcome.recovered for outcome in policy_outcomes])
+        still = np.mean([outcome.moved <= 0.05 and outcome.slower <= 0.05 for outcome in policy_outcomes])
         cells = [
             name,
-            f"{len(of)}",
+            f"{len(policy_outcomes)}",
             f"{np.median(settled):.3f}",
             f"{settled.min():.3f}",
             f"{np.quantile(settled, 0.01):.3f}",
@@ -158,11 +160,11 @@ def table(found: Sequence[PolicyOutcome]) -> str:
             f"{np.median(at_30):.3f}",
             f"{at_30.min():.3f}",
             f"{still:.3f}",
-            f"{max(outcome.moved for outcome in of):.3f}",
+            f"{max(outcome.moved for outcome in policy_outcomes):.3f}",
             f"{np.median(recovered):.3f}",
             f"{recovered.min():.3f}",
             f"{int((recovered < 0.9).sum())}",
-            f"{np.mean([outcome.decisions for outcome in of]):.1f}",
+            f"{np.mean([outcome.decisions for outcome in policy_outcomes]):.1f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -176,21 +178,23 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--worst", type=int, default=5, help="how many of the worst cases to name")
-    parser.add_argument("--json", type=Path, help="write every outcome there")
+    parser.add_argument("--worst", type=int, default=5, help="number of worst cases to print")
+    parser.add_argument("--json", type=Path, help="write every outcome to this file")
     options = parser.parse_args()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     seeds = range(options.first, options.first + options.cases)
-    found = _all_outcomes(seeds, options.policies.split(","), options.processes)
-    print(table(found))
+    all_outcomes = _all_outcomes(seeds, options.policies.split(","), options.processes)
+    print(table(all_outcomes))
     for name in options.policies.split(","):
-        of = [outcome for outcome in found if outcome.policy == name]
+        policy_outcomes = [outcome for outcome in all_outcomes if outcome.policy == name]
         for key in ("settled", "recovered"):
-            worst = sorted(of, key=lambda outcome, key=key: getattr(outcome, key))[: options.worst]
+            worst = sorted(policy_outcomes, key=lambda outcome, key=key: getattr(outcome, key))[
+                : options.worst
+            ]
             print(f"worst {key} of {name}:", *(f"{each.seed}: {getattr(each, key):.3f}" for each in worst))
-    print(f"{options.cases} cases in {time.perf_counter() - begun:.0f} s")
+    print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     if options.json:
-        options.json.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1))
+        options.json.write_text(json.dumps([asdict(outcome) for outcome in all_outcomes], indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Random machines, workloads and starting assignments, on which policies are compared.
+"""Random machines, workloads and starting assignments for the comparison of policies.
 
-They are seeded, and were fixed before any policy was looked at.
+The seeds were fixed before any policy was tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DELAY = 4
 
 @dataclass(frozen=True)
 class PolicyCase:
-    """A machine, a workload and where a run starts; `slow` is a trainer and the factor of its speed."""
+    """A machine, a workload and a starting assignment; `slow` is a trainer and its speed factor."""
 
     seed: int
     platform: Platform
@@ -34,11 +34,11 @@ class PolicyCase:
 
     @cached_property
     def _model(self) -> StepModel:
-        """The equations of the machine, which a search asks thousands of times."""
+        """Return the equations of the machine, which a search evaluates thousands of times."""
         return StepModel(self.platform, self.training, Terms())
 
     def times(self, assignment: Assignment) -> StageTimes:
-        """What each stage takes without noise."""
+        """Return the time of each stage without noise."""
         times = self._model.times(assignment)
         if not self.slow:
             return times
@@ -52,11 +52,11 @@ class PolicyCase:
         )
 
     def seconds(self, assignment: Assignment) -> float:
-        """The iteration without noise, by the equations."""
+        """Return the iteration time without noise, from the equations."""
         return iteration_s(self.times(assignment), self.platform.host)
 
     def simulated_s(self, assignment: Assignment, iterations: int = 40, noise: float = 0.0) -> float:
-        """The iteration of a simulated run that keeps to an assignment; the same noise for all."""
+        """Return the iteration time of a simulated run with a static assignment; all get equal noise."""
         changes = [Change(step=0, trainer=self.slow[0], factor=self.slow[1])] if self.slow else []
         run = simulate(
             self.platform,
@@ -73,19 +73,19 @@ class PolicyCase:
 
 
 def random_case(seed: int) -> PolicyCase:
-    """The case of a seed."""
+    """Return the case of a seed."""
     rng = np.random.default_rng([20261121, seed])
     host = _host(rng)
     accelerators = _accelerators(rng)
     platform = Platform(name=f"random {seed}", host=host, accelerators=accelerators)
-    # A search meets the same numbers of targets again and again.
+    # A search evaluates the same numbers of targets repeatedly.
     training = _training(rng).remembered()
     trainers = platform.trainers(training.model)
     count = len(trainers)
     limits = AssignmentLimits(
         trainers=tuple(trainer.name for trainer in trainers),
         is_host=tuple(trainer.is_host for trainer in trainers),
-        most_units=_most_units(rng, count, training.batch_size),
+        most_units=_max_units(rng, count, training.batch_size),
         cores=host.cores or 8,
         delay=DELAY,
         threads_are_shared=bool(rng.random() < 0.15),
@@ -94,14 +94,14 @@ def random_case(seed: int) -> PolicyCase:
 
 
 def random_assignment(rng: np.random.Generator, limits: AssignmentLimits, total: int) -> Assignment:
-    """Any split, from nearly even to nearly all on one, and any threads."""
+    """Return a random assignment: any split from even to nearly all on one trainer, and any threads."""
     count = len(limits.trainers)
     parts = rng.dirichlet(np.full(count, rng.choice([0.3, 1.0, 5.0])))
     split = np.floor(parts * total).astype(int)
     split = np.minimum(split, limits.most_units)
     while split.sum() < total:
-        room = [index for index in range(count) if split[index] < limits.most_units[index]]
-        index = rng.choice(room)
+        trainers_with_capacity = [index for index in range(count) if split[index] < limits.most_units[index]]
+        index = rng.choice(trainers_with_capacity)
         split[index] += min(limits.most_units[index] - split[index], total - split.sum())
     stages = 3 if any(limits.is_host) else 2
     if limits.threads_are_shared:
@@ -141,24 +141,24 @@ def _host(rng: np.random.Generator) -> Host:
 def _accelerators(rng: np.random.Generator) -> tuple[Accelerator, ...]:
     left = int(rng.integers(1, 9))
     scale = _log(rng, 0.2, 5)
-    found: list[Accelerator] = []
+    accelerators: list[Accelerator] = []
     while left:
         count = int(rng.integers(1, left + 1))
         left -= count
-        # Devices of one kind are usually equal, not always.
-        is_odd = bool(found) and rng.random() < 0.2
+        # Devices of one kind are usually, but not always, equal.
+        is_odd = bool(accelerators) and rng.random() < 0.2
         forms: tuple[LoadForm, ...] = ("rows", "in_place") if rng.random() < 0.1 else ("rows",)
         link_gb_s = math.inf if rng.random() < 0.1 else _log(rng, 1, 50)
         is_pipelined = bool(rng.random() < 0.3)
-        found.append(
+        accelerators.append(
             Accelerator(
-                kind=found[-1].kind if is_odd else f"kind{len(found)}",
+                kind=accelerators[-1].kind if is_odd else f"kind{len(accelerators)}",
                 count=count,
                 memory_gb_s=scale * _log(rng, 30, 600),
                 macs_per_s=scale * _log(rng, 2e11, 8e12),
                 values_per_s=scale * _log(rng, 2e9, 1e11),
                 link_gb_s=link_gb_s,
-                # Devices of a kind behind one switch have at least one link's way to memory.
+                # The switch has at least the bandwidth of one device link.
                 switch_gb_s=link_gb_s * _log(rng, 1, count)
                 if rng.random() < 0.15 and math.isfinite(link_gb_s)
                 else None,
@@ -167,10 +167,10 @@ def _accelerators(rng: np.random.Generator) -> tuple[Accelerator, ...]:
                 pipelined=is_pipelined,
                 reads_each_source_once=is_pipelined and bool(rng.random() < 0.5),
                 flush_s=_log(rng, 1e-6, 1e-4) if is_pipelined else 0.0,
-                forms=found[-1].forms if is_odd else forms,
+                forms=accelerators[-1].forms if is_odd else forms,
             )
         )
-    return tuple(found)
+    return tuple(accelerators)
 
 
 def _training(rng: np.random.Generator) -> TrainingWorkload:
@@ -182,7 +182,7 @@ def _training(rng: np.random.Generator) -> TrainingWorkload:
     concat = bool(rng.random() < 0.5)
     fanouts = [(25, 10), (10, 5), (15, 10), (5, 3)][int(rng.integers(4))]
     bytes_per_value = int(rng.choice([2, 4, 4]))
-    # From a graph so large that no vertex is met twice to one whose vertices are soon all met.
+    # From a graph so large that no vertex is sampled twice, to one that is soon sampled completely.
     vertices = math.inf if rng.random() < 0.4 else _log(rng, 2e4, 3e6)
 
     def distinct(drawn: float) -> float:
@@ -210,13 +210,13 @@ def _training(rng: np.random.Generator) -> TrainingWorkload:
     )
 
 
-def _most_units(rng: np.random.Generator, count: int, total: int) -> tuple[int, ...]:
-    """In half of the cases no limit; else some trainers hold less than all, and together they hold enough."""
+def _max_units(rng: np.random.Generator, count: int, total: int) -> tuple[int, ...]:
+    """Return unit limits: none in half of the cases, otherwise some trainers hold less than all units."""
     if rng.random() < 0.5:
         return (total,) * count
-    most = [total if rng.random() < 0.5 else int(total * rng.uniform(0.05, 1.0)) for _ in range(count)]
-    while sum(most) < 1.2 * total:
-        most = [min(total, int(2 * units) + 1) for units in most]
-        if min(most) == total:
+    limits = [total if rng.random() < 0.5 else int(total * rng.uniform(0.05, 1.0)) for _ in range(count)]
+    while sum(limits) < 1.2 * total:
+        limits = [min(total, int(2 * units) + 1) for units in limits]
+        if min(limits) == total:
             break
-    return tuple(most)
+    return tuple(limits)

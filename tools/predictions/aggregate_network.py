@@ -1,33 +1,33 @@
-"""The aggregate kernel's network, cycle by cycle.
+"""Cycle simulation of the aggregate kernel's network.
 
 The kernel of `hyrt_hls` has this structure (its gather units keep the head of each queue in a register, which
 lengthens a queue by one, and the duplicator's words pass a queue of two on the way to a scatter unit);
-`hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test holds the two equal cycle for
-cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, A its `adder_latency`.
+`hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test checks that both are equal in
+every cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, A its `adder_latency`.
 
 Units
     duplicator      holds one group: up to n successive edges of one source, and one chunk (16 lanes) of its
-                    row. A source's edges come in groups of n, the last of which may be smaller; a group is
-                    shown once for each chunk of the row, then the next group comes.
+                    row. A source's edges form groups of n, the last of which may be smaller; a group is
+                    repeated for each chunk of the row before the next group.
     scatter unit s  one register (its skid): the message (to, chunk) of edge s of a group.
-    queue (s, g)    n x n of them, each with room for D messages.
-    gather unit g   owns the rows with to % n == g. One message a cycle; a pointer for the round robin.
+    queue (s, g)    n x n queues, each with a capacity of D messages.
+    gather unit g   owns the rows with to % n == g. One message per cycle; a round-robin pointer.
 
 A cycle: everything is decided on the state at its beginning, then everything moves at its end.
     1. Gather unit g looks at its queues in the order s = pointer, pointer + 1, ... (mod n) and takes the head
-       of the first that is not empty and whose address (to, chunk) it took in none of the A - 1 cycles before
+       of the first that is not empty and whose address (to, chunk) was not taken in the last A - 1 cycles
        (the sum is still in the adder: read after write). The pointer moves behind that queue. If there is
        none it waits, and the pointer stays.
     2. Scatter unit s, if its register is full, pushes into the queue (s, to % n) if that holds less than D
        messages: a pop of the same cycle frees its place only for the next one.
     3. The duplicator's message s is taken by the unit's register if this is empty or pushes in this cycle.
        The units take independently; when all messages of the group have been taken, the next group and chunk
-       is there in the next cycle.
+       follows in the next cycle.
 
 Cycle 0 is the first in which the duplicator holds a group. A message taken by a gather unit in cycle t is in
 its bank A cycles later; the last one ends the run: cycles = t + A. The multipliers of the scatter units and
-the memory's latency add a constant that is not in here, and edges come fast enough: they are counted with the
-memory (`trainer_cycles`).
+the memory latency add a constant that is not included. Edges are assumed to arrive fast enough: their time is
+counted with the memory (`trainer_cycles`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def network_cycles(
     Parameters
     ----------
     to
-        [E] integers, row of the result each edge adds to, in the order of the kernel's edge list.
+        [E] integers, row of the result that each edge is added to, in the order of the kernel's edge list.
     chunks
-        Words of a row.
+        Words per row.
     design
-        The design, of which pes, fifo_depth and adder_latency are used.
+        The design; uses pes, fifo_depth and adder_latency.
     sources
-        [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the
-        last are full.
+        [E] integers, source row of each edge: a new group begins where it changes. Without it, all groups
+        except the last are full.
 
     Returns
     -------
@@ -72,8 +72,8 @@ def network_cycles(
     Raises
     ------
     ValueError
-        If `to` is not one-dimensional, holds negative rows, or differs in length from `sources`; if there is
-        no chunk.
+        If `to` is not one-dimensional, has negative rows, or differs in length from `sources`; or if `chunks`
+        is below 1.
     """
     if chunks < 1:
         raise ValueError(f"aggregate network: chunks is {chunks}: give at least 1")
@@ -84,14 +84,14 @@ def network_cycles(
 
 
 def edge_list(sources: NDArray[Any], to: NDArray[Any]) -> EdgeList:
-    """The edges sorted as the kernel takes them: by source, then by the row they lead to."""
+    """Return the edges in the kernel's order: sorted by source, then by destination row."""
     order = np.lexsort((to, sources))
     return EdgeList(sources=np.asarray(sources)[order], to=np.asarray(to)[order])
 
 
 @njit(cache=True, nogil=True)
 def simulate_network(groups: Integers, chunks: int, depth: int, latency: int) -> int:
-    """Run until every queue is drained; groups as of `edge_groups`, at least one of them."""
+    """Simulate until every queue is empty, for groups from `edge_groups` (at least one)."""
     num_groups, pes = groups.shape
     queues = np.empty((pes, pes, depth), np.int64)
     heads = np.zeros((pes, pes), np.int64)

@@ -1,4 +1,4 @@
-"""A graph's degrees and which of them are neighbours, for the expected sizes of mini-batches."""
+"""Degree distribution and degree mixing of a graph, for the expected sizes of mini-batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hyrt.graph.graph import Graph
 Array = NDArray[Any]
 
 _PIECE_EDGES = 1 << 22
-# How finely groups of edges are told apart: by degree, by how readily neighbours pick, by neighbours that may
-# be targets.
+# Resolution of edge groups: by degree, by the neighbours' sampling probability, by possible targets among the
+# neighbours.
 _LEVELS = 12
 _PICK_LEVELS = 5
-_MANY = 3
+_MAX_TARGETS = 3
 _USUAL_FANOUT = 10
 _REVERSES = 2048
 
@@ -29,18 +29,18 @@ def degree_distribution(
 ) -> DegreeDistribution:
     """Count the degrees of a graph.
 
-    Self loops count as incoming edges, which may be sampled, but not as outgoing ones: they reach nothing
-    new.
+    Self-loops count as incoming edges, which may be sampled, but not as outgoing edges, because they reach no
+    new vertex.
 
     Parameters
     ----------
     graph
         Topology; may be memory-mapped.
     targets
-        [n] vertices that may be targets; None for those of the split `train`, or for all where it is empty.
+        [n] possible targets; None for the split `train`, or for all vertices if it is empty.
     structure
         Count also which degrees are neighbours (three passes over the edges instead of one) and, in symmetric
-        graphs, how far the neighbourhoods of neighbours overlap (around a few thousand vertices, drawn with a
+        graphs, how much the neighbourhoods of neighbours overlap (for a few thousand random vertices with a
         fixed seed).
 
     Returns
@@ -71,20 +71,20 @@ def degree_distribution(
 
 
 def _out_degrees(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[V] outgoing edges but self loops, and self loops of each vertex."""
+    """Return [V] outgoing edges without self-loops, and self-loops of each vertex."""
     every = np.arange(graph.num_vertices)
     outs = np.zeros(graph.num_vertices, np.int64)
     loops = np.zeros(graph.num_vertices, np.int64)
     for piece in _pieces(graph):
         sources = graph.topology.indices[piece]
         outs += np.bincount(sources, minlength=graph.num_vertices)
-        own = sources[sources == _destinations(graph, piece, every)]
-        loops += np.bincount(own, minlength=graph.num_vertices)
+        self_loops = sources[sources == _destinations(graph, piece, every)]
+        loops += np.bincount(self_loops, minlength=graph.num_vertices)
     return outs - loops, loops
 
 
 def _reciprocity(graph: Graph) -> float:
-    """Share of the edges whose reverse is an edge too, of a few spread over the graph."""
+    """Return the fraction of edges whose reverse is also an edge, from a sample spread over the graph."""
     if graph.num_edges == 0:
         return 1.0
     both = other = 0
@@ -106,7 +106,7 @@ def _pieces(graph: Graph) -> list[slice]:
 
 
 def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
-    """`values` ([V]) of the vertices that the edges of a piece enter."""
+    """Return `values` ([V]) of the destinations of a piece's edges."""
     first = int(np.searchsorted(graph.topology.indptr, piece.start, side="right")) - 1
     last = int(np.searchsorted(graph.topology.indptr, piece.stop, side="left"))
     ends = np.clip(graph.topology.indptr[first : last + 1], piece.start, piece.stop)
@@ -114,11 +114,11 @@ def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
 
 
 def _kinds(graph: Graph, ins: Array, outs: Array, targets: Array | None) -> NDArray[np.int64]:
-    """[V] numbers that tell vertices of equal degree apart: by how they are reached.
+    """Return [V] class numbers that distinguish vertices of equal degree by how they are reached.
 
-    They are levels of how readily a vertex's neighbours pick it with a fan-out of `_USUAL_FANOUT` (some have
-    only neighbours of few edges, who pick most of them), and how many of the neighbours may be targets, up to
-    `_MANY`.
+    The classes are levels of the probability that a vertex's neighbours sample it with a fan-out of
+    `_USUAL_FANOUT` (some vertices only have low-degree neighbours, which sample most of their edges), and the
+    number of neighbours that may be targets, up to `_MAX_TARGETS`.
     """
     shares = np.minimum(_USUAL_FANOUT / np.maximum(ins, 1), 1.0)
     picked = _over_out_edges(graph, shares)
@@ -128,11 +128,11 @@ def _kinds(graph: Graph, ins: Array, outs: Array, targets: Array | None) -> NDAr
         marked[targets] = 1.0
         by_targets = _over_out_edges(graph, marked)
     levels = _quantiles(picked / np.maximum(outs, 1), outs.astype(np.float64), _PICK_LEVELS)
-    return levels * (_MANY + 1) + np.minimum(by_targets, _MANY).astype(np.int64)
+    return levels * (_MAX_TARGETS + 1) + np.minimum(by_targets, _MAX_TARGETS).astype(np.int64)
 
 
 def _over_out_edges(graph: Graph, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[V] sums of `values` ([V]) over the vertices that the outgoing edges of each enter."""
+    """Return [V] sums of `values` ([V]) over the destinations of each vertex's outgoing edges."""
     sums = np.zeros(graph.num_vertices)
     for piece in _pieces(graph):
         sums += np.bincount(
@@ -142,11 +142,11 @@ def _over_out_edges(graph: Graph, values: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array | None) -> DegreeMixing:
-    """Edges between groups that have about equally many edges each."""
+    """Return the edges between groups with about equal numbers of edges."""
     groups = _groups(classes, kinds)
     size = int(groups.max()) + 1
     of_vertex = groups[classes.of_vertex]
-    # Targets in the upper half, others in the lower.
+    # Targets are in the upper half of the groups, others in the lower half.
     marked = of_vertex.copy()
     if targets is not None:
         marked[targets] += size
@@ -158,33 +158,35 @@ def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array |
         table += np.bincount(pairs[sources != _destinations(graph, piece, every)], minlength=len(table))
     others, theirs = np.split(table.reshape(size, 2 * size).astype(np.float64), 2, axis=1)
     totals = (others + theirs).sum(1, keepdims=True)
-    # A group without outgoing edges has no use for its row, which is to be a distribution all the same.
+    # The row of a group without outgoing edges is unused, but must be a distribution.
     shares = np.where(totals > 0, (others + theirs) / np.maximum(totals, 1), 1.0 / size)
     part = None if targets is None else theirs / np.maximum(totals, 1)
     return DegreeMixing(groups=groups, shares=shares, target_shares=part)
 
 
 def _groups(classes: DegreeClasses, kinds: Array) -> NDArray[np.int64]:
-    """[C] the group of each class, by kind and by quantiles of the edges over in- and out-degrees."""
+    """Return the [C] group of each class, by kind and by quantiles of edges over in- and out-degrees."""
     counts = classes.sums()
     ins, outs = classes.sums(classes.in_degrees) / counts, classes.sums(classes.out_degrees) / counts
     kind = (classes.sums(kinds) / counts).round().astype(np.int64)
     if np.array_equal(ins, outs):
-        return _numbered(kind * _LEVELS + _quantiles(ins, counts * ins, _LEVELS))
-    each = int(_LEVELS**0.5)
-    degree = _quantiles(ins, counts * ins, each) * each + _quantiles(outs, counts * outs, each)
-    return _numbered(kind * each**2 + degree)
+        return _renumber(kind * _LEVELS + _quantiles(ins, counts * ins, _LEVELS))
+    levels_per_axis = int(_LEVELS**0.5)
+    degree = _quantiles(ins, counts * ins, levels_per_axis) * levels_per_axis + _quantiles(
+        outs, counts * outs, levels_per_axis
+    )
+    return _renumber(kind * levels_per_axis**2 + degree)
 
 
 def _quantiles(values: NDArray[np.float64], weights: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
-    """Numbers 0..parts-1 by rank, about equally much weight each; equal values share a number."""
+    """Return numbers 0..parts-1 by rank with about equal weight each; equal values share a number."""
     levels, of_value = np.unique(values.round(6), return_inverse=True)
     inside = np.bincount(of_value.reshape(-1), weights, len(levels))
     middle = np.cumsum(inside) - inside / 2
-    found = np.minimum(middle / max(float(weights.sum()), 1.0) * parts, parts - 1).astype(np.int64)
-    ranks: NDArray[np.int64] = found[of_value.reshape(-1)]
+    numbers = np.minimum(middle / max(float(weights.sum()), 1.0) * parts, parts - 1).astype(np.int64)
+    ranks: NDArray[np.int64] = numbers[of_value.reshape(-1)]
     return ranks
 
 
-def _numbered(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def _renumber(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)

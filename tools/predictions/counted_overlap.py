@@ -1,4 +1,4 @@
-"""How far the neighbourhoods of neighbours overlap, from a few thousand paths of two edges."""
+"""Overlap of neighbours' neighbourhoods, estimated from a few thousand paths of two edges."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _PATHS = 3072
 
 
 def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
-    """Draw paths of two edges and count what else joins their ends.
+    """Sample paths of two edges, and count other connections between their ends.
 
     Parameters
     ----------
     graph
-        A symmetric graph with at least one edge; rows sorted. May be memory-mapped.
+        A symmetric graph with at least one edge and sorted rows. May be memory-mapped.
     targets
-        [n] vertices that may be targets; None for all.
+        [n] possible targets; None for all vertices.
 
     Returns
     -------
-    The same for the same graph: the draws' seed is fixed.
+    The overlap; deterministic, because the random seed is fixed.
     """
     rng = np.random.default_rng(0)
     eligible = np.ones(graph.num_vertices, np.bool_)
@@ -36,14 +36,16 @@ def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
         eligible[targets] = True
     chosen = np.arange(graph.num_vertices) if targets is None else targets
     near = chosen[rng.integers(0, len(chosen), _PATHS)]
-    far = graph.topology.indices[rng.integers(0, graph.num_edges, _PATHS)]
-    return NeighborOverlap(near=_sample(graph, near, eligible, rng), far=_sample(graph, far, None, rng))
+    second_neighbors = graph.topology.indices[rng.integers(0, graph.num_edges, _PATHS)]
+    return NeighborOverlap(
+        near=_sample(graph, near, eligible, rng), far=_sample(graph, second_neighbors, None, rng)
+    )
 
 
 def _sample(
     graph: Graph, firsts: Array, eligible: NDArray[np.bool_] | None, rng: np.random.Generator
 ) -> OverlapSample:
-    """A path that ends in each of `firsts`, where there is one, and what joins its ends."""
+    """Sample a path that ends in each of `firsts`, if there is one, and the connections of its ends."""
     paths = []
     for z, x, y in zip(firsts.tolist(), rng.random(len(firsts)), rng.random(len(firsts)), strict=True):
         around = _around(graph, z)
@@ -52,25 +54,25 @@ def _sample(
         w = int(around[int(x * len(around))])
         onward = _around(graph, w)
         onward = onward[onward != z]
-        # A dead end is its own end: it offers nothing and has no weight.
+        # A dead end is its own end: it contributes nothing and has no weight.
         paths.append((z, w, int(onward[int(y * len(onward))]) if len(onward) else w))
     starts, middles, ends = np.array(paths, np.int64).reshape(-1, 3).T
     degrees = np.diff(graph.topology.indptr)
-    found = [_joined(graph, *path) for path in paths]
-    # By chance: with the end of another path, half the paths away.
+    pairs = [_common_neighbors(graph, *path) for path in paths]
+    # Baseline: pair each path with the end of the path half the list away.
     chance = [
-        _joined(graph, a, -1, b)
+        _common_neighbors(graph, a, -1, b)
         for a, b in zip(starts.tolist(), np.roll(ends, len(ends) // 2).tolist(), strict=True)
     ]
     return OverlapSample(
         first_degrees=degrees[starts].astype(np.float64),
         second_degrees=degrees[middles].astype(np.float64),
-        others=np.array([count for count, *_ in found], np.float64),
-        other_degrees=np.array([degree for _, degree, _ in found], np.float64),
-        direct=np.array([direct for *_, direct in found], np.bool_),
+        others=np.array([count for count, *_ in pairs], np.float64),
+        other_degrees=np.array([degree for _, degree, _ in pairs], np.float64),
+        direct=np.array([direct for *_, direct in pairs], np.bool_),
         chance_others=np.array([count for count, *_ in chance], np.float64),
         chance_degrees=np.array([degree for _, degree, _ in chance], np.float64),
-        # What targets reach by themselves is known of every vertex.
+        # The direct reach of targets is known for every vertex.
         chance_direct=np.array([direct and eligible is None for *_, direct in chance], np.bool_),
         eligible=np.array(
             [
@@ -83,17 +85,17 @@ def _sample(
 
 
 def _around(graph: Graph, vertex: int) -> Array:
-    """The neighbours of a vertex but itself."""
+    """Return the neighbours of a vertex except itself."""
     row = graph.topology.indices[graph.topology.indptr[vertex] : graph.topology.indptr[vertex + 1]]
     others: Array = row[row != vertex]
     return others
 
 
-def _joined(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
-    """Common neighbours of two vertices but one: number, harmonic mean degree; are they adjacent?"""
-    around, back = _around(graph, z), _around(graph, u)
-    few, many = (around, back) if len(around) < len(back) else (back, around)
-    shared = few[_among(many, few)]
+def _common_neighbors(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
+    """Return common neighbours of z and u except `without`: number, harmonic mean degree, and adjacency."""
+    around, around_u = _around(graph, z), _around(graph, u)
+    shorter, longer = (around, around_u) if len(around) < len(around_u) else (around_u, around)
+    shared = shorter[_among(longer, shorter)]
     shared = shared[shared != without].astype(np.int64)
     degree = 1.0
     if len(shared):
@@ -104,8 +106,8 @@ def _joined(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, boo
 
 
 def _among(row: Array, vertices: Array) -> NDArray[np.bool_]:
-    """Which of the vertices a sorted row has."""
+    """Return which of the vertices are in a sorted row."""
     if len(row) == 0:
         return np.zeros(len(vertices), np.bool_)
-    found: NDArray[np.bool_] = row[np.minimum(np.searchsorted(row, vertices), len(row) - 1)] == vertices
-    return found
+    is_member: NDArray[np.bool_] = row[np.minimum(np.searchsorted(row, vertices), len(row) - 1)] == vertices
+    return is_member

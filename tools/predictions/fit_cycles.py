@@ -1,16 +1,16 @@
-"""Fit the closed form of the aggregate network's cycles to its cycle simulation, and show its errors.
+"""Fit the closed form of the aggregate network's cycles to its cycle simulation, and print its errors.
 
-    python tools/predictions/fit_cycles.py --fit            # the constants, from cases 0 .. 399 python
-    tools/predictions/fit_cycles.py                  # errors of the module's constants, over held-out cases
-    40000 .. 40399 python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout
-    25,10
+    python tools/predictions/fit_cycles.py --fit    # constants, from cases 0 .. 399
+    python tools/predictions/fit_cycles.py          # errors of the module's constants, for held-out cases
+    40000 .. 40399
+    python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
 
-Cases are drawn over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks; up
-to 40,000 edges; sources with 1 to 32 edges in the mean (equal, geometric, or every second source with one);
-destinations uniform or Zipf (exponent 0.5, 1, 1.5) over 512 to 16,384 rows, a source's all different; and
-none, half or nine tenths of the edges to the next row in order. With --graph the blocks of sampled
-mini-batches are simulated instead: `arrays` is the closed form on their statistics, `counts` on their sizes
-alone. Errors are in per cent.
+Cases are random over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks;
+up to 40,000 edges; sources with 1 to 32 edges on average (equal, geometric, or every second source with one
+edge); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over 512 to 16,384 rows, distinct per source; and
+none, half or nine tenths of the edges to the next row in order. With --graph, the blocks of sampled
+mini-batches are simulated instead: `arrays` is the closed form for their statistics, `counts` for their sizes
+only. Errors are in per cent.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HELD_OUT = 40_000
-# Large errors count most: the bound is on the largest.
+# The exponent emphasizes large errors, because the bound is on the largest error.
 _NORM = 8
 
 
 @dataclass(frozen=True)
 class CycleCase:
-    """Edges, a design, and how they were drawn."""
+    """Edges, a design, and the parameters that they were generated with."""
 
     sources: NDArray[np.int64]
     to: NDArray[np.int64]
@@ -59,12 +59,12 @@ class MeasuredCycles:
     cycles: int
 
     def error(self) -> float:
-        """Of the closed form, as a part."""
+        """Return the relative error of the closed form."""
         return network_cycles_expected(self.load, self.case.chunks, self.case.design) / self.cycles - 1.0
 
 
 def random_case(seed: int) -> CycleCase:
-    """A case of the stated range."""
+    """Return a random case of the stated range."""
     random = np.random.default_rng(seed)
     design = FpgaDesign(
         pes=int(random.choice([4, 8, 16])),
@@ -94,19 +94,19 @@ def random_case(seed: int) -> CycleCase:
 
 
 def measure(seeds: Sequence[int]) -> list[MeasuredCycles]:
-    found = []
+    cases = []
     for case in map(random_case, seeds):
         cycles = network_cycles(case.to, case.chunks, case.design, sources=case.sources)
-        found.append(MeasuredCycles(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
-    return found
+        cases.append(MeasuredCycles(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
+    return cases
 
 
 def errors(measured: Sequence[MeasuredCycles]) -> NDArray[np.float64]:
-    return np.array([each.error() for each in measured])
+    return np.array([case.error() for case in measured])
 
 
 def fit(measured: Sequence[MeasuredCycles]) -> tuple[float, ...]:
-    """The three constants, by two grids, the second around the best of the first."""
+    """Fit the three constants with two grids, the second around the best point of the first."""
 
     def use(constants: tuple[float, ...]) -> None:
         closed_form.RUN_AHEAD, closed_form.SPREAD, closed_form.MEETING = constants
@@ -116,15 +116,15 @@ def fit(measured: Sequence[MeasuredCycles]) -> tuple[float, ...]:
         return float((errors(measured) ** _NORM).mean())
 
     best = min(itertools.product((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 3.0, 4.0), (3.0, 4.0, 6.0)), key=loss)
-    near = ([at + step / 4 for step in range(-2, 3)] for at in best)
-    found = min(itertools.product(*near), key=loss)
-    use(found)
-    return found
+    near = ([centre + step / 4 for step in range(-2, 3)] for centre in best)
+    best_fine = min(itertools.product(*near), key=loss)
+    use(best_fine)
+    return best_fine
 
 
 def table(measured: Sequence[MeasuredCycles]) -> Iterator[str]:
-    """Errors of all, and of the cases with each value of what was drawn."""
-    found = 100 * errors(measured)
+    """Yield the errors of all cases, and of the cases for each value of each parameter."""
+    percent_errors = 100 * errors(measured)
     groups: dict[str, list[int]] = {"all": list(range(len(measured)))}
     for number, each in enumerate(measured):
         case = each.case
@@ -143,7 +143,7 @@ def table(measured: Sequence[MeasuredCycles]) -> Iterator[str]:
     yield "| cases | number | mean error | mean of absolute | largest | beyond 10 % |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for name in sorted(groups, key=lambda name: (name != "all", name)):
-        part = found[groups[name]]
+        part = percent_errors[groups[name]]
         largest = part[np.argmax(abs(part))]
         beyond = int((abs(part) > 10).sum())
         cells = (name, len(part), f"{part.mean():+.1f}", f"{abs(part).mean():.1f}", f"{largest:+.1f}", beyond)
@@ -153,7 +153,7 @@ def table(measured: Sequence[MeasuredCycles]) -> Iterator[str]:
 def blocks_table(
     spec: str, fanouts: Sequence[int], batch: int, designs: Sequence[FpgaDesign]
 ) -> Iterator[str]:
-    """Of each block of a sampled mini-batch, forward and backward, own rows included (parts 1 and 2)."""
+    """Yield a table per block of a sampled mini-batch, forward and backward, with and without self rows."""
     from hyrt.graph import open_graph
 
     graph = open_graph(spec)
@@ -163,9 +163,9 @@ def blocks_table(
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for block, parts, design in itertools.product(drawn.blocks, (1, 2), designs):
         rows = np.repeat(np.arange(block.num_dst, dtype=np.int64), np.diff(block.indptr))
-        own = np.arange(block.num_dst, dtype=np.int64)
-        sources = np.concatenate([own, block.columns.astype(np.int64)])
-        combined = np.concatenate([own * parts, rows * parts + parts - 1])
+        self_rows = np.arange(block.num_dst, dtype=np.int64)
+        sources = np.concatenate([self_rows, block.columns.astype(np.int64)])
+        combined = np.concatenate([self_rows * parts, rows * parts + parts - 1])
         width = graph.num_features if block.layer == 1 else 256
         layer = LayerSizes(
             rows=block.num_dst,
@@ -174,7 +174,7 @@ def blocks_table(
             in_width=width,
             out_width=256,
             edges=len(sources),
-            own_edges=len(own),
+            own_edges=len(self_rows),
         )
         for name, edges, expected in (
             ("forward", edge_list(sources, combined), layer.forward_load(design.pes)),
@@ -198,11 +198,11 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument(
-        "--fit", action="store_true", help="fit the constants first, from as many other cases"
+        "--fit", action="store_true", help="first fit the constants to the same number of other cases"
     )
-    parser.add_argument("--graph", help="file or spec: sampled mini-batches instead of drawn cases")
-    parser.add_argument("--fanout", default="25,10", help="of --graph (default 25,10)")
-    parser.add_argument("--batch", type=int, default=1024, help="of --graph (default 1024)")
+    parser.add_argument("--graph", help="file or spec: simulate sampled mini-batches instead of random cases")
+    parser.add_argument("--fanout", default="25,10", help="fan-out for --graph (default 25,10)")
+    parser.add_argument("--batch", type=int, default=1024, help="batch size for --graph (default 1024)")
     options = parser.parse_args()
     if options.graph:
         fanouts = [int(number) for number in options.fanout.split(",")]

@@ -1,8 +1,8 @@
 """Predicted and published epoch times of HyScale-GNN's machines, and their scaling (Table VI and Fig. 9).
 
-In the paper's form of the model: its terms only, 1,024 targets for every trainer, nothing re-split. Nothing
-is fitted to the published times; what the paper does not say is assumed, and printed with the tables, which
-are Markdown.
+Uses the paper's form of the model: only its terms, 1,024 targets per trainer, a fixed split. Nothing is
+fitted to the published times; assumptions about unpublished values are printed with the tables, which are
+Markdown.
 
     python tools/predictions/paper_table.py
     python tools/predictions/paper_table.py --sigma 1.6 --host-memory 308
@@ -27,14 +27,14 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256
 FPGA, GPU = "2x-epyc7763-4x-u250", "2x-epyc7763-4x-a5000"
-# Table VI, in seconds; the CPU-FPGA machine's.
+# Table VI, in seconds, for the CPU-FPGA machine.
 PUBLISHED_S = {
     ("gcn", "ogbn-products"): 0.27,
     ("gcn", "ogbn-papers100M"): 0.58,
     ("graphsage", "ogbn-products"): 0.49,
     ("graphsage", "ogbn-papers100M"): 1.91,
 }
-# Table III counts 756 features for mag240m, the dataset's authors 768.
+# Table III lists 756 features for mag240m; the dataset has 768.
 WIDTHS = {"ogbn-products": 100, "ogbn-papers100M": 128, "mag240m": 756}
 WORKS = [(model, dataset) for model in ("gcn", "graphsage") for dataset in WIDTHS]
 STAGES = ("sample", "load", "transfer", "propagate")
@@ -46,15 +46,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sigma", type=float, default=1.2, help="spread of the assumed degrees")
     parser.add_argument(
-        "--host-memory", type=float, help="1e9 bytes a second, instead of the platform file's"
+        "--sigma", type=float, default=1.2, help="standard deviation of the assumed log-normal degrees"
+    )
+    parser.add_argument(
+        "--host-memory",
+        type=float,
+        help="host memory bandwidth in 1e9 bytes per second, instead of the platform file's",
     )
     return parser.parse_args()
 
 
 def sizes(dataset: str, sigma: float) -> BlockSizes:
-    """Of a mini-batch of one trainer, expected from what is published of the graph."""
+    """Return the expected mini-batch sizes of one trainer, from published properties of the graph."""
     known = DATASETS[dataset]
     degrees = DegreeDistribution.assumed(
         known.vertices,
@@ -79,15 +83,15 @@ def training(model: str, dataset: str, sampled: BlockSizes) -> TrainingWorkload:
 
 
 def machine(name: str, host_memory: float | None) -> Platform:
-    found = load_platform(name)
+    platform = load_platform(name)
     if host_memory is None:
-        return found
-    return replace(found, host=replace(found.host, memory_gb_s=host_memory))
+        return platform
+    return replace(platform, host=replace(platform.host, memory_gb_s=host_memory))
 
 
 def saturates_at(scaling: Sequence[Prediction]) -> str:
-    """From how many accelerators on further ones give less than 2 %, and what then bounds."""
-    speeds = [each.throughput_mteps for each in scaling]
+    """Return the number of accelerators beyond which more add less than 2 %, and the bottleneck."""
+    speeds = [prediction.throughput_mteps for prediction in scaling]
     for i in range(len(speeds) - 1):
         if max(speeds[i + 1 :]) < speeds[i] * 1.02:
             return f"{COUNTS[i]}, by {scaling[-1].bottleneck}"
@@ -103,35 +107,40 @@ def epochs(works: dict[tuple[str, str], TrainingWorkload], machines: Sequence[Pl
     yield "| --- | --- | --- |" + " ---: |" * len(STAGES) + " --- | ---: | ---: | ---: |"
     for platform in machines:
         for (model, dataset), work in works.items():
-            found = predict(platform, work, paper=True)
+            prediction = predict(platform, work, paper=True)
             published = PUBLISHED_S.get((model, dataset)) if platform.name == FPGA else None
-            times = " | ".join(f"{found.stages_s[stage] * 1e3:.2f}" for stage in STAGES)
-            beside = "- | -" if published is None else f"{published:.2f} | {found.epoch_s / published:.2f}"
+            times = " | ".join(f"{prediction.stages_s[stage] * 1e3:.2f}" for stage in STAGES)
+            published_cells = (
+                "- | -" if published is None else f"{published:.2f} | {prediction.epoch_s / published:.2f}"
+            )
             yield (
-                f"| {platform.name} | {model} | {dataset} | {times} | {found.bottleneck} "
-                f"| {found.epoch_s:.3f} | {beside} |"
+                f"| {platform.name} | {model} | {dataset} | {times} | {prediction.bottleneck} "
+                f"| {prediction.epoch_s:.3f} | {published_cells} |"
             )
 
 
 def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platform) -> Iterator[str]:
-    """The paper's terms and 1,024 targets a trainer, but the time of an FPGA by the kernels' cycle model."""
+    """Yield the table with the paper's terms, but FPGA times from the kernels' cycle model."""
     yield (
-        "| model | dataset | targets a task | tasks | propagate ms, rates | propagate ms, cycles | epoch s "
+        "| model | dataset | targets per task | tasks | propagate ms, rates | propagate ms, cycles | epoch s "
         "| published s | ratio |"
     )
     yield "| --- | --- |" + " ---: |" * 7
     for (model, dataset), work in works.items():
         rates = predict(platform, work, paper=True)
-        whole = replace(work, batch_size=sum(rates.assignment.split))
-        # Of one trainer's mini-batch, which is what a task is cut from.
+        full_batch = replace(work, batch_size=sum(rates.assignment.split))
+        # A task is a part of one trainer's mini-batch.
         cut = with_task_targets(platform, work)
-        found = predict(cut, whole, assignment=rates.assignment, terms=replace(PAPER, cycles=True))
-        each = cut.accelerators[0].task_targets or BATCH
+        prediction = predict(cut, full_batch, assignment=rates.assignment, terms=replace(PAPER, cycles=True))
+        task_targets = cut.accelerators[0].task_targets or BATCH
         published = PUBLISHED_S.get((model, dataset))
-        beside = "- | -" if published is None else f"{published:.2f} | {found.epoch_s / published:.2f}"
+        published_cells = (
+            "- | -" if published is None else f"{published:.2f} | {prediction.epoch_s / published:.2f}"
+        )
         yield (
-            f"| {model} | {dataset} | {each} | {-(-BATCH // each)} | {1e3 * rates.stages_s['propagate']:.2f} "
-            f"| {1e3 * found.stages_s['propagate']:.2f} | {found.epoch_s:.3f} | {beside} |"
+            f"| {model} | {dataset} | {task_targets} | {-(-BATCH // task_targets)} "
+            f"| {1e3 * rates.stages_s['propagate']:.2f} "
+            f"| {1e3 * prediction.stages_s['propagate']:.2f} | {prediction.epoch_s:.3f} | {published_cells} |"
         )
 
 
@@ -162,8 +171,10 @@ def assumptions(
         f"- degrees: log-normal, sigma {chosen.sigma:g}, with the published mean; ogbn-products has its "
         "edges in both directions, citations in one; training vertices are like all vertices"
     )
-    for name, found in sampled.items():
-        vertices, edges = (", ".join(f"{n:,.0f}" for n in row) for row in (found.vertices, found.edges))
+    for name, block_sizes in sampled.items():
+        vertices, edges = (
+            ", ".join(f"{n:,.0f}" for n in row) for row in (block_sizes.vertices, block_sizes.edges)
+        )
         yield (
             f"- {name}: V^0, V^1, V^2 = {vertices}; E^1, E^2 = {edges}; {DATASETS[name].targets:,} training "
             "vertices (the dataset's)"

@@ -1,4 +1,4 @@
-"""Mini-batches that are sampled to be counted, not trained on."""
+"""Sampled mini-batches for counting."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[MiniBatch]:
-    """Mini-batches of the training split without end, each valid until the next.
+    """Iterate endlessly over mini-batches of the training split; each is valid until the next.
 
-    The last mini-batch of an epoch is left out where it is short.
+    An incomplete last mini-batch of an epoch is skipped.
 
     Parameters
     ----------
     graph
         The graph to sample.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first.
+        Neighbours per vertex and layer, the targets' layer first.
     batch
-        The targets of each; all of the split where it has fewer.
+        Targets per mini-batch; the whole split if it is smaller.
     """
     from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler

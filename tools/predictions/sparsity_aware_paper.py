@@ -1,12 +1,12 @@
-"""Predicted epochs at the sizes of the graphs of *Sparsity-Aware Communication for Distributed GNN Training*.
+"""Predicted epochs for the graphs of *Sparsity-Aware Communication for Distributed GNN Training*.
 
     python tools/predictions/sparsity_aware_paper.py
     python tools/predictions/sparsity_aware_paper.py --latency-us 20
 
-It is about the shape of its Fig. 3 (1D) and 7 (1.5D); nothing is fitted to its times. What the algorithms
-send is computed from sizes: whole blocks as they are, random parts by expectation, and for the Amazon graph
-the means and the largest senders of METIS's parts, which are published (Table 2). Beyond 16 to 256 parts
-they are extended by a power law. The tables are Markdown, with what is assumed of the machines before them.
+The aim is the shape of its Fig. 3 (1D) and 7 (1.5D); nothing is fitted to its times. Communication volumes
+are computed from sizes: exactly for complete blocks, by expectation for random parts, and for the Amazon
+graph from the published means and maxima of METIS's parts (Table 2), extended by a power law beyond 16 to 256
+parts. The tables are Markdown, preceded by the assumptions about the machines.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hyrt_perfmodel.platforms.platform_file import load_platform
 
 HIDDEN, PRODUCTS, FLOAT = 16, 6, 4
 RANKS = (4, 8, 16, 32, 64, 128, 256)
-MOST_RANKS = 4096
-# Megabytes that a process sends in a product of Amazon's parts by METIS, by their number: average, and most.
-# That they are rows of 16 numbers is assumed: the text does not say it.
+MAX_RANKS = 4096
+# Megabytes that a process sends in one SpMM for Amazon's METIS parts, by number of parts: mean, maximum. The
+# text does not state the width; rows of 16 values are assumed.
 TABLE_2 = {
     16: (199.6, 333.5),
     32: (132.9, 241.6),
@@ -59,13 +59,13 @@ GRAPHS = {
 
 
 def work(graph: SizesOfGraph) -> FullGraphWork:
-    """An epoch of a GCN of three layers on one A100: all messages have 16 columns, there and back."""
+    """Return the epoch of a three-layer GCN on one A100; all exchanges have 16 columns in both directions."""
     device = load_platform("a100").accelerators[0]
     bytes_per_s = device.memory_gb_s * 1e9
     weights = graph.features * HIDDEN + HIDDEN * HIDDEN + HIDDEN * graph.labels
     # Forward, and for the gradients of weights and of inputs.
     macs = 3 * graph.vertices * weights
-    # An edge reads a row and two numbers of the matrix.
+    # Each edge reads a row and two values of the matrix.
     edge_bytes = PRODUCTS * graph.edges * (HIDDEN + 2) * FLOAT
     feature_bytes = graph.vertices * graph.features * FLOAT
     widths = (HIDDEN,) * (PRODUCTS // 2)
@@ -82,21 +82,21 @@ def work(graph: SizesOfGraph) -> FullGraphWork:
     )
 
 
-def volumes(graph: SizesOfGraph, blocks: int, average: float, most: float | None = None) -> BlockVolumes:
-    """Equal blocks that send so many rows in a product, each as many to all others.
+def volumes(graph: SizesOfGraph, blocks: int, average: float, maximum: float | None = None) -> BlockVolumes:
+    """Return equal blocks with given communication volumes, uniform over destinations.
 
     Parameters
     ----------
     graph
         The graph; its edges are spread evenly over blocks.
     blocks
-        How many.
+        Number of blocks.
     average, most
-        Rows that a block sends: their mean, and what the first one does; that is the mean by default.
+        Mean number of rows that a block sends, and the number of the first block (default: the mean).
     """
-    most = average if most is None else most
-    sent = np.full(blocks, (average * blocks - most) / max(1, blocks - 1))
-    sent[0] = most
+    maximum = average if maximum is None else maximum
+    sent = np.full(blocks, (average * blocks - maximum) / max(1, blocks - 1))
+    sent[0] = maximum
     needed = np.round(np.tile(sent / max(1, blocks - 1), (blocks, 1))).astype(np.int64)
     np.fill_diagonal(needed, 0)
     return BlockVolumes(
@@ -107,16 +107,16 @@ def volumes(graph: SizesOfGraph, blocks: int, average: float, most: float | None
 
 
 def random_parts(graph: SizesOfGraph, blocks: int) -> BlockVolumes:
-    """Parts of random vertices, each of mean degree: where degrees differ, fewer rows are sent."""
+    """Return parts of random vertices with mean degree; this overestimates skewed graphs."""
     part_of_a_block = 1 - (1 - 1 / blocks) ** (graph.edges / graph.vertices)
     return volumes(graph, blocks, (blocks - 1) * graph.vertices / blocks * part_of_a_block)
 
 
 def metis_parts(blocks: int, *, even: bool = False) -> BlockVolumes:
-    """Amazon's parts as Table 2 or its power law has them; `even` where all send what is the mean there."""
-    average, most = TABLE_2.get(blocks, tuple(_power_law(column, blocks) for column in (0, 1)))
+    """Return Amazon's parts from Table 2 or its power law; with `even`, all parts send the mean."""
+    average, maximum = TABLE_2.get(blocks, tuple(_power_law(column, blocks) for column in (0, 1)))
     row = HIDDEN * FLOAT / 1e6
-    return volumes(GRAPHS["amazon"], blocks, average / row, None if even else most / row)
+    return volumes(GRAPHS["amazon"], blocks, average / row, None if even else maximum / row)
 
 
 def _power_law(column: int, blocks: int) -> float:
@@ -128,47 +128,47 @@ def _power_law(column: int, blocks: int) -> float:
 def epoch(
     algorithm: str, graph: SizesOfGraph, parts: BlockVolumes, network: Network, copies: int = 1
 ) -> AlgorithmEpoch:
-    """The epoch on as many ranks as parts, times the copies of each."""
+    """Return the epoch on as many ranks as parts times copies."""
     return algorithm_epoch(algorithm, parts, parts.num_blocks * copies, work(graph), network)
 
 
-def least(found: Sequence[AlgorithmEpoch]) -> int:
-    """The number of ranks of the shortest epoch."""
-    return min(found, key=lambda each: each.epoch_s).ranks
+def fastest_ranks(epochs: Sequence[AlgorithmEpoch]) -> int:
+    """Return the number of ranks with the shortest epoch."""
+    return min(epochs, key=lambda each: each.epoch_s).ranks
 
 
 def sweep_1d(name: str, network: Network) -> dict[str, list[AlgorithmEpoch]]:
-    """Fig. 3: epochs on 4 to 256 ranks, by what is done."""
+    """Return the epochs of Fig. 3 on 4 to 256 ranks, by variant."""
     graph = GRAPHS[name]
-    found = {
+    epochs = {
         "oblivious": [epoch("1d-oblivious", graph, random_parts(graph, ranks), network) for ranks in RANKS],
         "aware, random parts": [epoch("1d", graph, random_parts(graph, ranks), network) for ranks in RANKS],
     }
     if name == "amazon":
-        found["aware, METIS"] = [epoch("1d", graph, metis_parts(ranks), network) for ranks in RANKS]
-        found["aware, METIS's total evenly sent"] = [
+        epochs["aware, METIS"] = [epoch("1d", graph, metis_parts(ranks), network) for ranks in RANKS]
+        epochs["aware, METIS's total evenly sent"] = [
             epoch("1d", graph, metis_parts(ranks, even=True), network) for ranks in RANKS
         ]
     if name == "protein":
-        found["aware, parts that cut few edges"] = [
+        epochs["aware, parts that cut few edges"] = [
             epoch("1d", graph, volumes(graph, ranks, 2 * PROTEIN_CUT / ranks), network) for ranks in RANKS
         ]
-    return found
+    return epochs
 
 
-def sweep_15d(copies: int, network: Network, most: int = MOST_RANKS) -> dict[str, list[AlgorithmEpoch]]:
-    """Fig. 7: Amazon's epochs with blocks that c ranks have each, on 16 and more ranks."""
-    graph, found = GRAPHS["amazon"], {}
+def sweep_15d(copies: int, network: Network, max_ranks: int = MAX_RANKS) -> dict[str, list[AlgorithmEpoch]]:
+    """Return Amazon's epochs of Fig. 7, with blocks on c ranks each, on 16 and more ranks."""
+    graph, epochs = GRAPHS["amazon"], {}
     kind = "1d" if copies == 1 else "1.5d"
-    blocks = [ranks // copies for ranks in _doubling(16, most) if ranks >= copies**2]
-    found["oblivious"] = [
+    blocks = [ranks // copies for ranks in _doubling(16, max_ranks) if ranks >= copies**2]
+    epochs["oblivious"] = [
         epoch(f"{kind}-oblivious", graph, random_parts(graph, count), network, copies) for count in blocks
     ]
-    found["aware, random parts"] = [
+    epochs["aware, random parts"] = [
         epoch(kind, graph, random_parts(graph, count), network, copies) for count in blocks
     ]
-    found["aware, METIS"] = [epoch(kind, graph, metis_parts(count), network, copies) for count in blocks]
-    return found
+    epochs["aware, METIS"] = [epoch(kind, graph, metis_parts(count), network, copies) for count in blocks]
+    return epochs
 
 
 def _doubling(first: int, last: int) -> list[int]:
@@ -186,25 +186,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--network", default="slingshot-11")
-    parser.add_argument("--latency-us", type=float, help="what a message costs; by default the network's")
+    parser.add_argument("--latency-us", type=float, help="latency of a message; by default the network's")
     options = parser.parse_args(arguments)
     network = find_network(options.network)
     if options.latency_us is not None:
-        network = replace(network, latency_s=options.latency_us * 1e-6, source=f"{network.source}, but latency")
+        network = replace(
+            network, latency_s=options.latency_us * 1e-6, source=f"{network.source}, but latency"
+        )
     print(
         f"Network {network.name}: {network.gb_s:g} GB/s, {network.latency_s * 1e6:g} us ({network.source})."
     )
     print(f"Each rank is an A100 ({load_platform('a100').source}).")
     for name in GRAPHS:
-        found = sweep_1d(name, network)
-        rows = [[way, *(f"{1e3 * each.epoch_s:.1f}" for each in epochs)] for way, epochs in found.items()]
+        sweep = sweep_1d(name, network)
+        rows = [[way, *(f"{1e3 * each.epoch_s:.1f}" for each in epochs)] for way, epochs in sweep.items()]
         _table(f"{name}, 1D: milliseconds of an epoch by ranks", ["", *RANKS], rows)
     rows = []
     for copies in (1, 2, 4):
         for way, epochs in sweep_15d(copies, network).items():
             times = [f"{1e3 * each.epoch_s:.1f}" for each in epochs]
-            rows.append([f"c = {copies}, {way}", *times, least(epochs)])
-    heads = ["", *_doubling(16, MOST_RANKS), "least at"]
+            rows.append([f"c = {copies}, {way}", *times, fastest_ranks(epochs)])
+    heads = ["", *_doubling(16, MAX_RANKS), "least at"]
     _table("amazon, 1.5D: milliseconds of an epoch by ranks", heads, rows)
 
 

@@ -1,11 +1,11 @@
-"""Predictions against measured runs on this machine, after `hyrt calibrate`.
+"""Predictions compared with measured runs on this machine, after `hyrt calibrate`.
 
-Configurations are drawn at random from a seed: models, widths, fan-outs, batches, subgraphs of random walks,
-generated graphs and real ones with dense and sparse features, and the devices that were calibrated: those
-that compute on the CPU's cores only after `hyrt calibrate --all`. For each: sample a few mini-batches,
-predict the time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst
-absolute error; the exit code is 1 where the mean is above 10 % or the worst above 20 %. With `--typed`,
-graphs are typed, and models are those of `hyrt calibrate --model` that go with them.
+Configurations are random with a seed: models, widths, fan-outs, batch sizes, random-walk subgraphs, generated
+and real graphs with dense and sparse features, and the calibrated devices (devices on the CPU's cores only
+after `hyrt calibrate --all`). For each: sample a few mini-batches, predict the time of a step, train for a
+few seconds, compare. Prints a Markdown table with mean and worst absolute error; the exit code is 1 if the
+mean is above 10 % or the worst above 20 %. With `--hetero`, graphs are heterogeneous, with the models from
+`hyrt calibrate --model` that support them.
 
     python tools/predictions/validate_predictions.py --data data --seed 1 --table predictions.md
 """
@@ -40,20 +40,24 @@ REAL = (
     "minesweeper.npz",
     "tolokers.npz",
 )
-TYPED = ("synthetic:typed", "synthetic:typed,vertices=400k,features=128", "synthetic:typed,vertices=20k")
+HETERO_GRAPHS = (
+    "synthetic:typed",
+    "synthetic:typed,vertices=400k,features=128",
+    "synthetic:typed,vertices=20k",
+)
 STAGES = ("sample", "load", "propagate", "synchronize")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionCase:
-    """A configuration that was drawn."""
+    """A random configuration."""
 
     graph: str
     devices: tuple[str, ...]
     settings: dict[str, Any]
 
     def __str__(self) -> str:
-        """Cells of a table."""
+        """Return the cells of the table."""
         model, sampler = self.settings["model"], self.settings["sampler"]
         work = f"{','.join(map(str, sampler.get('fanout', ())))} | {self.settings['data']['batch_size']}"
         if sampler["kind"] == "saint":
@@ -62,7 +66,7 @@ class PredictionCase:
 
 
 def draw(seed: int, count: int, devices: Sequence[str]) -> list[PredictionCase]:
-    """Configurations that depend on the seed, the number and the devices only; by graph."""
+    """Return configurations that depend only on seed, number and devices; sorted by graph."""
     source = random.Random(seed)
     cases = []
     for _ in range(count):
@@ -84,8 +88,8 @@ def draw(seed: int, count: int, devices: Sequence[str]) -> list[PredictionCase]:
     return sorted(cases, key=lambda case: case.graph)
 
 
-def draw_typed(seed: int, count: int, kinds: Sequence[str]) -> list[PredictionCase]:
-    """Configurations of typed graphs on the CPU, of some kinds of models; by graph."""
+def draw_hetero(seed: int, count: int, kinds: Sequence[str]) -> list[PredictionCase]:
+    """Return configurations of heterogeneous graphs on the CPU for some model kinds; sorted by graph."""
     source = random.Random(seed)
     cases = []
     for _ in range(count):
@@ -97,7 +101,7 @@ def draw_typed(seed: int, count: int, kinds: Sequence[str]) -> list[PredictionCa
             "data": {"batch_size": source.choice((128, 256, 512, 1024))},
             "devices": ["cpu"],
         }
-        cases.append(PredictionCase(source.choice(TYPED), ("cpu",), settings))
+        cases.append(PredictionCase(source.choice(HETERO_GRAPHS), ("cpu",), settings))
     return sorted(cases, key=lambda case: case.graph)
 
 
@@ -106,23 +110,23 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the .npz datasets")
-    parser.add_argument("--seed", type=int, default=1, help="what the configurations are drawn from")
-    parser.add_argument("--cases", type=int, default=20, help="how many are drawn")
-    parser.add_argument("--warm", type=int, default=8, help="steps of a run before those that count")
-    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of a run that count, about")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each case; the middle one counts")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the configurations")
+    parser.add_argument("--cases", type=int, default=20, help="number of configurations")
+    parser.add_argument("--warm", type=int, default=8, help="warm-up steps per run")
+    parser.add_argument("--seconds", type=float, default=3.0, help="approximate measured seconds per run")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per case; the median counts")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the cases to run, from 1")
-    parser.add_argument("--typed", action="store_true", help="typed graphs and their models instead")
-    parser.add_argument("--table", type=Path, help="write the table here, too")
+    parser.add_argument("--hetero", action="store_true", help="use heterogeneous graphs and their models")
+    parser.add_argument("--table", type=Path, help="also write the table to this file")
     return parser.parse_args()
 
 
-def compared(
+def compare(
     case: PredictionCase, graph: Graph, platform: Platform, options: argparse.Namespace
 ) -> tuple[float, StageTimes, ShortRun]:
-    """Seconds a step as predicted, with its stages, and the middle one of some runs.
+    """Return the predicted seconds per step with the stages, and the median of several runs.
 
-    Steps are whole ones on both sides: the last of an epoch, which may be smaller, does not count.
+    Both sides use complete steps; the last step of an epoch, which may be smaller, is excluded.
     """
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
@@ -139,7 +143,7 @@ def compared(
     predicted = iteration_s(times, part.host)
     if len(case.devices) > 1:
         config = config.model_copy(update={"split": list(assignment.split)})
-    # The machine is not always equally fast: of several runs the middle one.
+    # The speed of the machine varies, so the median of several runs is used.
     steps = max(12, min(400, round(options.seconds / predicted)))
     runs = [short_run(config, graph, warm=options.warm, steps=steps) for _ in range(options.rounds)]
     return predicted, times, sorted(runs, key=lambda each: each.iteration_s)[len(runs) // 2]
@@ -148,7 +152,7 @@ def compared(
 def main() -> int:
     options = arguments()
     prepare_process()
-    from hyrt_perfmodel.workloads.typed_workload import TYPED_KINDS
+    from hyrt_perfmodel.workloads.typed_workload import HETERO_KINDS
 
     from hyrt.graph.source import open_graph
     from hyrt.predict.calibrate.store import kept
@@ -170,25 +174,31 @@ def main() -> int:
     errors = []
     opened = ("", None)
     cases = draw(options.seed, options.cases, devices)
-    if options.typed:
-        kinds = [kind for kind in TYPED_KINDS if kind in calibration.platform.host.models]
+    if options.hetero:
+        kinds = [kind for kind in HETERO_KINDS if kind in calibration.platform.host.models]
         if not kinds:
             print(
-                f"no model of typed graphs was measured: run `hyrt calibrate --model {','.join(TYPED_KINDS)}`"
+                "no model for heterogeneous graphs was measured: "
+                f"run `hyrt calibrate --model {','.join(HETERO_KINDS)}`"
             )
             return 2
-        cases = draw_typed(options.seed, options.cases, kinds)
+        cases = draw_hetero(options.seed, options.cases, kinds)
     for number, case in enumerate(cases, 1):
         if options.only and number not in options.only:
             continue
         source = str(options.data / case.graph) if case.graph.endswith(".npz") else case.graph
         if opened[0] != source:
             opened = (source, open_graph(source))
-        predicted, times, run = compared(case, opened[1], calibration.platform, options)
+        predicted, times, run = compare(case, opened[1], calibration.platform, options)
         errors.append(predicted / run.iteration_s - 1)
-        own = (times.sample_s, times.load_s, times.propagate_s - times.synchronize_s, times.synchronize_s)
+        stage_seconds = (
+            times.sample_s,
+            times.load_s,
+            times.propagate_s - times.synchronize_s,
+            times.synchronize_s,
+        )
         lines.append(
-            f"| {case} | {1e3 * predicted:.1f} | {' '.join(f'{1e3 * s:.1f}' for s in own)} "
+            f"| {case} | {1e3 * predicted:.1f} | {' '.join(f'{1e3 * s:.1f}' for s in stage_seconds)} "
             f"| {1e3 * run.iteration_s:.1f} | {' '.join(f'{1e3 * run.stage_s[s]:.1f}' for s in STAGES)} "
             f"| {errors[-1]:+.1%} |"
         )

@@ -1,11 +1,11 @@
-"""Expected sizes of sampled mini-batches against measured ones: graph x fan-out x batch.
+"""Expected sizes of sampled mini-batches compared with measured ones: graph x fan-out x batch.
 
-Measured are means over sampled mini-batches of the training split. Errors are in per cent: of the input
-vertices |V^0|, of the layer's vertices where the error is largest, of all sampled edges, and of the layer's
-edges where it is largest. Bounds: edges 3 %, vertices 15 % on measured graphs; 5 % both on generated ones,
-also where only the generator's law is used (`law`). Edges 5 % where three layers surround the whole of a
-small training split in one mini-batch: targets that lie close to each other share neighbourhoods, which
-nothing counted tells. Exits with 1 where the vertices of a layer or all sampled edges miss theirs.
+Measured sizes are means over sampled mini-batches of the training split. Errors are in per cent: of the input
+vertices |V^0|, of the vertices in the worst layer, of all sampled edges, and of the edges in the worst layer.
+Bounds: edges 3 %, vertices 15 % on measured graphs; 5 % both on generated ones, also if only the generator's
+degree distribution is used (`law`). Edges 5 % if one mini-batch of three layers covers a whole small training
+split: nearby targets share neighbourhoods, which the counts do not include. The exit code is 1 if the
+vertices of a layer or all sampled edges exceed their bounds.
 
     python tools/predictions/validate_sizes.py --data ../shared/data
 """
@@ -45,13 +45,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of .npz datasets")
     parser.add_argument("--graphs", nargs="*", help="files or specs instead of all in --data and the presets")
     parser.add_argument(
-        "--batches", type=int, default=0, help="mini-batches to measure; 0 for 12 to 150 by size"
+        "--batches",
+        type=int,
+        default=0,
+        help="number of measured mini-batches; 0 for 12 to 150, depending on size",
     )
     return parser.parse_args()
 
 
-def measured(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -> BlockSizes:
-    """Means over whole mini-batches."""
+def measure(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -> BlockSizes:
+    """Return means over complete mini-batches."""
     import numpy as np
     from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
@@ -63,12 +66,12 @@ def measured(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -
     return BlockSizes(vertices=tuple(means[: len(fanouts) + 1]), edges=tuple(means[len(fanouts) + 1 :]))
 
 
-def per_cent(expected: float, found: float) -> float:
-    return 100 * (expected / found - 1) if found else 0.0
+def per_cent(expected: float, measured_value: float) -> float:
+    return 100 * (expected / measured_value - 1) if measured_value else 0.0
 
 
 def table(name: str, batches: int) -> Iterator[bool]:
-    """Print the rows of a graph; whether each is within its bounds."""
+    """Print the rows of a graph; yield whether each is within its bounds."""
     from counted_degrees import degree_distribution
 
     from hyrt.graph import open_graph
@@ -85,10 +88,10 @@ def table(name: str, batches: int) -> Iterator[bool]:
     for fanouts in FANOUTS:
         for batch in sorted({min(batch, train) for batch in BATCHES}):
             number = batches or (150 if graph.num_vertices < 5000 else 60 if batch < 256 else 12)
-            found = measured(graph, fanouts, batch, number)
+            measured_sizes = measure(graph, fanouts, batch, number)
             for source, degrees in sources.items():
                 row_bounds = (5.0, bounds[1]) if len(fanouts) > 2 and batch == train else bounds
-                yield print_row(Path(name).stem, source, degrees, fanouts, batch, found, row_bounds)
+                yield print_row(Path(name).stem, source, degrees, fanouts, batch, measured_sizes, row_bounds)
 
 
 def print_row(
@@ -97,21 +100,22 @@ def print_row(
     degrees: DegreeDistribution,
     fanouts: tuple[int, ...],
     batch: int,
-    found: BlockSizes,
+    measured_sizes: BlockSizes,
     bounds: tuple[float, float],
 ) -> bool:
     from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 
     expected = expected_sizes(degrees, fanouts, batch)
-    vertices = [per_cent(*pair) for pair in zip(expected.vertices, found.vertices, strict=True)]
-    edges = [per_cent(*pair) for pair in zip(expected.edges, found.edges, strict=True)]
-    total = per_cent(sum(expected.edges), sum(found.edges))
+    vertices = [per_cent(*pair) for pair in zip(expected.vertices, measured_sizes.vertices, strict=True)]
+    edges = [per_cent(*pair) for pair in zip(expected.edges, measured_sizes.edges, strict=True)]
+    total = per_cent(sum(expected.edges), sum(measured_sizes.edges))
     worst_vertices, worst_edges = max(vertices, key=abs), max(edges, key=abs)
     fine = abs(total) <= bounds[0] and abs(worst_vertices) <= bounds[1]
     print(
         f"{name:34} {source:8} {','.join(map(str, fanouts)):9} {batch:5}"
-        f" {found.vertices[0]:11,.0f} {expected.vertices[0]:11,.0f} {vertices[0]:6.1f} {worst_vertices:6.1f}"
-        f" {sum(found.edges):12,.0f} {sum(expected.edges):12,.0f} {total:6.1f} {worst_edges:6.1f}"
+        f" {measured_sizes.vertices[0]:11,.0f} {expected.vertices[0]:11,.0f}"
+        f" {vertices[0]:6.1f} {worst_vertices:6.1f}"
+        f" {sum(measured_sizes.edges):12,.0f} {sum(expected.edges):12,.0f} {total:6.1f} {worst_edges:6.1f}"
         f"{'' if fine else '  missed'}",
         flush=True,
     )

@@ -1,9 +1,9 @@
-"""Predicted stages against measured ones in CPU seconds of one thread, which a machine in use can tell.
+"""Predicted stage times compared with measured ones, in CPU seconds of one thread, usable on a busy machine.
 
-Configurations are drawn as `validate_predictions.py` does. One thread of this process is calibrated first, in
-its own CPU seconds; then each case's mini-batches are sampled, loaded and propagated one after the other.
-Prints, for each case, predicted and measured milliseconds of each stage, and how far off they are. Times of
-runs, in which stages share cores and wait for one another, are not compared.
+Configurations are generated as in `validate_predictions.py`. One thread of this process is calibrated first,
+in CPU seconds; then each case's mini-batches are sampled, loaded and propagated serially. Prints predicted
+and measured milliseconds of each stage per case, and the errors. Times of runs, in which stages share cores
+and wait for each other, are not compared.
 
     python tools/predictions/validate_stages.py --data data --seed 1 --saint
 """
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Before anything keeps a reference to it: all that is measured below counts CPU time.
+# Replace the clock before other modules import it: everything below measures CPU time.
 time.perf_counter = time.process_time
 
 from validate_predictions import PredictionCase, draw  # noqa: E402
@@ -28,8 +28,8 @@ from hyrt.machine.this_process.process_settings import prepare_process  # noqa: 
 STAGES = ("sample", "load", "propagate")
 
 
-def calibrated() -> Any:
-    """A platform with one core."""
+def calibrate() -> Any:
+    """Calibrate a platform with one core."""
     from dataclasses import replace
 
     from hyrt_perfmodel.platforms.platform import Platform
@@ -49,8 +49,8 @@ def calibrated() -> Any:
     return Platform(name="one core", host=host, accelerators=(), source="CPU seconds")
 
 
-def measured(case: PredictionCase, graph: Any, config: Any, seconds: float) -> dict[str, float]:
-    """Median CPU seconds of each stage of a step."""
+def measure(case: PredictionCase, graph: Any, config: Any, seconds: float) -> dict[str, float]:
+    """Return the median CPU seconds of each stage of a step."""
     from hyrt.device import DeviceOptions
     from hyrt.device.calls import opened
     from hyrt.device.capabilities import usable_forms
@@ -70,9 +70,9 @@ def measured(case: PredictionCase, graph: Any, config: Any, seconds: float) -> d
         device.load(model, parameters)
         plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
         loader = Loader(graph.features)
-        whole = len(sampler.units(0))
+        step_targets = len(sampler.units(0))
         for step in itertools.count():
-            if len(units := sampler.units(step)) < whole:
+            if len(units := sampler.units(step)) < step_targets:
                 continue
             marks = [time.process_time()]
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
@@ -86,7 +86,7 @@ def measured(case: PredictionCase, graph: Any, config: Any, seconds: float) -> d
                 spent[stage].append(end - start)
             if len(spent["sample"]) >= 8 and sum(map(sum, spent.values())) > seconds:
                 break
-    return {stage: statistics.median(each[3:]) for stage, each in spent.items()}
+    return {stage: statistics.median(seconds_[3:]) for stage, seconds_ in spent.items()}
 
 
 def main() -> None:
@@ -94,12 +94,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the .npz datasets")
-    parser.add_argument("--seed", type=int, default=1, help="what the configurations are drawn from")
-    parser.add_argument("--cases", type=int, default=20, help="how many are drawn")
-    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds of each case, about")
-    parser.add_argument("--saint", action="store_true", help="only those with subgraphs of random walks")
-    parser.add_argument("--sparse", action="store_true", help="only those with sparse features")
-    parser.add_argument("--kept", type=Path, help="keep the calibration in this file, and take it from there")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the configurations")
+    parser.add_argument("--cases", type=int, default=20, help="number of configurations")
+    parser.add_argument("--seconds", type=float, default=1.0, help="approximate CPU seconds per case")
+    parser.add_argument("--saint", action="store_true", help="only cases with random-walk subgraphs")
+    parser.add_argument("--sparse", action="store_true", help="only cases with sparse features")
+    parser.add_argument("--calibration", type=Path, help="store the calibration in this file, and reuse it")
     options = parser.parse_args()
     prepare_process()
     from hyrt_perfmodel.assignment import Assignment, Threads
@@ -109,13 +109,13 @@ def main() -> None:
     from hyrt.graph.source import open_graph
     from hyrt.predict.workload import sampled_workload
 
-    if options.kept and options.kept.exists():
-        platform = pickle.loads(options.kept.read_bytes())
+    if options.calibration and options.kept.exists():
+        platform = pickle.loads(options.calibration.read_bytes())
     else:
-        platform = calibrated()
-        if options.kept:
-            options.kept.write_bytes(pickle.dumps(platform))
-    print("| graph | devices | model | hidden | sampled | a step | " + " | ".join(STAGES) + " | together |")
+        platform = calibrate()
+        if options.calibration:
+            options.calibration.write_bytes(pickle.dumps(platform))
+    print("| graph | devices | model | hidden | sampled | per step | " + " | ".join(STAGES) + " | together |")
     print("|---|---|---|---:|---|---:|" + "---|" * 4)
     errors: dict[str, list[float]] = {stage: [] for stage in (*STAGES, "together")}
     opened: tuple[str, Any] = ("", None)
@@ -136,19 +136,22 @@ def main() -> None:
             Assignment(split=(training.batch_size,), threads=Threads(sample=1, load=1, train=1)),
         )
         expected = {"sample": times.sample_s, "load": times.load_s, "propagate": times.trainer_propagate_s[0]}
-        found = measured(case, graph, config, options.seconds)
-        expected["together"], found["together"] = sum(expected.values()), sum(found.values())
+        measured_seconds = measure(case, graph, config, options.seconds)
+        expected["together"], measured_seconds["together"] = (
+            sum(expected.values()),
+            sum(measured_seconds.values()),
+        )
         cells = []
         for stage, seconds in expected.items():
-            error = seconds / found[stage] - 1 if found[stage] > 1e-5 else 0.0
+            error = seconds / measured_seconds[stage] - 1 if measured_seconds[stage] > 1e-5 else 0.0
             errors[stage].append(error)
-            cells.append(f"{1e3 * seconds:.2f} {1e3 * found[stage]:.2f} {error:+.0%}")
+            cells.append(f"{1e3 * seconds:.2f} {1e3 * measured_seconds[stage]:.2f} {error:+.0%}")
         print(f"| {case} | {' | '.join(cells)} |", flush=True)
-    for stage, each in errors.items():
-        worst = max(map(abs, each))
+    for stage, stage_errors in errors.items():
+        worst = max(map(abs, stage_errors))
         print(
-            f"{stage}: mean {statistics.fmean(map(abs, each)):.1%}, worst {worst:.1%}, "
-            f"too long by {statistics.fmean(each):+.1%}"
+            f"{stage}: mean {statistics.fmean(map(abs, stage_errors)):.1%}, worst {worst:.1%}, "
+            f"too long by {statistics.fmean(stage_errors):+.1%}"
         )
 
 

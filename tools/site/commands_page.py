@@ -1,4 +1,4 @@
-"""The page of commands, from what `hyrt --help` is made of."""
+"""Page of all commands, generated from the definitions behind `hyrt --help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ This page is generated from the commands themselves: `hyrt COMMAND --help` says 
 
 
 def commands_page() -> str:
-    """Every command with its description, its examples, its arguments and its options."""
+    """Return every command with its description, examples, arguments and options."""
     from hyrt.cli.commands import app
 
     group = typer.main.get_command(app)
@@ -35,7 +35,7 @@ def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _description(command: Any) -> list[str]:
-    """The help text; what is not to be wrapped becomes a block of code."""
+    """Format the help text; paragraphs marked as unwrapped become code blocks."""
     lines: list[str] = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if paragraph.startswith("\b"):
@@ -48,16 +48,16 @@ def _description(command: Any) -> list[str]:
 
 def _options(command: Any) -> list[str]:
     rows = []
-    for each in command.params:
-        if each.name == "help":
+    for parameter in command.params:
+        if parameter.name == "help":
             continue
-        is_argument = each.param_type_name == "argument"
-        names = each.metavar or each.name.upper() if is_argument else ", ".join(each.opts)
-        value = "" if is_argument or each.is_flag or not each.metavar else f" {each.metavar}"
+        is_argument = parameter.param_type_name == "argument"
+        names = parameter.metavar or parameter.name.upper() if is_argument else ", ".join(parameter.opts)
+        value = "" if is_argument or parameter.is_flag or not parameter.metavar else f" {parameter.metavar}"
         default = ""
-        if not is_argument and each.default not in (None, False) and not callable(each.default):
-            default = f" By default `{each.default}`."
-        meaning = " ".join((each.help or "").split())
+        if not is_argument and parameter.default not in (None, False) and not callable(parameter.default):
+            default = f" By default `{parameter.default}`."
+        meaning = " ".join((parameter.help or "").split())
         rows.append(f"| `{_cell(names + value)}` | {_cell(meaning)}{_cell(default)} |")
     return ["| argument or option | meaning |", "| --- | --- |", *rows] if rows else []
 

@@ -1,4 +1,4 @@
-"""The page that lists what was measured."""
+"""Index page of the benchmark results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ The commands run from a checkout of the repository, where these pages are in `be
 
 
 def figures_index(pages: Sequence[Path]) -> str:
-    """A table of pages whose names begin with their dates, by their first headings.
+    """Return a table of pages, sorted as given, with the date of the file name and the first heading.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def figures_index(pages: Sequence[Path]) -> str:
         title = re.match(r"# (.+)\n", path.read_text(encoding="utf-8"))
         if date is None or title is None:
             raise ValueError(f"{path}: a page of figures begins with a heading, and its name with a date")
-        # The date has a column of its own.
+        # The date has a separate column.
         named = re.sub(r"(, )?(on )?(\d{4}-\d\d-\d\d|\d+ \w+ \d{4})(: )?", "", title[1]).strip(" ,:")
         lines.append(f"| {date[0]} | [{named[:1].upper()}{named[1:]}]({path.name}) |")
     return _HEAD + "\n".join(lines) + "\n"

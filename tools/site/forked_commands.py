@@ -1,7 +1,7 @@
-"""Commands of hyrt that tutorials start, in processes that cost no imports.
+"""Commands of hyrt in tutorials, run in forked processes to save import time.
 
-A tutorial shows `subprocess.run([sys.executable, "-m", "hyrt", ...])`, and that is what its readers run.
-While the site is built, such a process is forked from one that has imported what every command imports.
+A tutorial shows `subprocess.run([sys.executable, "-m", "hyrt", ...])`, which its readers run. While the site
+is built, such a process is forked from a process that has already imported the common modules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from forked_runs import ForkedRuns
 
 _COMMAND = (sys.executable, "-m", "hyrt")
 _LIMIT_S = 600.0
-# What a process without a terminal takes for the width of a line.
+# Line width of a process without a terminal.
 _WIDTH = "80"
 
 
 @contextmanager
 def commands_forked() -> Iterator[None]:
-    """Within the block, `subprocess.run` forks commands of hyrt; all other programs it starts as before."""
+    """Make `subprocess.run` fork hyrt commands within the block; other programs are started as usual."""
     start = subprocess.run
     with (
         ForkedRuns(COLUMNS=os.environ.get("COLUMNS", _WIDTH)) as runs,
@@ -55,10 +55,10 @@ def _forked(
     text: bool = False,
     check: bool = False,
 ) -> subprocess.CompletedProcess[Any]:
-    """As `subprocess.run` for what tutorials ask of it; an option that none of them gives is a TypeError."""
+    """Emulate `subprocess.run` with the options that tutorials use; any other option is a TypeError."""
     run = runs.start(list(words), Path(cwd or Path.cwd()), apart=folder, **(env or {}))
     code = runs.wait(run, _LIMIT_S)
-    # As a process that was started writes it.
+    # Forward the error output, like a started process.
     sys.stderr.write(run.errors.read_text())
     if code is None:
         raise subprocess.TimeoutExpired([*_COMMAND, *words], _LIMIT_S)

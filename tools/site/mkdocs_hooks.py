@@ -1,4 +1,4 @@
-"""What mkdocs does for the site besides: pages that come from outside docs/, and links between them."""
+"""mkdocs hooks of the site: pages from outside docs/, and links between pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# mkdocs loads this file by its path, without the folder that it is in.
+# mkdocs loads this file by its path, without adding its folder to the module path.
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from commands_page import commands_page  # noqa: E402
@@ -20,25 +20,25 @@ from tutorial_pages import tutorial_page, tutorials_index  # noqa: E402
 
 _WORKER = "assets/file_worker.js"
 _ASSETS = (_WORKER, "assets/site.css", "assets/site.js")
-# What the theme would load from the network instead.
+# Script that the theme would otherwise load from the network.
 _REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
-# Where files outside docs/ are on the site.
+# Location on the site of files outside docs/.
 _PLACES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-# A program that a page sends its readers to, and what the page of it is called.
+# A program that a page refers its readers to, and the name of its generated page.
 _PROGRAM, _PROGRAM_PAGE = "examples/hyrt-plain/hyrt_plain.py", "plain-backend.md"
-# The gallery's own links, to downloads and pictures beside the page, begin with a dot and a slash.
+# Links of the gallery to downloads and pictures in the page's folder begin with "./".
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
-# What ends with the build.
+# Closed at the end of the build.
 _BUILDING = ExitStack()
 
 
 def on_config(config: Any) -> Any:
-    """Leave out the styles and pictures of the gallery: its pages look like all others.
+    """Remove the gallery's styles and pictures, so that its pages look like all others.
 
     The tutorials run after this, before any other hook.
     """
@@ -49,31 +49,31 @@ def on_config(config: Any) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """End what the commands of tutorials are forked from."""
+    """Stop the process that tutorial commands are forked from."""
     _BUILDING.close()
 
 
 def on_build_error(error: Exception) -> None:
-    """End what the commands of tutorials are forked from."""
+    """Stop the process that tutorial commands are forked from."""
     _BUILDING.close()
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the README, the changelog, the page of commands and the figures."""
+    """Add the README, the changelog, the commands page and the benchmark results."""
     pages = {place: (ROOT / name).read_text(encoding="utf-8") for name, place in _PLACES.items()}
     pages["reference/commands.md"] = commands_page()
     program = (ROOT / _PROGRAM).read_text(encoding="utf-8")
     pages[_PROGRAM_PAGE] = f"# A backend written in NumPy\n\n`{_PROGRAM}`:\n\n```python\n{program}```\n"
     figures = sorted((ROOT / "benchmarks").glob("*.md"), reverse=True)
     pages["figures/index.md"] = figures_index(figures)
-    # The gallery's list of pages has pictures for links; this one has sentences.
+    # The gallery's page list uses pictures as links; this one uses sentences.
     listed = files.get_file_from_path("tutorials/index.md")
     if listed is not None:
         files.remove(listed)
     pages["tutorials/index.md"] = tutorials_index(sorted((ROOT / "tutorials").glob("*.py")))
     pages |= {f"figures/{path.name}": path.read_text(encoding="utf-8") for path in figures}
     for place, content in pages.items():
-        # What is listed on the page of figures, or on that of backends, needs no line of the navigation.
+        # Pages that are listed on the benchmark index or the backends page need no navigation entry.
         file = File.generated(config, place, content=content)
         if place.startswith("figures/2") or place == _PROGRAM_PAGE:
             file.inclusion = type(file.inclusion).NOT_IN_NAV
@@ -85,13 +85,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Let the page load nothing from the network, and make no headings of the empty corners of tables."""
+    """Remove network requests from a page, and headings from the empty corners of tables."""
     output = re.sub(r"<th( [^>]*)?></th>", r"<td\1></td>", output)
     return output.replace(_REMOTE_WORKER, "../" * page.file.dest_uri.count("/") + _WORKER)
 
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
-    """The page of what is not found lies at the top."""
+    """Fix the script path of the 404 page, which is at the top level of the site."""
     return output_content.replace(_REMOTE_WORKER, _WORKER)
 
 
@@ -104,18 +104,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = tutorial_page(markdown)
     up = "../" * page.file.src_uri.count("/")
 
-    def on_site(found: re.Match[str]) -> str:
-        text, target, anchor = found[1], found[2], found[3] or ""
+    def to_site_link(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
         name = (origin.parent / target).resolve().relative_to(ROOT).as_posix()
         place = _place(name)
-        # Code is not on the site: its name says where it is in the repository.
+        # Code is not part of the site: show its path in the repository instead of a link.
         return f"`{text.strip('`')}`" if place is None else f"[{text}]({up}{place}{anchor})"
 
-    return _LINK.sub(on_site, markdown)
+    return _LINK.sub(to_site_link, markdown)
 
 
 def _place(name: str) -> str | None:
-    """Where a file of the repository is on the site; None where it is not there."""
+    """Return the page of a repository file; None if it is not part of the site."""
     if name in _PLACES:
         return _PLACES[name]
     if name == _PROGRAM:
@@ -133,7 +133,7 @@ def _place(name: str) -> str | None:
 
 
 def _origin(place: str) -> Path | None:
-    """The file of the repository that a page was made of; None for one that is written by a program."""
+    """Return the repository file of a page; None for a generated page."""
     for name, known in _PLACES.items():
         if place == known:
             return ROOT / name

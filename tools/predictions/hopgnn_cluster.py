@@ -1,12 +1,12 @@
-"""Predicted epochs on HopGNN's cluster, beside its published speed-ups (sections 7.2 to 7.8).
+"""Predicted epochs on HopGNN's cluster, compared with its published speed-ups (sections 7.2 to 7.8).
 
-    python tools/predictions/paper_cluster.py
-    python tools/predictions/paper_cluster.py --batch 4096 --network 25gbit
+    python tools/predictions/hopgnn_cluster.py
+    python tools/predictions/hopgnn_cluster.py --batch 4096 --network 25gbit
 
-Nothing is fitted to the published times. Sizes of mini-batches are expected from the graphs' sizes with
-log-normal degrees; the part of a root's rows that is at home is the paper's own where it is known. What is
-assumed is printed with the tables, which are Markdown. The stages of a step follow each other, as in the
-systems that the paper compares; `pipelined` are those of this project's pipeline.
+Nothing is fitted to the published times. Mini-batch sizes are estimated from the graphs' sizes with
+log-normal degrees; the fraction of local rows per seed is the paper's value if published. Assumptions are
+printed with the tables, which are Markdown. The stages of a step are serial, as in the systems that the paper
+compares; `pipelined` uses this project's pipeline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DGL, P3, NAIVE, HOPGNN, HOME = "model-centric", "p3", "naive-migration", "hopgnn
 
 @dataclass(frozen=True, slots=True)
 class PaperGraph:
-    """A graph of Table 2, and the part of a root's rows that is at home in four parts."""
+    """A graph of Table 2, and the fraction of a seed's rows that are in its part, with four parts."""
 
     vertices: int
     edges: int
@@ -43,8 +43,8 @@ class PaperGraph:
     locality: float
 
 
-# Arxiv and products: Table 1, two layers. UK and IN: what is left of the mean miss rate of 23.3 % over four
-# graphs (section 7.3), the same for both. Edges are stored in both directions.
+# Arxiv and products: Table 1, two layers. UK and IN: derived from the mean miss rate of 23.3 % over four
+# graphs (section 7.3), equal for both. Edges are stored in both directions.
 GRAPHS = {
     "arxiv": PaperGraph(169_343, 2 * 1_166_243, 128, 0.66),
     "products": PaperGraph(2_449_029, 2 * 61_859_140, 100, 0.92),
@@ -54,7 +54,7 @@ GRAPHS = {
 
 
 def training(graph: PaperGraph, model: str, hidden: int, batch: int, ranks: int) -> TrainingWorkload:
-    """An epoch over a tenth of the vertices: of its length only ratios are shown."""
+    """Return the workload of an epoch over a tenth of the vertices; only ratios of epoch times are shown."""
     targets = graph.vertices // 10
     degrees = DegreeDistribution.assumed(graph.vertices, graph.edges, num_targets=targets, reciprocity=1.0)
     counts = [batch * ranks / 2**power for power in range(9)]
@@ -62,8 +62,8 @@ def training(graph: PaperGraph, model: str, hidden: int, batch: int, ranks: int)
     widths = [graph.features, hidden, hidden, CLASSES]
 
     def at(count: float) -> Workload:
-        found = sizes.at(count)
-        return model_workload(model, found.vertices, found.edges, widths, heads=4)
+        block_sizes = sizes.at(count)
+        return model_workload(model, block_sizes.vertices, block_sizes.edges, widths, heads=4)
 
     return TrainingWorkload(at=at, targets_per_epoch=targets, batch_size=batch * ranks, model=model)
 
@@ -71,7 +71,7 @@ def training(graph: PaperGraph, model: str, hidden: int, batch: int, ranks: int)
 def epochs_s(
     graph: PaperGraph, model: str, hidden: int, batch: int, network: str, terms: Terms, ranks: int = RANKS
 ) -> dict[str, float]:
-    """Seconds of an epoch by strategy; `hopgnn` with as many time steps as are fastest."""
+    """Return the seconds per epoch by strategy; `hopgnn` with the fastest number of time steps."""
     work = training(graph, model, hidden, batch, ranks).remembered()
     platform, link = load_platform("a100"), find_network(network)
 
@@ -105,20 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batch", type=int, default=1024, help="targets of a rank and step; not published")
+    parser.add_argument("--batch", type=int, default=1024, help="targets per rank and step; not published")
     parser.add_argument("--network", default="10gbit")
     options = parser.parse_args(arguments)
     link = find_network(options.network)
     print(f"Platform a100 ({load_platform('a100').source}), {RANKS} of them.")
-    print(f"Network {link.name}: {link.source}. {options.batch} targets a rank and step.")
-    found: dict[tuple[str, str, int], dict[str, float]] = {}
+    print(f"Network {link.name}: {link.source}. {options.batch} targets per rank and step.")
+    epochs: dict[tuple[str, str, int], dict[str, float]] = {}
     rows = []
     for name, graph in GRAPHS.items():
         for model in MODELS:
             for hidden in WIDTHS:
                 times = epochs_s(graph, model, hidden, options.batch, options.network, IN_TURN)
                 piped = epochs_s(graph, model, hidden, options.batch, options.network, PIPELINED)
-                found[name, model, hidden] = times
+                epochs[name, model, hidden] = times
                 rows.append(
                     [
                         name,
@@ -133,35 +133,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = ["graph", "model", "model-centric s", "p3", "naive", "hopgnn", "home", "hopgnn over p3"]
     heads += ["pipelined: hopgnn", "home", "home over hopgnn"]
     show("Speed-ups over model-centric, predicted (times are of a tenth of the vertices)", heads, rows)
-    show("Beside what is published", ["what", "published", "predicted"], published(found, options))
+    show("Beside what is published", ["what", "published", "predicted"], published(epochs, options))
 
 
 def published(
-    found: dict[tuple[str, str, int], dict[str, float]], asked: argparse.Namespace
+    epochs: dict[tuple[str, str, int], dict[str, float]], options: argparse.Namespace
 ) -> list[list[str]]:
-    """The paper's figures in its text, and ours."""
+    """Return the values in the paper's text, and ours."""
 
     def span(slow: str, fast: str) -> str:
-        ratios = [ratio(times, slow, fast) for times in found.values()]
+        ratios = [ratio(times, slow, fast) for times in epochs.values()]
         return f"{min(ratios):.1f} to {max(ratios):.1f}"
 
-    def of(name: str, model: str, hidden: int, slow: str, fast: str) -> str:
-        return f"{ratio(found[name, model, hidden], slow, fast):.2f}"
+    def speed_up(name: str, model: str, hidden: int, slow: str, fast: str) -> str:
+        return f"{ratio(epochs[name, model, hidden], slow, fast):.2f}"
 
     products = GRAPHS["products"]
     by_ranks = {
-        ranks: epochs_s(products, "gcn", 16, asked.batch, asked.network, IN_TURN, ranks) for ranks in (2, 6)
+        ranks: epochs_s(products, "gcn", 16, options.batch, options.network, IN_TURN, ranks)
+        for ranks in (2, 6)
     }
-    by_batch = {batch: epochs_s(products, "gcn", 16, batch, asked.network, IN_TURN) for batch in (512, 16384)}
+    by_batch = {
+        batch: epochs_s(products, "gcn", 16, batch, options.network, IN_TURN) for batch in (512, 16384)
+    }
     return [
         ["hopgnn over model-centric", "1.3 to 3.1", span(DGL, HOPGNN)],
         ["hopgnn over p3", "1.2 to 4.2", span(P3, HOPGNN)],
         ["hopgnn over naive", "up to 4.8", span(NAIVE, HOPGNN)],
-        ["naive against model-centric, gcn(16) on products", "0.62", of("products", "gcn", 16, DGL, NAIVE)],
-        ["hopgnn over model-centric, gcn on products", "2.5", of("products", "gcn", 16, DGL, HOPGNN)],
-        ["hopgnn over model-centric, gat on products", "2.2", of("products", "gat", 16, DGL, HOPGNN)],
-        ["hopgnn over model-centric, gat(128) on in", "1.8", of("in", "gat", 128, DGL, HOPGNN)],
-        ["p3 against model-centric, gat(128) on in", "0.83", of("in", "gat", 128, DGL, P3)],
+        [
+            "naive against model-centric, gcn(16) on products",
+            "0.62",
+            speed_up("products", "gcn", 16, DGL, NAIVE),
+        ],
+        ["hopgnn over model-centric, gcn on products", "2.5", speed_up("products", "gcn", 16, DGL, HOPGNN)],
+        ["hopgnn over model-centric, gat on products", "2.2", speed_up("products", "gat", 16, DGL, HOPGNN)],
+        ["hopgnn over model-centric, gat(128) on in", "1.8", speed_up("in", "gat", 128, DGL, HOPGNN)],
+        ["p3 against model-centric, gat(128) on in", "0.83", speed_up("in", "gat", 128, DGL, P3)],
         [
             "gcn on products, 2 and 6 ranks",
             "1.69, 2.55",

@@ -1,11 +1,11 @@
-"""How far sizes and times of typed mini-batches that are predicted are off, in the time of one core.
+"""Errors of predicted sizes and times of heterogeneous mini-batches, in CPU time of one core.
 
-Sizes: what is expected of `synthetic:typed` from its law, beside the means of sampled mini-batches. Times:
-rates of a kind of model are fitted to the mini-batches that `hyrt calibrate --model` measures, and predict
-the propagation of others, of another graph, too. The clock counts what the thread computes, so other work on
-the machine disturbs it less than a clock on the wall: it slows caches and memory alone.
+Sizes: expectations for `synthetic:typed` from its degree distribution, compared with means of sampled
+mini-batches. Times: rates of a model kind are fitted to the mini-batches that `hyrt calibrate --model`
+measures, and predict the propagate stage of others, also of another graph. CPU time of the thread is
+measured, so that other load affects only caches and memory.
 
-    python tools/predictions/typed_core_times.py --kinds rgcn,hgt
+    python tools/predictions/hetero_core_times.py --kinds rgcn,hgt
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HELD_OUT = (
     (64, 128, 128, (10, 5), OTHER),
     (64, 256, 1024, (5, 5), OTHER),
 )
-"""Features, hidden width, targets, fan-outs, and the graph where it is not that of the calibration."""
+"""Features, hidden width, targets, fan-outs, and the graph if it differs from the calibration's."""
 
 
 def sizes(fanouts: list[int], targets: int) -> None:
-    """Print by how much expected sizes of mini-batches differ from sampled ones."""
+    """Print the relative differences of expected mini-batch sizes to sampled ones."""
     from hyrt.config import build_config
     from hyrt.graph.source import open_graph
     from hyrt.machine.workers import Workers
@@ -53,15 +53,20 @@ def sizes(fanouts: list[int], targets: int) -> None:
         sampler = build_sampler(config, graph, graph.split("train"))
         sampled = sampled_sizes_of(config, graph, sampler, workers)(targets)
     expected = expected_sizes_of(config, generated_typed_sizes(source))(targets)
-    told = []
+    error_texts = []
     for name in ("vertices", "edges"):
         pairs = zip(getattr(expected, name), getattr(sampled, name), strict=True)
-        told.append(f"{name} " + " ".join(f"{sum(mine) / sum(theirs) - 1:+.1%}" for mine, theirs in pairs))
-    print(f"sizes, fan-outs {fanouts}, {targets} targets, the input's first: {', '.join(told)}", flush=True)
+        error_texts.append(
+            f"{name} " + " ".join(f"{sum(mine) / sum(theirs) - 1:+.1%}" for mine, theirs in pairs)
+        )
+    print(
+        f"sizes, fan-outs {fanouts}, {targets} targets, the input's first: {', '.join(error_texts)}",
+        flush=True,
+    )
 
 
 def times(kind: str) -> list[float]:
-    """Print what is predicted of mini-batches that rates were not fitted to; returns the errors."""
+    """Print predictions for mini-batches that were not used in the fit; return the errors."""
     from hyrt_perfmodel.assignment import Threads
     from hyrt_perfmodel.platforms.platform import Host, Platform
     from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -96,8 +101,8 @@ def times(kind: str) -> list[float]:
                 fanouts=fanouts,
                 graph=name or trainers.TYPED,
             )
-            found = trainers.measure(device, kind, probe, graphs.of(probe))
-            work = found.workload
+            measurement = trainers.measure(device, kind, probe, graphs.of(probe))
+            work = measurement.workload
             platform = Platform(
                 name="core", host=Host(memory_gb_s=1.0, macs_per_s=1.0, models={kind: fit.rates})
             )
@@ -106,10 +111,10 @@ def times(kind: str) -> list[float]:
             )
             model = StepModel(platform, training, Terms())
             predicted = model.propagate_s(model.trainers[0], work, Threads(sample=1, load=1, train=1))
-            errors.append(predicted / found.propagate.seconds - 1)
+            errors.append(predicted / measurement.propagate.seconds - 1)
             print(
                 f"{kind}: {probe.graph}, {features} features, hidden {hidden}, {targets} targets, fan-outs "
-                f"{fanouts}: {1e3 * predicted:.1f} ms predicted, {1e3 * found.propagate.seconds:.1f} "
+                f"{fanouts}: {1e3 * predicted:.1f} ms predicted, {1e3 * measurement.propagate.seconds:.1f} "
                 f"measured, {errors[-1]:+.0%}",
                 flush=True,
             )
@@ -117,8 +122,10 @@ def times(kind: str) -> list[float]:
 
 
 def main() -> None:
-    """Print both, and the mean error of times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print both, and the mean error of the times."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kinds", default="rgcn", help="kinds of models, separated by commas")
     kinds = parser.parse_args().kinds.split(",")
     prepare_process()
