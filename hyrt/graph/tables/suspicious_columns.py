@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +14,16 @@ Array = NDArray[Any]
 _LEAST_ROWS = 10
 """Fewer rows may count up, or equal the label, by chance."""
 _LEAST_PAIRED = 30
-"""The same for classes that have each another value of the column."""
+"""At least so many rows have the value that an earlier row of their class has, not by chance."""
+_LEAST_OTHERS = 5
+"""And at least so many of these have another value than most rows."""
 _MAX_LABELS = 256
 _SHOWN = 8
 
 COUNTS = "numbers the rows"
 IS_LABEL = "equals the label"
 GIVES_LABEL = "has one value for each class"
+FOLLOWS_LABEL = "is the same for all vertices of a class"
 
 
 class SuspiciousColumns:
@@ -36,6 +40,7 @@ class SuspiciousColumns:
         self._labelled = 0
         self._first = np.zeros(width)
         self._of_label: dict[float, Array] = {}
+        self._counts: Counter[float] = Counter()
         # The columns that are still suspected.
         self._counting = self._like_label = self._paired = np.arange(width)
 
@@ -70,9 +75,12 @@ class SuspiciousColumns:
 
     def _keep_paired(self, values: Array, labels: Array) -> None:
         """Keep the columns that have one value for all rows of a label."""
-        known, first, places = np.unique(labels, return_index=True, return_inverse=True)
-        for label, row in zip(known.tolist(), first, strict=True):
+        known, first, places, counts = np.unique(
+            labels, return_index=True, return_inverse=True, return_counts=True
+        )
+        for label, row, count in zip(known.tolist(), first, counts.tolist(), strict=True):
             self._of_label.setdefault(label, values[row].copy())
+            self._counts[label] += count
             if len(self._of_label) > _MAX_LABELS:
                 self._paired = self._paired[:0]
                 return
@@ -83,10 +91,15 @@ class SuspiciousColumns:
         """Return what is suspicious about columns, by their numbers."""
         reasons: dict[int, str] = {}
         several = len(self._of_label) > 1
-        if self._labelled >= _LEAST_PAIRED and several:
+        if self._labelled - len(self._of_label) >= _LEAST_PAIRED and several:
             for column in self._paired.tolist():
-                if len({float(row[column]) for row in self._of_label.values()}) == len(self._of_label):
+                confirmed: Counter[float] = Counter()
+                for label, row in self._of_label.items():
+                    confirmed[float(row[column])] += self._counts[label] - 1
+                if len(confirmed) == len(self._of_label):
                     reasons[column] = GIVES_LABEL
+                elif confirmed.total() - max(confirmed.values()) >= _LEAST_OTHERS:
+                    reasons[column] = FOLLOWS_LABEL
         if self._labelled >= _LEAST_ROWS and several:
             reasons |= dict.fromkeys(self._like_label.tolist(), IS_LABEL)
         if self._rows >= _LEAST_ROWS:
