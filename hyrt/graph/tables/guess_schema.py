@@ -111,6 +111,12 @@ def guess_schema(given: Sequence[Path]) -> Guess:
         raise DataError(
             f"no file has columns that are called like the two ends of an edge ({columns}): {_ITSELF}"
         )
+    encodings = [
+        f"{sample.name}: is not UTF-8 text, and read as {sample.form.encoding}: if letters are wrong, give "
+        "text: {encoding: ...} in a schema, or save it as UTF-8"
+        for sample in samples
+        if sample.form is not None and sample.form.encoding != TextForm().encoding
+    ]
     for some, what in ((edges, "edges"), (others, "vertices")):
         for sample in some[1:]:
             if list(sample.columns) != list(some[0].columns):
@@ -143,7 +149,7 @@ def guess_schema(given: Sequence[Path]) -> Guess:
     if vertex_rows is not None:
         settings["vertices"] = vertex_rows
     schema = ImportSchema(edges=edge_table, **settings)
-    lines.append(_ids_in_words(schema))
+    lines += [_ids_in_words(schema), *encodings]
     return Guess(schema, lines)
 
 
@@ -237,7 +243,7 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     kind = _known([column for column in rest if column != weight], _TYPES)
     if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
-    decimal = "." if sample.form is None else sample.form.decimal
+    decimal = _decimal(sample)
     others = [column for column in rest if column not in (weight, kind)]
     time = _known([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
     given = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
@@ -268,15 +274,18 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
     split = None if found_masks else _known([name for name in columns if _is_split(sample, name)], _SPLITS)
     for column in (*found_masks, *filter(None, (split,))):
         del columns[column]
+    if not (split or found_masks):
+        _check_split_columns(sample)
     label = _known([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
     label_kind: Literal["classes", "names", "numbers"] = "classes"
     if label is not None:
         kind = columns.pop(label)
         if kind == "number":
             label_kind = "numbers"
-        elif kind in ("text", "code") or sample.least(label) not in (-1, 0):
+        elif kind in ("text", "code") or sample.least(label) not in (-1, 0) or _are_signs(sample, label):
             label_kind = "names"
-    features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list")]
+    lists = [name for name, kind in columns.items() if kind == "list" and _plain(name) in _LABELS]
+    features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
     doubtful = _doubtful(sample, features, label, label_kind)
     unread = [name for name in columns if name not in features]
     features = [name for name in features if name not in doubtful]
@@ -295,6 +304,9 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
     if label is not None:
         words = {"classes": "class numbers", "names": "names of classes", "numbers": "numbers to predict"}
         line += f"; labels {label!r} ({words[label_kind]})"
+    elif lists:
+        line += f"; no labels, as {lists[0]!r} has lists: give several labels a column each, and name these"
+        line += " in a schema"
     else:
         line += "; no labels: call their column label or y, or name it in a schema"
     if split or found_masks:
@@ -313,7 +325,7 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
 
 def _doubtful(sample: TableSample, features: list[str], label: str | None, label_kind: str) -> dict[str, str]:
     """Return columns of numbers that seem to be no features, with the reasons."""
-    decimal = "." if sample.form is None else sample.form.decimal
+    decimal = _decimal(sample)
     names = [name for name in features if sample.columns[name] in _NUMBERS]
     reasons: dict[str, str] = {}
     if not names:
@@ -344,9 +356,50 @@ def _is_row_index(sample: TableSample, name: str) -> bool:
     return is_called_so and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
 
 
+def _check_split_columns(sample: TableSample) -> None:
+    """Refuse a column that is called like a split and does not have one: it is no feature either.
+
+    Raises
+    ------
+    DataError
+        If there is one, naming it and what it has.
+    """
+    for column in sample.columns:
+        if _plain(column) == "split":
+            words = sorted({str(value) for value in sample.values(column) if value is not None})
+            others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
+            if others:
+                raise DataError(
+                    f"{sample.name}: column {column!r} has {_shown(others)}, and parts of a split are train, "
+                    "val and test: write these, or call the column otherwise"
+                )
+    known = [name for names in _MASKS if (name := _known(sample.columns, names)) is not None]
+    flags = [name for name in known if _are_flags(sample, name)]
+    if flags and len(flags) < len(_MASKS):
+        raise DataError(
+            f"{sample.name}: a split has three columns, train, val and test, but this table has "
+            f"{_shown(flags)}: give all three, or one column with these words, or call them otherwise"
+        )
+
+
+def _are_flags(sample: TableSample, column: str) -> bool:
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= {"0", "1", "0.0", "1.0", "false", "true", "no", "yes"}
+
+
 def _is_split(sample: TableSample, column: str) -> bool:
     words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
     return bool(words) and words <= SPLIT_WORDS.keys()
+
+
+def _are_signs(sample: TableSample, label: str) -> bool:
+    """Whether labels are -1 and 1, two classes, and not 1 and none."""
+    numbers, missing, bad = whole_numbers(sample.rows[label], _decimal(sample))
+    return set(numbers[~(missing | bad)].tolist()) == {-1, 1}
+
+
+def _decimal(sample: TableSample) -> str:
+    return "." if sample.form is None else sample.form.decimal
 
 
 def _like_ids(sample: TableSample, edges: TableSample, source: str) -> str | None:
@@ -391,7 +444,7 @@ def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
 def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
     """Whether ids of edges are too large, or too far apart, to be counted."""
     sample = edges[0]
-    decimal = "." if sample.form is None else sample.form.decimal
+    decimal = _decimal(sample)
     found = [whole_numbers(sample.rows[column], decimal) for column in (source, target)]
     values = np.concatenate([part[~(missing | bad)] for part, missing, bad in found])
     if not len(values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,14 @@ class BadRows:
         raise error
 
 
+def escaped(value: object) -> str:
+    """Return a value as in a program, with escapes if it does not look like what it is."""
+    is_plain = not isinstance(value, str) or unicodedata.is_normalized("NFC", value)
+    return repr(value) if is_plain else ascii(value)
+
+
 def _told(value: Any, problem: str) -> str:
     if value is None:
         return "the value is missing"
-    text = repr(value)
+    text = escaped(value)
     return f"{text if len(text) <= _SHOWN_LETTERS else f'{text[:_SHOWN_LETTERS]}...'} {problem}"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import in_order
@@ -50,29 +51,41 @@ def csv_pieces(
             raise DataError(
                 f"{file.name}: has {names.count(name)} columns {name!r}: give them different names"
             )
+    header = file.header_line()
     threads = available_cores()
     with ThreadPoolExecutor(threads) as pool:
         blocks = itertools.islice(file.blocks(block_bytes), most_blocks)
-        yield from in_order(pool, lambda block: _parsed(file, block, names, kinds), blocks, threads)
+        yield from in_order(pool, lambda block: _parsed(file, block, names, kinds, header), blocks, threads)
 
 
-def _parsed(file: TextFile, block: TextBlock, names: list[str], kinds: Mapping[str, str]) -> TablePiece:
+def _parsed(
+    file: TextFile, block: TextBlock, names: list[str], kinds: Mapping[str, str], header: bytes | None
+) -> TablePiece:
     import pyarrow as pa
 
     types = {"number": pa.float64(), "text": pa.string()}
     wanted = {name: types.get(kind, pa.string()) for name, kind in kinds.items()}
     lines = lambda: block.lines  # noqa: E731
     data, padded = block.stripped()
+    if header and _has_line(block.raw, header):
+        return _read_as_text(file, block, names, list(wanted), has_header=True)
     try:
         table = _read(file, data, names, wanted, None)
     except pa.ArrowInvalid:
-        return _read_as_text(file, block, names, dict.fromkeys(wanted, pa.string()))
+        return _read_as_text(file, block, names, list(wanted), has_header=False)
     columns, as_written = _without_nulls(table, file.form.nulls)
     return TablePiece(file.name, table.num_rows, columns, "line", lines, padded=padded, as_written=as_written)
 
 
-def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: dict[str, Any]) -> TablePiece:
-    """The rows as texts, without those that have other numbers of values than the table has columns."""
+def _read_as_text(
+    file: TextFile, block: TextBlock, names: list[str], wanted: list[str], *, has_header: bool
+) -> TablePiece:
+    """The rows as texts, without those that have other numbers of values than the table has columns.
+
+    If the block has the line of the names again, this is no row either.
+    """
+    import pyarrow as pa
+
     found = block.lines
     invalid: list[Any] = []
     bad: list[BadRow] = []
@@ -93,7 +106,8 @@ def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: di
                 shown = line.decode(errors="replace")[:_SHOWN_LETTERS].rstrip("\r")
                 bad.append(BadRow(number, f"{shown!r} is not UTF-8 text: give encoding: cp1252"))
         data = data.decode(errors="replace").encode()
-    table = _read(file, data, names, wanted, skip)
+    read = names if has_header and len(set(names)) == len(names) else wanted
+    table = _read(file, data, names, dict.fromkeys(read, pa.string()), skip)
     if len(found) != table.num_rows + len(invalid):
         raise DataError(
             f"{file.name}, from line {block.first_line} on: records cannot be told apart: close every quote, "
@@ -111,10 +125,32 @@ def _read_as_text(file: TextFile, block: TextBlock, names: list[str], wanted: di
             )
         )
     places = found[left]
+    if has_header:
+        again = _are_header(table, read)
+        for place in places[again].tolist():
+            bad.append(BadRow(place, "repeats the names of the columns: leave this line out"))
+        places, table = places[~again], table.filter(pa.array(~again)).select(wanted)
     columns, as_written = _without_nulls(table, file.form.nulls)
     return TablePiece(
         file.name, table.num_rows, columns, "line", lambda: places, bad, padded=padded, as_written=as_written
     )
+
+
+def _has_line(data: bytes, line: bytes) -> bool:
+    """Whether a line is in a text; files that were put together repeat the names of their columns."""
+    return data.startswith((line + b"\n", line + b"\r\n")) or any(
+        b"\n" + line + end in data for end in (b"\n", b"\r\n")
+    )
+
+
+def _are_header(table: Any, names: list[str]) -> NDArray[np.bool_]:
+    """Return which rows have the name of each column."""
+    import pyarrow.compute as pc
+
+    again = np.ones(table.num_rows, np.bool_)
+    for name in names:
+        again &= pc.equal(table.column(name), name).to_numpy()
+    return again
 
 
 def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any], skip: Any) -> Any:

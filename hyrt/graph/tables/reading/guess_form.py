@@ -34,8 +34,11 @@ def guess_form(start: bytes) -> TextForm:
     try:
         text = whole.decode("utf-8-sig")
     except UnicodeDecodeError:
-        text = whole.decode("cp1252", errors="replace")
-        given["encoding"] = "cp1252"
+        if _are_mostly_utf8(whole):
+            text = whole.decode("utf-8-sig", errors="replace")
+        else:
+            text = whole.decode("cp1252", errors="replace")
+            given["encoding"] = "cp1252"
     lines = [line for line in text.splitlines() if line.strip()]
     while lines and lines[0].startswith(_COMMENTS):
         lines.pop(0)
@@ -48,7 +51,8 @@ def guess_form(start: bytes) -> TextForm:
     given["quote"] = quote
     rows = _rows(lines, delimiter, quote)
     given["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
-    below = {value for row in rows[1:] for value in row}
+    # Files that were put together repeat the names of their columns.
+    below = {value for row in rows[1:] if row != rows[0] for value in row}
     if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
         # Names of columns among names of vertices are names of vertices, too.
         given["header"] = False
@@ -56,6 +60,19 @@ def guess_form(start: bytes) -> TextForm:
         given["decimal"] = ","
     defaults = TextForm()
     return TextForm(**{key: value for key, value in given.items() if value != getattr(defaults, key)})
+
+
+def _are_mostly_utf8(data: bytes) -> bool:
+    """Whether most lines with letters beyond ASCII are UTF-8: some bytes of the others are damaged."""
+    lines = [line for line in data.split(b"\n") if not line.isascii()]
+    good = 0
+    for line in lines:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            continue
+        good += 1
+    return 2 * good >= len(lines)
 
 
 def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:

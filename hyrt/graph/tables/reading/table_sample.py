@@ -146,6 +146,8 @@ def _kind(column: Any, decimal: str) -> str:
         return "code" if _are_whole(column, decimal) else "number"
     if bad.sum() <= most_wrong:
         return "whole"
+    if pa.types.is_uint64(column.type):  # Numbers that int64 does not hold, such as hashes.
+        return "code"
     if real_numbers(column, decimal)[2].sum() <= most_wrong:
         return "number"
     return "text" if is_text else "none"

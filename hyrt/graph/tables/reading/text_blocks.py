@@ -119,6 +119,13 @@ class TextFile:
             return [str(number) for number in range(1, len(values) + 1)]
         return values
 
+    def header_line(self) -> bytes | None:
+        """Return the line of the names of the columns in UTF-8, without its end; None if there is none."""
+        if not self.form.header:
+            return None
+        with self._opened() as stream:
+            return self._as_utf8(_Head(self, stream).line).rstrip(b"\r")
+
     @property
     def _dialect(self) -> dict[str, Any]:
         """What the csv module calls it."""

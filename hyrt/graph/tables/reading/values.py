@@ -59,7 +59,8 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
         data, offsets = bytes_of(column)
         read_whole(data, offsets, missing, ord(decimal), values, bad)
         return values, missing, bad
-    real, _, bad = real_numbers(column, decimal)
+    # In a column of floating-point numbers, nan is how programs write a missing whole number.
+    real, missing, bad = real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
     bad |= ~missing & ~whole
@@ -125,6 +126,16 @@ def texts(column: Any) -> tuple[Any, Flags]:
         if not bad.any():
             return pc.cast(pa.array(numbers, mask=missing), pa.string()), missing
     return pc.cast(column, pa.string()), missing
+
+
+def count_nan(column: Any) -> int:
+    """Return how many values of a column are nan; 0 for columns of anything but floating-point numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type):
+        return 0
+    return int(pc.sum(pc.is_nan(column)).as_py() or 0)
 
 
 def check_texts(column: Any) -> None:
