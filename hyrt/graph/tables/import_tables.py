@@ -132,7 +132,7 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         save_names(_names(vertices, types, edge_columns), {}, result, scratch)
         unscaled = [] if vertices is None else unscaled_lines({"": vertices})
         if isinstance(ids, Named):
-            notes.add_padded("ids", ids.names)
+            notes.add_alike("ids", ids.names)
     for line in [*notes.lines(), *_told(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
         say(line)
 

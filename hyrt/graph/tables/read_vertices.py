@@ -36,6 +36,8 @@ SPLIT_WORDS = {
     **dict.fromkeys(("none", "unused", "-", ""), -1),
 }
 MOST_CLASSES = 1 << 20
+_LEAST_LABELLED = 20
+"""Fewer labels may all be of different classes."""
 _LABELS = (
     "Labels are whole numbers from 0 on, or -1 for none; for other numbers and texts give label_kind: names"
 )
@@ -223,6 +225,7 @@ class _Reader:
         columns = []
         for column in self._label:
             values, missing, wrong = whole_numbers(piece.columns[column], decimal)
+            unlabelled = ~missing & (values == -1)
             values = np.where(missing, -1, values)
             if kind == "flags":
                 wrong = wrong | (values < -1) | (values > 1)
@@ -234,10 +237,13 @@ class _Reader:
                     "Give 0, 1, or nothing where it is not known",
                 )
                 columns.append(values.clip(-1, 1).astype(np.int8))
+                remedy = "if -1 means no, write 0"
             else:
                 wrong = wrong | (values < -1) | (values >= MOST_CLASSES)
                 bad.add(piece, column, wrong, "is not a class", _LABELS)
                 columns.append(values.clip(-1, MOST_CLASSES).astype(np.int32))
+                remedy = "if -1 is a class, give label_kind: names in a schema"
+            self._notes.add_unlabelled(self._files.names[0], column, int(unlabelled.sum()), remedy)
         return columns[0] if kind == "classes" else np.stack(columns, axis=1)
 
     def _read_split(self, piece: TablePiece, labels: Array) -> None:
@@ -281,7 +287,7 @@ class _Reader:
 
     def finish(self) -> ReadVertices:
         order = self._order()
-        self._notes.add_padded("classes", self._class_names)
+        self._notes.add_alike("classes", self._class_names)
         if doubtful := self._doubtful.found():
             shown = named_reasons({self._rows.names()[column]: reason for column, reason in doubtful.items()})
             self._notes.add_line(
@@ -298,7 +304,9 @@ class _Reader:
         classes: list[str] = []
         if self._table.label_kind == "names" and self._label:
             classes, places = ordered_names(self._class_names)
+            self._notes.add_classes(classes)
             labels = np.where(labels < 0, -1, places[labels] if len(places) else -1)
+        self._note_rare_classes(labels)
         if self._table.label_kind in ("classes", "names") and labels.ndim == 1 and labels.dtype.kind == "i":
             labels = labels.astype(np.int16 if labels.max(initial=0) < 2**15 else np.int32)
         split = np.concatenate(self._splits) if self._splits else None
@@ -314,6 +322,18 @@ class _Reader:
         label_columns = self._label if len(self._label) > 1 else []
         rows = self._feature_rows(order)
         return ReadVertices(self._count, labels, masks, rows, ids, classes, columns, label_columns)
+
+    def _note_rare_classes(self, labels: Array) -> None:
+        """Say if so few vertices have the same class that the labels are rather numbers to predict."""
+        if not self._label or self._table.label_kind not in ("classes", "names"):
+            return
+        labels = labels[labels >= 0]
+        classes = len(np.unique(labels))
+        if len(labels) >= _LEAST_LABELLED and 2 * classes > len(labels):
+            self._notes.add_line(
+                f"{self._files.names[0]}, column {self._label[0]!r}: {len(labels):,} labels are of "
+                f"{classes:,} classes: if they are numbers to predict, give label_kind: numbers in a schema"
+            )
 
     def _order(self) -> Array | None:
         """The rows in the order of their ids; None where that is the order of the file."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hyrt.graph.tables.ids.vertex_names import VertexNames
+from hyrt.graph.tables.reading.bad_rows import escaped
 from hyrt.graph.tables.reading.table_piece import TablePiece
+from hyrt.graph.tables.reading.values import count_nan
 from hyrt.quantities import counted
 
 _SHOWN = 5
@@ -20,6 +22,8 @@ class ReadingNotes:
         self._padded: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
         self._missing: dict[tuple[str, str], Counter[str]] = {}
+        self._texts: set[tuple[str, str]] = set()
+        self._unlabelled: Counter[tuple[str, str, str]] = Counter()
         self._lines: list[str] = []
 
     def add(self, table: str, piece: TablePiece, columns: Iterable[str] = ()) -> None:
@@ -38,26 +42,55 @@ class ReadingNotes:
         self._rows[table] += piece.num_rows
         for column in columns:
             values = piece.columns[column]
-            if not values.null_count:
-                continue
-            words = self._missing.setdefault((table, column), Counter())
+            found: Counter[str] = Counter()
             if column in piece.as_written:
-                words.update(piece.as_written[column].filter(values.is_null()).to_pylist())
+                found.update(piece.as_written[column].filter(values.is_null()).to_pylist())
+                self._texts.add((table, column))
             else:
-                words[""] += values.null_count
+                found[""] += values.null_count
+                found["nan"] += count_nan(values)
+            if found.total():
+                self._missing.setdefault((table, column), Counter()).update(found)
+
+    def add_unlabelled(self, table: str, column: str, count: int, remedy: str) -> None:
+        """Count labels of -1, which stand for no label.
+
+        Parameters
+        ----------
+        table
+            The name of the table for messages.
+        column
+            The column of the labels.
+        count
+            How many more there are.
+        remedy
+            What to do if -1 is a label.
+        """
+        self._unlabelled[table, column, remedy] += count
 
     def add_line(self, line: str) -> None:
         """Add a line of another kind."""
         self._lines.append(line)
 
-    def add_padded(self, what: str, names: VertexNames) -> None:
-        """Note names that differ from others only by spaces around them, as in quotes or in Parquet files."""
-        pairs = list(itertools.islice(names.padded(), _SHOWN))
-        if pairs:
-            shown = ", ".join(f"{name!r} and {other!r}" for name, other in pairs)
+    def add_alike(self, what: str, names: VertexNames) -> None:
+        """Note names that look like others, as with spaces in quotes, or accents of another program."""
+        self._add_pairs(what, itertools.islice(names.alike(), _SHOWN), "look the same")
+
+    def add_classes(self, classes: Sequence[str]) -> None:
+        """Note names of classes that differ only by capital letters."""
+        first: dict[str, str] = {}
+        pairs = [
+            (first[name.casefold()], name)
+            for name in classes
+            if first.setdefault(name.casefold(), name) != name
+        ]
+        self._add_pairs("classes", pairs[:_SHOWN], "differ only by capital letters")
+
+    def _add_pairs(self, what: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
+        shown = ", ".join(f"{escaped(name)} and {escaped(other)}" for name, other in pairs)
+        if shown:
             self._lines.append(
-                f"some {what} differ only by spaces around them ({shown}): if they are the same, remove the "
-                "spaces from the file"
+                f"some {what} {problem} ({shown}): if they are the same, write them alike in the file"
             )
 
     def lines(self) -> Iterator[str]:
@@ -70,13 +103,21 @@ class ReadingNotes:
                 )
         for (table, column), words in self._missing.items():
             shown = [
-                f"{repr(word) if word else 'empty'} {count:,}" for word, count in words.most_common(_SHOWN)
+                f"{repr(word) if word else 'empty'} {count:,}"
+                for word, count in words.most_common(_SHOWN)
+                if count
             ]
             line = (
                 f"{table}, column {column!r}: {words.total():,} of {self._rows[table]:,} values count as "
                 f"missing ({', '.join(shown)})"
             )
-            if set(words) - {""}:
+            if set(words) - {""} and (table, column) in self._texts:
                 line += ": if one of these is a value, leave it out of text.nulls in a schema"
             yield line
+        for (table, column, remedy), count in self._unlabelled.items():
+            if count:
+                yield (
+                    f"{table}, column {column!r}: {count:,} of {self._rows[table]:,} values are -1, which "
+                    f"means no label: {remedy}"
+                )
         yield from self._lines

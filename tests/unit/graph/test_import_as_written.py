@@ -28,6 +28,7 @@ from hyrt.graph.tables.import_tables import Import, import_tables  # noqa: E402
 from hyrt.graph.tables.reading.csv_pieces import csv_pieces  # noqa: E402
 from hyrt.graph.tables.reading.text_blocks import TextFile  # noqa: E402
 from hyrt.graph.tables.reading.text_form import TextForm  # noqa: E402
+from hyrt.graph.tables.suspicious_columns import SuspiciousColumns  # noqa: E402
 from hyrt.graph.tables.typed.import_typed import import_typed_tables  # noqa: E402
 from hyrt.graph.tables.typed.typed_schema import TypedImportSchema  # noqa: E402
 
@@ -160,7 +161,7 @@ def test_spaces_around_names_are_said(tmp_path: Path) -> None:
     text = "\n".join(said)
     assert "e.csv: spaces or tabs around 3 values are removed (within quotes, they would stay)" in text
     assert "n.csv: spaces or tabs around 3 values are removed" in text
-    assert "some ids differ only by spaces around them (' bob' and 'bob')" in text
+    assert "some ids look the same (' bob' and 'bob')" in text
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,160 @@ def test_missing_labels_are_counted_by_what_stands_there(word: str, tmp_path: Pa
     graph, _ = imported(edges, nodes, schema=kept)
     assert names_of(tmp_path / "out", "classes.csv") == sorted(["A", "B", word])
     assert (graph.labels >= 0).all()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_labels_of_minus_one_are_counted(ending: str, tmp_path: Path) -> None:
+    """Of -1, 0 and 1, the first one means no label, and the import says so; -1 and 1 are two classes."""
+    edges = write(tmp_path / f"e.{ending}", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    nodes = write(tmp_path / f"n.{ending}", {"id": [0, 1, 2, 3], "label": [-1, 0, 1, -1]})
+    graph, said = imported(edges, nodes)
+    assert graph.labels.tolist() == [-1, 0, 1, -1]
+    assert [line for line in said if "column 'label': 2 of 4 values are -1, which means no label" in line]
+    write(tmp_path / f"n.{ending}", {"id": [0, 1, 2, 3], "label": [-1, 1, 1, -1]})
+    graph, said = imported(edges, nodes)
+    assert graph.labels.tolist() == [0, 1, 1, 0]
+    assert names_of(tmp_path / "out", "classes.csv") == ["-1", "1"]
+    assert not [line for line in said if "no label" in line]
+
+
+def test_flags_of_minus_one_are_counted(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "a": [1, -1, -1], "b": [1, 0, 1]})
+    vertices = VertexRows(files=["n.csv"], id="id", label=["a", "b"], label_kind="flags")
+    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    _, said = imported(edges, nodes, schema=schema)
+    assert [line.partition(": if")[0] for line in said if "-1" in line] == [
+        f"{nodes}, column 'a': 2 of 3 values are -1, which means no label"
+    ]
+
+
+@pytest.mark.parametrize("values", [[0.0, None, 1.0, 1.0], [0.5, None, 1.5, 2.5]], ids=["classes", "numbers"])
+@pytest.mark.parametrize("gap", [None, float("nan")], ids=["null", "nan"])
+def test_nan_is_a_missing_label_as_null_is(
+    gap: float | None, values: list[float | None], tmp_path: Path
+) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    labels = [gap if value is None else value for value in values]
+    nodes = tmp_path / "n.parquet"
+    parquet.write_table(pa.table({"id": [0, 1, 2, 3], "label": pa.array(labels, pa.float64())}), nodes)
+    graph, said = imported(edges, nodes)
+    whole = values[0] == 0
+    assert graph.labels.tolist()[0::2] == values[0::2]
+    assert graph.labels.dtype.kind == ("i" if whole else "f")
+    assert graph.labels[1] == -1 if whole else np.isnan(graph.labels[1])
+    assert [line for line in said if "column 'label': 1 of 4 values count as missing" in line]
+    assert not [line for line in said if "text.nulls" in line]
+
+
+def test_labels_that_hardly_repeat_are_said_to_look_like_numbers(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": list(range(20)), "dst": [*range(1, 20), 0]})
+    for labels, says in (([3 * n for n in range(20)], True), ([n // 2 for n in range(20)], False)):
+        nodes = write(tmp_path / "n.csv", {"id": list(range(20)), "label": labels})
+        _, said = imported(edges, nodes)
+        assert (
+            any("20 labels are of 20 classes: if they are numbers to predict" in line for line in said)
+            == says
+        )
+
+
+def test_lists_called_label_are_no_features(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    columns = {"id": [0, 1, 2], "x": [0.5, 1.5, 2.5], "label": [[0, 1], [1, 0], [1, 1]]}
+    graph, said = imported(edges, write(tmp_path / "n.parquet", columns))
+    assert graph.features.values.tolist() == [[0.5], [1.5], [2.5]]
+    assert [line for line in said if "no labels, as 'label' has lists" in line]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"split": [0, 1, 2]}, "column 'split' has '0', '1', '2', and parts of a split are train, val"),
+        ({"Split": ["train", "holdout", "test"]}, "column 'Split' has 'holdout'"),
+        ({"train": [1, 0, 0], "test": [0, 0, 1]}, "this table has 'train', 'test': give all three"),
+        ({"is_train": ["True", "False", "True"]}, "this table has 'is_train'"),
+    ],
+)
+def test_a_split_that_cannot_be_read_is_refused(columns: Any, says: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "label": [0, 1, 1], **columns})
+    with pytest.raises(DataError, match=says):
+        imported(edges, nodes)
+
+
+def test_numbers_called_like_a_part_of_a_split_stay(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "label": [0, 1, 1], "test": [40, 70, 90]})
+    assert imported(edges, nodes)[0].features.values.ravel().tolist() == [40, 70, 90]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_another_encoding_is_said_and_a_damaged_line_is_refused(damaged: bool, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    nodes = tmp_path / "n.csv"
+    text = "id,label\n0,Café\n1,Thé\n2,Lait"
+    nodes.write_bytes(text.encode() + b"\xff\n" if damaged else text.encode("cp1252") + b"\n")
+    if damaged:
+        with pytest.raises(DataError, match=r"n\.csv, line 4: .* is not UTF-8 text"):
+            imported(edges, nodes)
+        return
+    _, said = imported(edges, nodes)
+    assert names_of(tmp_path / "out", "classes.csv") == ["Café", "Lait", "Thé"]
+    assert [line for line in said if "n.csv: is not UTF-8 text, and read as cp1252" in line]
+    assert not [line for line in said if "e.csv: is not UTF-8" in line]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    again=st.lists(st.integers(0, 12), max_size=3, unique=True),
+    size=st.integers(8, 60),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_lines_that_repeat_the_names_of_columns_are_refused(
+    again: list[int], size: int, end: str, tmp_path: Path
+) -> None:
+    """Other rows, such as those with a vertex called like a column, stay."""
+    header = "src,weight,dst"
+    rows = [f"{'src' if n % 3 == 0 else n},{n + 1},{'dst' if n % 2 else n}" for n in range(12)]
+    lines = list(rows)
+    for place in sorted(again, reverse=True):
+        lines.insert(place, header)
+    (tmp_path / "a.csv").write_bytes(end.join([header, *lines, ""]).encode())
+    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm())
+    pieces = list(csv_pieces(file, {"weight": "number", "src": "text"}, block_bytes=size))
+    found = [float(value) for piece in pieces for value in piece.columns["weight"].to_pylist()]
+    assert found == [n + 1 for n in range(12)]
+    bad = [row.place for piece in pieces for row in piece.bad]
+    assert bad == [number for number, line in enumerate(lines, 2) if line == header]
+    places = np.concatenate([piece.places() for piece in pieces])
+    assert places.tolist() == [number for number, line in enumerate(lines, 2) if line != header]
+
+
+def test_names_that_look_the_same_are_said(tmp_path: Path) -> None:
+    names = ["Jose\u0301", "José", "b", "b\u200b", "cat\u00a0", "cat", "日本", "alone\u200b"]
+    edges = write(tmp_path / "e.csv", {"src": names, "dst": [*names[1:], names[0]]})
+    nodes = write(tmp_path / "n.csv", {"id": names, "label": ["Dog", "dog", *["cat", "cat\u2009"] * 3]})
+    graph, said = imported(edges, nodes)
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert graph.num_classes == 4
+    text = "\n".join(said)
+    assert r"some ids look the same ('Jose\u0301' and 'José', " in text
+    assert r"'b\u200b' and 'b', 'cat\xa0' and 'cat')" in text
+    assert r"some classes look the same ('cat\u2009' and 'cat')" in text
+    assert "some classes differ only by capital letters ('Dog' and 'dog')" in text
+    write(tmp_path / "n.csv", {"id": [*names[1:], "Jose"], "label": [0] * len(names)})
+    with pytest.raises(DataError, match=r"'Jose\\u0301' is not a vertex of the table"):
+        imported(edges, nodes)
+
+
+def test_ids_that_int64_does_not_hold_are_names(tmp_path: Path) -> None:
+    ids = [2**64 - 1, 2**63, 2**63 + 1]
+    table = pa.table({"src": pa.array(ids, pa.uint64()), "dst": pa.array(ids[1:] + ids[:1], pa.uint64())})
+    parquet.write_table(table, tmp_path / "e.parquet")
+    graph, _ = imported(tmp_path / "e.parquet")
+    names = list(map(str, ids))
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert named_edges(graph, names) == sorted(zip(names, names[1:] + names[:1], strict=True))
 
 
 def test_a_missing_id_is_refused_with_its_word(tmp_path: Path) -> None:
@@ -239,6 +394,64 @@ DOUBTFUL = {
     "shuffled": _SHUFFLED,
     "coded": [3 if n % 7 > 2 else 1 for n in range(COUNT)],
 }
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_indicators_of_classes_are_no_features(ending: str, tmp_path: Path) -> None:
+    """A column for each of three classes, as `pandas.get_dummies` writes them, and a coarser class."""
+    classes = [n % 3 for n in range(COUNT)]
+    columns = {f"is_{k}": [int(each == k) for each in classes] for k in range(3)}
+    columns["level"] = [int(each > 0) for each in classes]
+    edges = write(tmp_path / f"e.{ending}", {"src": [*range(COUNT)], "dst": [*range(1, COUNT), 0]})
+    rows = {"id": list(range(COUNT)), "label": classes, "age": _AGES, **columns, "constant": [1] * COUNT}
+    graph, said = imported(edges, write(tmp_path / f"n.{ending}", rows))
+    assert graph.features.values.T.tolist() == [_AGES, [1] * COUNT]
+    [line] = [each for each in said if "left out" in each]
+    assert "'level' (is the same for all vertices of a class)" in line
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 9), min_size=40, max_size=80),
+    cuts=st.lists(st.integers(1, 79), max_size=2),
+    seed=st.integers(0, 99),
+)
+def test_columns_follow_the_label_if_rows_of_all_classes_say_so(
+    labels: list[int], cuts: list[int], seed: int
+) -> None:
+    """Rows of one class have the same value, by chance for few of them: counted here by hand."""
+    rng = np.random.default_rng(seed)
+    of_label = np.stack([rng.permutation(10), rng.integers(0, 2, 10), rng.integers(0, 4, 10)], axis=1)
+    values = of_label[labels].astype(float)
+    noise = rng.integers(0, 2, (len(labels), 1)).astype(float)
+    values = np.concatenate([values, noise, rng.normal(size=(len(labels), 1))], axis=1)
+    found = SuspiciousColumns(5)
+    for part in np.split(np.arange(len(labels)), sorted(cuts)):
+        found.add(values[part], np.array(labels)[part])
+    wanted = set()
+    for column in range(5):
+        groups: dict[float, set[int]] = {}
+        for label, value in zip(labels, values[:, column], strict=True):
+            groups.setdefault(value, set()).add(label)
+        if sum(map(len, groups.values())) > len(set(labels)):
+            continue
+        repeats = sorted(sum(labels.count(each) - 1 for each in group) for group in groups.values())
+        if len(groups) == len(set(labels)) or sum(repeats[:-1]) >= 5:
+            wanted.add(column)
+    is_known = len(set(labels)) > 1 and len(labels) - len(set(labels)) >= 30
+    assert set(found.found()) == (wanted if is_known else set())
+
+
+@pytest.mark.parametrize("kind", ["numbers", "names"])
+def test_labels_that_do_not_repeat_say_nothing_of_features(kind: str, tmp_path: Path) -> None:
+    """With a different label for each vertex, every column has one value for each class."""
+    rng = np.random.default_rng(3)
+    edges = write(tmp_path / "e.csv", {"src": [*range(COUNT)], "dst": [*range(1, COUNT), 0]})
+    labels = rng.normal(size=COUNT) if kind == "numbers" else [f"name {n}" for n in range(COUNT)]
+    rows = {"id": list(range(COUNT)), "label": list(labels), "x": list(rng.normal(size=COUNT))}
+    graph, said = imported(edges, write(tmp_path / "n.csv", rows))
+    assert graph.features.values.ravel().tolist() == np.float32(rows["x"]).tolist()
+    assert not [line for line in said if "left out" in line]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

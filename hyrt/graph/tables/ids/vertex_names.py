@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,12 @@ NAME_BYTES = 56
 """Memory that a name takes at most, beside three times its own bytes."""
 _LEAST = 1 << 12
 _PADDING = np.frombuffer(b" \t", np.uint8)
+
+
+def _as_seen(name: str) -> str:
+    """A name without spaces around it and letters that are not seen, accents composed with their letters."""
+    plain = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFC", plain).strip()
 
 
 class VertexNames:
@@ -57,19 +64,27 @@ class VertexNames:
         """The name of a number."""
         return self._kept[self._ends[number] : self._ends[number + 1]].tobytes().decode()
 
-    def padded(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
-        """Return the names that are another one with spaces or tabs around it, each with the other one."""
+    def alike(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
+        """Return the names that look like another one, each with the other one.
+
+        They have spaces around them, letters that are not seen, or accents that are letters of their own.
+        """
         import pyarrow as pa
 
         for start in range(0, self.num, rows):
             ends = self._ends[start : min(start + rows, self.num) + 1]
             filled = np.flatnonzero(ends[1:] > ends[:-1])
             first, last = self._kept[ends[filled]], self._kept[ends[filled + 1] - 1]
-            for number in filled[np.isin(first, _PADDING) | np.isin(last, _PADDING)]:
+            padded = filled[np.isin(first, _PADDING) | np.isin(last, _PADDING)]
+            beyond_ascii = ends[0] + np.flatnonzero(self._kept[ends[0] : ends[-1]] >= 0x80)
+            special = np.searchsorted(ends, beyond_ascii, side="right") - 1
+            for number in np.union1d(padded, special):
                 name = self.name(start + int(number))
-                plain = pa.array([name.strip(" \t")], pa.string())
-                if self.find(plain, np.zeros(1, np.bool_))[0] >= 0:
-                    yield name, name.strip(" \t")
+                seen = _as_seen(name)
+                if seen == name:
+                    continue
+                if self.find(pa.array([seen], pa.string()), np.zeros(1, np.bool_))[0] >= 0:
+                    yield name, seen
 
     def blocks(self, rows: int = 1 << 16) -> Iterator[list[str]]:
         """All names in the order of their numbers, some at a time."""

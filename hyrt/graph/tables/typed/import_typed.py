@@ -125,7 +125,7 @@ def import_typed_tables(
         unscaled = unscaled_lines(read)
         for name, found in ids.items():
             if isinstance(found, Named):
-                notes.add_padded(f"ids of {name}", found.names)
+                notes.add_alike(f"ids of {name}", found.names)
     for line in [*notes.lines(), *_told(schema, parts.types, lists, merged, read), *gaps, *unscaled]:
         say(line)
 
