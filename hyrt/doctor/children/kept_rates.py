@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+def probe_calibration(item: str, report: Callable[..., None], **arguments: Any) -> None:
     """Report `calibrated`, `why` a calibration cannot be used, and the measured `devices`."""
     from hyrt.predict.calibrate.store import read_measured, usable
 

@@ -20,7 +20,7 @@ _PACKAGES = ("hyrt", "hyrt_devices", "hyrt_perfmodel")
 _CACHED_MARK = "cache=True"
 
 
-def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+def probe_kernel_cache(item: str, report: Callable[..., None], **arguments: Any) -> None:
     """Report each `folder` (with the `problem` of writing there), `files`, `bytes`, and `damaged` files with
     reasons.
 

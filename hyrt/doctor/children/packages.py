@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def answer(item: str, report: Callable[..., None], **arguments: Any) -> None:
+def probe_package(item: str, report: Callable[..., None], **arguments: Any) -> None:
     """Report the package's location, then its version and import time."""
     spec = find_spec(item)
     if spec is not None:

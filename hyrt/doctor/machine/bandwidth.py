@@ -6,8 +6,8 @@ from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.machine.child_processes.children import Answer, Children
 
 # Larger than the caches, but small enough for a container with half a gigabyte of memory.
-_MAX_BYTES = 64 * 2**20
-_MIN_BYTES = 4 * 2**20
+_MAX_SOURCE_BYTES = 64 * 2**20
+_MIN_SOURCE_BYTES = 4 * 2**20
 # Below this rate (a gather from one old memory channel), loading bounds every run.
 _SLOW_GB_S = 1.0
 # Calibration uses wider rows on an idle machine, so a lower rate than this fraction is unexpected.
@@ -21,13 +21,13 @@ def check_bandwidth(
 
     Uses at most an eighth of `memory_now`, the available memory in bytes.
     """
-    max_bytes = _MAX_BYTES if memory_now is None else min(_MAX_BYTES, memory_now // 16)
+    max_bytes = _MAX_SOURCE_BYTES if memory_now is None else min(_MAX_SOURCE_BYTES, memory_now // 16)
     answers = children.ask(
         "hyrt.doctor.children.bandwidth",
         ["host"],
         limit_s=limit_s,
         threads=threads,
-        num_bytes=max(_MIN_BYTES, max_bytes),
+        num_bytes=max(_MIN_SOURCE_BYTES, max_bytes),
     )
     return judge_bandwidth(answers["host"], threads)
 

@@ -13,7 +13,7 @@ from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 from hyrt.quantities import size
 
 _LOW_BYTES = 2**30
-_REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
+_DISK_REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
@@ -26,7 +26,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
         return broken(
             "run folder",
             f"no run folder can be made in {output}: {problem}",
-            _REMEDY,
+            _DISK_REMEDY,
             {"output": str(output)},
         )
     folder = nearest_folder(output)
@@ -45,16 +45,16 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
             return broken(
                 "run folder",
                 f"{found}: the first checkpoint needs {size(need['least_bytes'])} and does not fit",
-                f"{_REMEDY}, or lower model.hidden",
+                f"{_DISK_REMEDY}, or lower model.hidden",
                 figures,
             )
         if need["total_bytes"] > free:
             return warning(
                 "run folder",
                 f"{found}: the first checkpoint fits, but not all of them",
-                f"{_REMEDY}, or lower checkpoint.keep",
+                f"{_DISK_REMEDY}, or lower checkpoint.keep",
                 figures,
             )
     elif free < _LOW_BYTES:
-        return warning("run folder", f"only {found}", _REMEDY, figures)
+        return warning("run folder", f"only {found}", _DISK_REMEDY, figures)
     return ok("run folder", found, figures)

@@ -10,9 +10,9 @@ from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.quantities import size
 
-_CONSEQUENCE = "libraries that start processes fail"
+_SHARED_MEMORY_CONSEQUENCE = "libraries that start processes fail"
 _SMALL_BYTES = 64 * 2**20
-_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
+_SHARED_MEMORY_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
@@ -24,16 +24,20 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     if not folder.is_dir():
         if sys.platform != "linux":
             return []
-        return warning("shared memory", f"{folder} does not exist: {_CONSEQUENCE}", _REMEDY)
+        return warning(
+            "shared memory", f"{folder} does not exist: {_SHARED_MEMORY_CONSEQUENCE}", _SHARED_MEMORY_REMEDY
+        )
     stats = os.statvfs(folder)
     figures = {"size_bytes": stats.f_blocks * stats.f_frsize, "free_bytes": stats.f_bavail * stats.f_frsize}
     problem = why_not_writable(folder)
     if problem:
-        return warning("shared memory", f"{problem}: {_CONSEQUENCE}", _REMEDY, figures)
+        return warning(
+            "shared memory", f"{problem}: {_SHARED_MEMORY_CONSEQUENCE}", _SHARED_MEMORY_REMEDY, figures
+        )
     found = f"{size(figures['free_bytes'])} free of {size(figures['size_bytes'])} in {folder}"
     if figures["size_bytes"] <= _SMALL_BYTES:
         enough = (
             "enough for hyrt, whose stages are threads, but not for torch's DataLoader or NCCL next to it"
         )
-        return warning("shared memory", f"{found}: {enough}", _REMEDY, figures)
+        return warning("shared memory", f"{found}: {enough}", _SHARED_MEMORY_REMEDY, figures)
     return ok("shared memory", found, figures)

@@ -15,7 +15,7 @@ _CALIBRATE_HINT = "after `hyrt calibrate`, runs start from a prediction"
 
 def check_kept_rates(children: Children, limit_s: float) -> list[DoctorFinding]:
     """Check whether measurements can be stored, and which are stored."""
-    answers = children.ask("hyrt.doctor.children.kept_rates", ["rates"], limit_s=limit_s)
+    answers = children.ask("hyrt.doctor.children.kept_rates:probe_calibration", ["rates"], limit_s=limit_s)
     return judge_kept_rates(answers["rates"], user_cache() / "hyrt")
 
 

@@ -25,9 +25,11 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding
     If the first pass does not finish, a second pass checks the files' structure only. Each pass may take
     `limit_s` seconds.
     """
-    answers = children.ask("hyrt.doctor.children.kernels", ["used"], limit_s=limit_s)
+    answers = children.ask("hyrt.doctor.children.kernels:probe_kernel_cache", ["used"], limit_s=limit_s)
     if answers["used"].problem:
-        answers |= children.ask("hyrt.doctor.children.kernels", ["beside"], limit_s=limit_s)
+        answers |= children.ask(
+            "hyrt.doctor.children.kernels:probe_kernel_cache", ["beside"], limit_s=limit_s
+        )
     return judge_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
 
 

@@ -68,7 +68,8 @@ def check_packages(children: Children, limit_s: float) -> list[DoctorFinding]:
         )
     modules = [requirement.module for requirement in required]
     return judge_packages(
-        required, children.ask("hyrt.doctor.children.packages", modules, limit_s=limit_s, bar=True)
+        required,
+        children.ask("hyrt.doctor.children.packages:probe_package", modules, limit_s=limit_s, bar=True),
     )
 
 

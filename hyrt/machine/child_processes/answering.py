@@ -73,7 +73,8 @@ def _answer(request: dict[str, Any], parent: Connection) -> None:
         # Takes effect only if the parent has died; otherwise the parent ends this process much earlier.
         faulthandler.dump_traceback_later(request["last_s"], exit=True)
         try:
-            answer = import_module(request["module"]).answer
+            module, _, name = request["module"].partition(":")
+            answer = getattr(import_module(module), name or "answer")
             answer(
                 item, lambda write=write, **message: write(event="said", said=message), **request["arguments"]
             )

@@ -11,7 +11,7 @@ import pytest
 
 from hyrt.machine.child_processes.children import Answer, Children
 
-PACKAGE_CHECK = "hyrt.doctor.children.packages"
+PACKAGE_CHECK = "hyrt.doctor.children.packages:probe_package"
 PACKAGES = {
     "fine_package": "__version__ = '1.2'\nprint('noise on standard output')",
     "raising_package": "raise RuntimeError('boom\\nin two lines')",

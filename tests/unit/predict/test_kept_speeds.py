@@ -103,7 +103,7 @@ def test_a_machine_whose_devices_were_measured_is_not_calibrated(measured, cache
     _, found = measured
     keep(found)
     said: list[dict[str, object]] = []
-    kept_rates.answer("rates", lambda **each: said.append(each))
+    kept_rates.probe_calibration("rates", lambda **each: said.append(each))
     assert said == [{"calibrated": False, "why": "", "devices": ["cpu:0"]}]
     # Nor is there a calibration to make anew after an update.
     keep(replace(found, machine=replace(found.machine, node="elsewhere")))
