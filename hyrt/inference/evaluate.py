@@ -83,10 +83,12 @@ class Evaluator:
         metric = config.train.metric
         self.metric = self.objective.metrics[0] if metric == "auto" else metric
         links = graph.links
-        self._judged = judged_vertices(config, graph) if links is None else judged_links(config, graph, links)
+        self._targets = (
+            judged_vertices(config, graph) if links is None else judged_links(config, graph, links)
+        )
         if self.metric not in self.objective.metrics:
             check_metric(self.objective.name, self.metric)
-        validation = self._judged.labels.get("val", graph.vertices.labels_of(np.empty(0, np.int64)))
+        validation = self._targets.labels.get("val", graph.vertices.labels_of(np.empty(0, np.int64)))
         reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
@@ -94,7 +96,7 @@ class Evaluator:
     @property
     def warning(self) -> str | None:
         """Return a warning for the start of a run without validation targets; None if there are some."""
-        if "val" in self._judged.labels:
+        if "val" in self._targets.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
         split, noun, remedy = f": split {self._config.data.split} has", "vertices", "add a val_mask"
@@ -127,9 +129,9 @@ class Evaluator:
             if should_stop():
                 raise StopRequested
 
-        if not self._judged.labels:
+        if not self._targets.labels:
             return {}
-        vertices = self._judged.vertices
+        vertices = self._targets.vertices
         # Summation order depends on the thread count: evaluating a trained model must round the loss like the
         # run did.
         with torch_threads(torch_threads_for(model, workers.count)):
@@ -156,14 +158,16 @@ class Evaluator:
         self.not_finite = self._name_not_finite(scores)
         if (
             self.objective.labels == "classes"
-            and "test" in self._judged.labels
+            and "test" in self._targets.labels
             and num_classes == self.objective.num_scores(num_classes) == scores.shape[1] <= _MAX_CLASSES
         ):
-            self._confusion = confusion_matrix(scores[self._judged.rows["test"]], self._judged.labels["test"])
+            self._confusion = confusion_matrix(
+                scores[self._targets.rows["test"]], self._targets.labels["test"]
+            )
         metrics = {}
-        for name, labels in self._judged.labels.items():
+        for name, labels in self._targets.labels.items():
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
-                metrics[name] = self.objective.evaluate(scores[self._judged.rows[name]], labels)
+                metrics[name] = self.objective.evaluate(scores[self._targets.rows[name]], labels)
         return metrics
 
     def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:
@@ -173,7 +177,7 @@ class Evaluator:
         bad_rows = np.flatnonzero(~np.isfinite(scores).all(axis=1))
         if not len(bad_rows):
             return None
-        vertex, ids = self._judged.vertices[bad_rows[0]], self._graph.vertices.vertex_ids
+        vertex, ids = self._targets.vertices[bad_rows[0]], self._graph.vertices.vertex_ids
         noun = "scores" if self._graph.links is None else "embeddings"
         return (
             f"the {noun} of {len(bad_rows):,} of {len(scores):,} vertices are not finite numbers, first of "

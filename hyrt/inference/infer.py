@@ -227,8 +227,8 @@ def _first_step(
         products[part] = sparse_linear(SparseRows.of(features.take(part, workers)), weight).numpy()
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        own_rows = SparseRows.of(features.take(part, workers))
-        return full_block(graph, part, 0, workers), Multiplied(products, own_rows)
+        destination_rows = SparseRows.of(features.take(part, workers))
+        return full_block(graph, part, 0, workers), Multiplied(products, destination_rows)
 
     cost_per_layer = layer_cost(graph, model.footprint(0, multiplied=True))
     return _step(

@@ -150,7 +150,7 @@ class Objective(ABC):
         return ""
 
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
-        """Return the weights of targets by class; samplers pass them on as `MiniBatch.target_weights`.
+        """Return the weights of targets by class; samplers forward them as `MiniBatch.target_weights`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Probe of one declared backend: its devices, and a small training step on each of them."""
+"""Probe of one declared backend: its devices, and a small training step on each device."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def probe_kernel_cache(item: str, report: Callable[..., None], **arguments: Any)
     reasons.
 
     Item `used` reads the cache through numba. Importing the kernels may crash on a damaged file; item
-    `beside` then finds truncated files without importing kernels (including stale files that no run would
+    `structure` then finds truncated files without importing kernels (including stale files that no run would
     read), and reports their folders as `places`.
     """
     # Cache indexes contain numba types: if numba itself fails to import, the files are not at fault.
     import_module("numba.core.caching")
-    if item == "beside":
+    if item == "structure":
         damaged = {str(file): problem for file in _kernel_files() if (problem := _structure_problem(file))}
         report(damaged=damaged, places=sorted({str(file.parent) for file in _kernel_files()}))
         return

@@ -43,7 +43,7 @@ class Backends:
 
 
 def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
-    """Let every backend detect its devices and train a step on each of them."""
+    """Let every backend detect its devices and train a step on each device."""
     try:
         entries = BACKENDS.declared()
     except Exception as error:  # The metadata of any installed distribution may be damaged.

@@ -28,7 +28,7 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding
     answers = children.ask("hyrt.doctor.children.kernels:probe_kernel_cache", ["used"], limit_s=limit_s)
     if answers["used"].problem:
         answers |= children.ask(
-            "hyrt.doctor.children.kernels:probe_kernel_cache", ["beside"], limit_s=limit_s
+            "hyrt.doctor.children.kernels:probe_kernel_cache", ["structure"], limit_s=limit_s
         )
     return judge_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
 
@@ -39,11 +39,11 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
     Parameters
     ----------
     answers
-        Answers of item `used`, and of item `beside` if `used` has a problem.
+        Answers of item `used`, and of item `structure` if `used` has a problem.
     chosen
         Value of NUMBA_CACHE_DIR.
     """
-    used, structure = answers["used"], answers.get("beside", Answer())
+    used, structure = answers["used"], answers.get("structure", Answer())
     folders = {entry["folder"]: entry["problem"] for entry in used.said if "folder" in entry}
     damaged: dict[str, str] = dict(used.first("damaged") or {})
     if used.problem:

@@ -57,7 +57,7 @@ def link_ranks(
     step = max(1, _MAX_ELEMENTS // max(1, row_elements))
     for start in range(0, len(asked.links), step):
         part = slice(start, start + step)
-        links, link_scores = asked.links[part], torch.from_numpy(of_links[part])[:, None]
+        links, batch_link_scores = asked.links[part], torch.from_numpy(of_links[part])[:, None]
         for end in (0, 1):
             fixed = rows[torch.from_numpy(links[:, 1 - end])][:, None]
             if asked.candidates is None:
@@ -72,8 +72,10 @@ def link_ranks(
                 candidates = rows[torch.from_numpy(np.maximum(chosen, 0))]
                 counts = torch.from_numpy(chosen >= 0)
             scores = _candidate_scores(fixed, candidates, end, score)
-            above = ((scores > link_scores) & counts).sum(1) + 0.5 * ((scores == link_scores) & counts).sum(1)
-            unknown = link_scores.isnan()[:, 0] | (scores.isnan() & counts).any(1)
+            above = ((scores > batch_link_scores) & counts).sum(1) + 0.5 * (
+                (scores == batch_link_scores) & counts
+            ).sum(1)
+            unknown = batch_link_scores.isnan()[:, 0] | (scores.isnan() & counts).any(1)
             ranks[part, end] = torch.where(unknown, torch.nan, 1 + above.double()).numpy()
     return ranks
 

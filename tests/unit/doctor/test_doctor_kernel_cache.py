@@ -76,7 +76,7 @@ def test_a_file_in_place_of_the_chosen_folder(tmp_path: Path, monkeypatch: pytes
 
 
 def judged(used: Answer, chosen: str | None = None) -> DoctorFinding:
-    (found,) = judge_kernel_cache({"beside": Answer(({"damaged": {}, "places": []},)), "used": used}, chosen)
+    (found,) = judge_kernel_cache({"structure": Answer(({"damaged": {}, "places": []},)), "used": used}, chosen)
     return found
 
 
