@@ -86,13 +86,13 @@ def test_a_source_tree_is_a_folder_or_a_commit() -> None:
 
 def test_steps_of_a_full_graph_that_compute_nothing_still_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """The overhead of a small graph is what is left of a step: `tools/bench/overhead.py` measures it."""
-    from full_graph import do_nothing
+    from full_graph import skip_computation
 
     import hyrt
     from hyrt.fullgraph.replica import FullGraphReplica
 
     monkeypatch.setattr(FullGraphReplica, "step", FullGraphReplica.step)
-    do_nothing()
+    skip_computation()
     heard: list[Any] = []
     settings: dict[str, Any] = {
         "train": {"epochs": 3},

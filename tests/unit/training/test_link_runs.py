@@ -199,7 +199,7 @@ def test_the_model_of_embeddings_has_the_parameters_of_the_model_of_links() -> N
 
 
 def test_scores_of_pairs_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hyrt.inference.write_link_scores._PAIRS", 3)
+    monkeypatch.setattr("hyrt.inference.write_link_scores._NPY_PAIRS_PER_WRITE", 3)
     config = build_config(settings(links={"decoder": "mlp"}))
     graph = link_graph(config, PLAIN)
     model = PreparedRun(config, graph).model
