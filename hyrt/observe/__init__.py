@@ -1,1 +1,1 @@
-"""What a run reports of itself, and the hooks that observe a run or inject faults into it."""
+"""Telemetry of a run: events, traces, and hooks that observe a run or inject faults into it."""

@@ -1,4 +1,4 @@
-"""What a run tells its listeners: values, in the order they happen."""
+"""Events that a run emits to its listeners, in chronological order."""
 
 from __future__ import annotations
 
@@ -10,136 +10,140 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Before the first step."""
+    """Emitted before the first step."""
 
     data: str
-    """One line on the dataset."""
+    """One-line description of the dataset."""
     model: str
-    """One line on the model, its training and its batches."""
+    """One-line description of the model, its training and its batches."""
     devices: str
-    """One line on the trainers and their share of a step."""
+    """One-line description of the trainers and their shares of a step."""
     epochs: int
     steps_per_epoch: int
     first_step: int
-    """Counted from 0 over the whole run; above 0 where a run resumes."""
+    """First step, counted from 0 over the whole run; above 0 if the run is resumed."""
     simulated: tuple[str, ...] = ()
-    """The names of the devices that do not do their work on the hardware they are named after."""
+    """Names of devices that do not do their work on the hardware that they are named after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the performance model expects of the run, before its first step."""
+    """Prediction of the performance model, emitted before the first step."""
 
     step: int
-    """Steps done in the whole run: above 0 where a run resumes."""
+    """Steps done in the whole run; above 0 if the run is resumed."""
     stages_s: Mapping[str, float]
-    """Seconds a step: sample, load, transfer, propagate, synchronize."""
+    """Seconds per step: sample, load, transfer, propagate, synchronize."""
     iteration_s: float
     epoch_s: float
     relative_error: float | None
-    """How far off it may be: 0.1 is 10 %."""
+    """Expected relative error of the prediction: 0.1 is 10 %."""
     bottleneck: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced:
-    """Targets or threads were moved."""
+    """Emitted after targets or threads were moved."""
 
     step: int
-    """Steps done in the whole run when it was decided."""
+    """Steps done in the whole run at the time of the decision."""
     acts_from: int
-    """The first step that runs under it, counted from 0."""
+    """First step with the new assignment, counted from 0."""
     policy: str
     split_before: Mapping[str, int]
-    """Targets (or units) of a step for each trainer."""
+    """Targets (or units) per step of each trainer."""
     split: Mapping[str, int]
     threads_before: Mapping[str, int]
-    """CPU threads that `sample`, `load` and `train`."""
+    """CPU threads for `sample`, `load` and `train`."""
     threads: Mapping[str, int]
     reason: str
-    """One sentence with its figures."""
+    """One sentence with the figures that led to the decision."""
     expected_s: float | None
-    """The step's time that the policy expects from it."""
+    """Step time that the policy expects."""
     is_trial: bool = False
-    """Whether it is tried for what its times tell, and not because it is expected to be better."""
+    """Whether the assignment is a trial to measure its times, rather than an expected improvement."""
 
 
 def steps_per_group(steps_per_epoch: int) -> int:
-    """About a tenth of an epoch."""
+    """Return about a tenth of an epoch, in steps."""
     return max(1, min(100, steps_per_epoch // 10))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroup:
-    """A few steps together: often enough to watch, seldom enough to cost nothing."""
+    """Metrics of a window of steps, emitted often enough to follow a run at negligible cost."""
 
     epoch: int
-    """The number of the epoch, from 1."""
+    """Number of the epoch, counted from 1."""
     step: int
     """Steps done in the whole run."""
     steps_done: int
     """Steps done in this epoch."""
     steps_per_epoch: int
     loss: float
-    """Mean over the group's targets."""
+    """Mean loss over the targets of the window."""
     losses: tuple[float, ...]
-    """One a step, mean over its targets."""
+    """Mean loss over the targets of each step."""
     training_metrics: Mapping[str, float]
-    """The objective's metrics of the group's targets; `train_<name>` in `metrics.jsonl`."""
+    """The objective's metrics over the targets of the window; `train_<name>` in `metrics.jsonl`."""
     mteps: float
     step_s: float
-    """Mean wall time of a step."""
+    """Mean wall time per step."""
     stage_s: Mapping[str, float]
-    """Mean seconds of work a step: sample, load, transfer, propagate, synchronize."""
+    """Mean busy seconds per step: sample, load, transfer, propagate, synchronize."""
     busy_s: Mapping[str, float]
-    """Mean seconds a step that each trainer propagates."""
+    """Mean propagation seconds per step of each trainer."""
     blocked_s: Mapping[str, float]
-    """Mean seconds a step that each stage waited, keyed `<stage>.input` and `<stage>.output`."""
+    """Mean blocked seconds per step of each stage, keyed `<stage>.input` and `<stage>.output`."""
     queued: Mapping[str, float] = field(default_factory=dict)
     """Mean number of mini-batches in each channel: `sampled`, and for each trainer `loaded.<trainer>`,
-    `staged.<trainer>` and `done.<trainer>`."""
+    `staged.<trainer>` and `done.<trainer>`.
+    """
     queue_depth: Mapping[str, int] = field(default_factory=dict)
-    """How many fit into each."""
+    """Capacity of each channel."""
     bottleneck: str
     split: Mapping[str, int]
-    """Targets (or units) of a step for each trainer."""
+    """Targets (or units) per step of each trainer."""
     threads: Mapping[str, int]
-    """CPU threads that `sample`, `load` and `train`."""
+    """CPU threads for `sample`, `load` and `train`."""
     lr: float
     memory_bytes: int
     """Resident memory of the process."""
     chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of each trainer that holds chunks of a whole graph, the figures of `ChunkedStep` of the newest step."""
+    """Figures of `ChunkedStep` of the latest step, for each trainer that holds chunks of a full graph."""
     cache_hits: Mapping[str, float] = field(default_factory=dict)
-    """Of each trainer that keeps feature rows, which part of the rows that it has needed so far those were.
+    """Hit rate so far of each trainer that caches feature rows: fraction of the needed rows found in the
+    cache.
     """
     num_ranks: int = 1
-    """The processes that these figures are of. Of several, a stage's time is that of the slowest, memory is
-    the sum, and trainers have names such as `rank 1 cpu:0`."""
+    """Number of processes that these metrics cover. With several, stage times are those of the slowest
+    process, memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.
+    """
     slowest_rank: int | None = None
-    """The one that takes longest for the bottleneck; None of one process."""
+    """Rank that takes longest for the bottleneck stage; None if there is one process."""
 
     @property
     def is_regular(self) -> bool:
-        """Whether the group ends where groups end in every process, whatever its own settings are."""
+        """Whether the window ends at a boundary that all processes share, whatever their settings."""
         return self.steps_done % self.steps_per_epoch % steps_per_group(self.steps_per_epoch) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Metrics on a split, after an epoch."""
+    """Metrics on the data splits after an epoch."""
 
     epoch: int
     step: int
     metrics: Mapping[str, Mapping[str, float]]
-    """Per split (`val`, `test`) the metrics: accuracy, macro_f1, roc_auc (two classes), loss."""
+    """Metrics of each split (`val`, `test`): accuracy, macro_f1, roc_auc (two classes), loss."""
     chosen_by: str
-    """Name of the metric that chooses the best epoch."""
+    """Name of the metric that selects the best epoch."""
     is_best: bool
     seconds: float
     confusion: Sequence[Sequence[int]] | None = None
-    """[C][C] of the best evaluation so far: how many test vertices of class i are taken for class j. None of
-    others, and where there are no few classes."""
+    """[C][C] confusion matrix of the best evaluation so far: number of test vertices of class i that are
+    predicted as class j. None for other evaluations, and for objectives without a small number of classes.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,7 @@ class EpochEnded:
     loss: float
     mteps: float
     predicted_s: float | None = None
-    """What was predicted of `seconds`; None where nothing was."""
+    """Predicted value of `seconds`; None without a prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +166,7 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something the user should know: a decision with its reason, or a warning with its remedy."""
+    """Information for the user: a decision with its reason, or a warning with its remedy."""
 
     kind: str
     """`info` or `warning`."""
@@ -171,12 +175,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """After the last step, or when the run was stopped."""
+    """Emitted after the last step, or when the run was stopped."""
 
     status: str
     """`finished`, `early-stopped` or `interrupted`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """What summary.json holds."""
+    """Content of summary.json."""
 
 
 Event = (

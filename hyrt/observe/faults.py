@@ -1,20 +1,20 @@
-"""Faults on request, for tests of what a run does when something fails.
+"""Fault injection on request, to test how a run reacts to failures.
 
-They are off unless HYRT_FAULT is set, and never silent.
+Off unless the environment variable HYRT_FAULT is set; every injected fault is reported.
 
-HYRT_FAULT is a list, separated by commas, of `<stage>:<place>:<when>:<kind>`:
+HYRT_FAULT is a comma-separated list of `<stage>:<place>:<when>:<kind>`:
 
-- stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights), `synchronize`,
+- stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the weights), `synchronize`,
   `evaluate` or `checkpoint`;
-- place: the trainer whose share it is (`opencl:0`), `host` for synchronize and evaluate, an operation of the
-  atomic write for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` is any. Where several ranks
-  train together, each has the fault, but with a rank in front of the place (`rank1.opencl:0`, `rank1.*`) that
-  one alone has it;
-- when: `first`, `middle` or `last` step, or a step's number, at which or after which it happens once;
-  `<when>+` is from there on always. For evaluate and checkpoint a step is the number of steps done;
+- place: the trainer of the share (`opencl:0`), `host` for synchronize and evaluate, an operation of the
+  atomic write for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` matches any. With several
+  ranks, every rank has the fault; a prefix limits the fault to one rank (`rank1.opencl:0`, `rank1.*`);
+- when: `first`, `middle` or `last` step, or a step number: the fault happens once, at or after this step;
+  `<when>+` repeats the fault at every step from there on. For evaluate and checkpoint a step is the number of
+  steps done;
 - kind: one of `KINDS`.
 
-They are injected by a hook (`hyrt.observe.injected_faults`), which a run without them does not have.
+The faults are injected by a hook (`hyrt.observe.injected_faults`), which exists only in runs with faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hyrt.errors import ConfigError
 VARIABLE = "HYRT_FAULT"
 _STAGES = (*STAGES, "update", "evaluate", "checkpoint")
 OF_HOST = ("synchronize", "evaluate")
-"""The stages that belong to no trainer."""
+"""Stages that run on the host and belong to no trainer."""
 WRITES = ("open", "write", "fsync", "replace", "sync")
 _WHEN = ("first", "middle", "last")
 
@@ -59,15 +59,15 @@ _BY_STAGE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault that was asked for."""
+    """One requested fault."""
 
     stage: str
     place: str
     when: str
     kind: str
-    """`stage`, `place`, `when` and `kind`: as in the environment variable, the place without its rank."""
+    """`stage`, `place`, `when` and `kind` as in the environment variable; the place has no rank prefix."""
     rank: int | None = None
-    """The rank that has the fault; None for all."""
+    """Rank that has the fault; None for all ranks."""
 
     def __str__(self) -> str:
         rank = "" if self.rank is None else f"rank{self.rank}."
@@ -75,11 +75,11 @@ class Fault:
 
     @property
     def stays(self) -> bool:
-        """Whether it happens at every step from the first on."""
+        """Whether the fault repeats at every step from the first one on."""
         return self.when.endswith("+")
 
     def first_step(self, num_steps: int) -> int:
-        """The step from which it can happen, of a run of that many."""
+        """Return the first step at which the fault can happen, in a run of `num_steps` steps."""
         when = self.when.removesuffix("+")
         if when not in _WHEN:
             return int(when)
@@ -88,12 +88,12 @@ class Fault:
 
 
 def parse_faults(text: str) -> list[Fault]:
-    """Read what HYRT_FAULT holds.
+    """Parse the value of HYRT_FAULT.
 
     Raises
     ------
     ConfigError
-        Naming the entry and what is wrong with it.
+        Naming the entry and its problem.
     """
     return [_parse(entry.strip()) for entry in text.split(",")]
 
@@ -128,6 +128,6 @@ def _parse(entry: str) -> Fault:
 
 
 def _rank_and_place(text: str) -> tuple[int | None, str]:
-    """`rank1.cpu:0` in two."""
-    found = re.fullmatch(r"rank([0-9]+)\.(.+)", text)
-    return (int(found[1]), found[2]) if found else (None, text)
+    """Split a place such as `rank1.cpu:0` into rank and place."""
+    match = re.fullmatch(r"rank([0-9]+)\.(.+)", text)
+    return (int(match[1]), match[2]) if match else (None, text)

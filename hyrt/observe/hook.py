@@ -1,4 +1,4 @@
-"""Hooks that observe a run or inject faults into it; a run without hooks pays for none."""
+"""Hooks that observe a run or inject faults into it; without hooks there is no overhead."""
 
 from __future__ import annotations
 
@@ -15,83 +15,89 @@ from hyrt.observe.events import Event, Notice
 T = TypeVar("T")
 
 HOST = "host"
-"""The place of what belongs to no trainer."""
+"""Place of work that belongs to no trainer."""
 
 NONE = -1
-"""The trainer, share or units of a site that has none."""
+"""Value of `trainer`, `share` or `units` if a site has none."""
 
 
 class Site(NamedTuple):
-    """Where in a run a call does its work."""
+    """Location of a stage call in a run."""
 
     place: str
-    """The name of the trainer whose share it is, or `HOST`."""
+    """Name of the trainer of the share, or `HOST`."""
     step: int
-    """The step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done."""
+    """Step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done."""
     trainer: int = NONE
     share: int = NONE
     units: int = NONE
-    """`trainer`, `share` and `units`: the trainer's index, the share's number in its step, and how many units
-    it has."""
+    """`trainer`, `share` and `units`: index of the trainer, number of the share in its step, and its number
+    of units.
+    """
 
 
 class Hook:
-    """Does nothing; a hook that observes a run or injects faults into it overrides some of the methods."""
+    """Base class of hooks, which does nothing; a hook overrides some of its methods."""
 
     watch: Watch | None = None
-    """Called with which threads of the sample and load stages worked, and when."""
+    """Callback for shared calls of the workers of the sample and load stages, with the times of each
+    thread.
+    """
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice | None:
-        """Called with the trainers' devices and the steps to come (`stop` is the length of the whole run).
+        """Handle the start of a run; `devices` are the trainers' devices, `steps.stop` is the length of the
+        whole run.
 
-        Returns a notice that the run shows, or None. May raise a HyrtError to refuse the run.
+        Return a notice for the user, or None. May raise a HyrtError to refuse the run.
         """
         return None
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Called for each call of a stage, in the thread that makes it: do its work and return the result.
+        """Wrap one call of a stage, in the calling thread: do the work and return its result.
 
-        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights),
+        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the weights),
         `synchronize`, `evaluate` and `checkpoint`.
         """
         return work()
 
     def before_write(self, step: int, operation: str) -> None:
-        """Called before each operation of a checkpoint's atomic write; may raise an OSError in its place."""
+        """Handle an operation of a checkpoint's atomic write before it is done; may raise an OSError in its
+        place.
+        """
 
     def cut(self, assignment: Assignment) -> None:
-        """Called with the assignment under which the next step is cut."""
+        """Handle the assignment that splits the next step."""
 
     def channel(self, name: str) -> Callable[[int], None] | None:
-        """What to call with the number of items in a channel of the pipeline whenever it changes, or None."""
+        """Return a callback for changes of the number of items in a pipeline channel, or None."""
         return None
 
     def hear(self, event: Event) -> None:
-        """Called with each event, before the run's listeners."""
+        """Handle an event, before the run's listeners do."""
 
     def fail(self, failure: BaseException) -> None:
-        """Called with the first failure of the pipeline, in the thread that failed."""
+        """Handle the first failure of the pipeline, in the thread that failed."""
 
     def stall(self) -> BaseException | None:
-        """Called when nothing has moved for too long: the error to end with, if it is known what held it up.
+        """Explain a stall: return the error to end with if the cause is known, or None.
 
-        May take some seconds to find out.
+        May take some seconds.
         """
         return None
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
-        """Add to the summary of a run that has ended; returns what is to be said."""
+        """Handle the end of a run: add to its summary; return a notice for the user, or None."""
         return None
 
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Called when the run has failed: add to the summary what is known of it."""
+        """Handle a failed run: add known facts to its summary."""
 
     def leave(self) -> None:
-        """Called right before hyrt ends the process within a step, on a thread of its own."""
+        """Handle the imminent exit of the process within a step, on a separate thread."""
 
 
 def call_in(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:
-    """Do the work of a call inside the hooks, the first one innermost."""
+    """Do the work of a call wrapped in all hooks, the first one innermost."""
     for hook in hooks[:-1]:
         work = partial(hook.around, stage, site, work)
     return hooks[-1].around(stage, site, work) if hooks else work()

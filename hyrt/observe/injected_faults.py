@@ -1,4 +1,4 @@
-"""The hook that lets the faults of HYRT_FAULT happen in a run."""
+"""Hook that injects the faults of HYRT_FAULT into a run."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _SLOW_S = 0.1
 
 
 class InjectedExit(BaseException):
-    """What the kind `base` raises."""
+    """Exception of the fault kind `base`."""
 
 
 @dataclass(slots=True)
-class _Armed:
+class _PendingFault:
     fault: Fault
     first_step: int
     has_happened: bool = False
 
 
 class InjectedFaults(Hook):
-    """The faults of one run.
+    """Injected faults of one run.
 
     Parameters
     ----------
     wanted
-        The faults that were asked for, at all ranks.
+        Requested faults, for all ranks.
     rank, size
-        The number of this process among those that train together, and how many there are.
+        Rank of this process and number of ranks.
     """
 
     def __init__(self, wanted: Sequence[Fault], rank: int = 0, size: int = 1) -> None:
         self._wanted = wanted
         self._rank = rank
         self._size = size
-        self._armed: list[_Armed] = []
+        self._pending: list[_PendingFault] = []
         self._lock = threading.Lock()
-        # As of every device: a fault is terminal.
+        # A fault is terminal for its device, as for every device.
         self._terminal: dict[str, DeviceFault] = {}
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice:
@@ -62,7 +62,7 @@ class InjectedFaults(Hook):
         Raises
         ------
         ConfigError
-            If a fault is of a trainer or of a rank that the run does not have.
+            If the run does not have the trainer or the rank of a fault.
         """
         names = [device.info.name for device in devices]
         for fault in self._wanted:
@@ -70,79 +70,81 @@ class InjectedFaults(Hook):
                 raise ConfigError(
                     f"{VARIABLE}: {str(fault)!r}: the run has {counted(self._size, 'rank')}, numbered from 0"
                 )
-        own = [fault for fault in self._wanted if fault.rank in (None, self._rank)]
-        for fault in own:
+        local = [fault for fault in self._wanted if fault.rank in (None, self._rank)]
+        for fault in local:
             if fault.stage not in (*OF_HOST, "checkpoint") and fault.place not in (*names, "*"):
                 raise ConfigError(
                     f"{VARIABLE}: {fault.place!r} of {fault.stage} is not a trainer of this run: "
                     f"{', '.join(names)}"
                 )
-        self._armed = [_Armed(fault, fault.first_step(steps.stop)) for fault in own]
+        self._pending = [_PendingFault(fault, fault.first_step(steps.stop)) for fault in local]
         return Notice(kind="warning", text=self._warning)
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Let what is due happen before the work, or to its result."""
+        """Inject the faults that are due before the work, or into its result."""
         if stage == "checkpoint":
-            # Its faults are of the operations of the write.
+            # Checkpoint faults are injected into the operations of the write.
             return work()
         if site.place in self._terminal and stage in ("transfer", "propagate", "update"):
             raise self._terminal[site.place]
-        kind = self._strike(stage, site.place, site.step)
+        kind = self._inject(stage, site.place, site.step)
         result = work()
         if kind in ("nan-loss", "nan-gradient"):
-            return cast(T, _spoiled(cast(StepResult, result), kind))
+            return cast(T, _corrupt_result(cast(StepResult, result), kind))
         return result
 
     def before_write(self, step: int, operation: str) -> None:
-        """Let a fault of a checkpoint happen in place of an operation of its write."""
-        self._strike("checkpoint", operation, step)
+        """Inject a checkpoint fault in place of this write operation."""
+        self._inject("checkpoint", operation, step)
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
-        """Say in the summary that this was a test, and which faults have not happened."""
-        left = [armed.fault for armed in self._armed if not armed.has_happened]
-        missed = f"did not happen: {_listed(left)}"
-        summary["faults"] = f"{self._warning}; {missed}" if left else self._warning
-        return Notice(kind="warning", text=f"an injected fault {missed}") if left else None
+        """Record in the summary that faults were injected, and which faults did not happen."""
+        pending = [entry.fault for entry in self._pending if not entry.has_happened]
+        missed = f"did not happen: {_join_faults(pending)}"
+        summary["faults"] = f"{self._warning}; {missed}" if pending else self._warning
+        return Notice(kind="warning", text=f"an injected fault {missed}") if pending else None
 
     @property
     def _warning(self) -> str:
-        return f"faults are injected into this run ({VARIABLE}={_listed(self._wanted)}): it is a test"
+        return f"faults are injected into this run ({VARIABLE}={_join_faults(self._wanted)}): it is a test"
 
     def _due(self, stage: str, place: str, step: int) -> str | None:
-        """The kind of fault that happens now, if one does."""
-        for armed in self._armed:
-            fault = armed.fault
-            if fault.stage != stage or fault.place not in (place, "*") or step < armed.first_step:
+        """Return the kind of the fault that is due now, or None."""
+        for entry in self._pending:
+            fault = entry.fault
+            if fault.stage != stage or fault.place not in (place, "*") or step < entry.first_step:
                 continue
             with self._lock:
-                if armed.has_happened and not fault.stays:
+                if entry.has_happened and not fault.stays:
                     continue
-                armed.has_happened = True
+                entry.has_happened = True
             return fault.kind
         return None
 
-    def _strike(self, stage: str, place: str, step: int) -> str | None:
-        """Let what is due happen; returns the kind, where the caller has to do it."""
+    def _inject(self, stage: str, place: str, step: int) -> str | None:
+        """Inject the fault that is due; return its kind, because the caller has to apply some kinds to the
+        result.
+        """
         kind = self._due(stage, place, step)
         if kind is None:
             return None
         if kind != "slow":
-            # On the machine's clock: tests measure from here.
+            # In monotonic time, from which tests measure the delay.
             print(
                 f"fault injected at {time.monotonic():.3f} s: {stage} on {place} at step {step}: {kind}",
                 file=sys.stderr,
             )
-        what = f"injected in {stage} on {place} at step {step}"
+        description = f"injected in {stage} on {place} at step {step}"
         match kind:
             case "raise":
-                raise RuntimeError(what)
+                raise RuntimeError(description)
             case "base":
-                raise InjectedExit(what)
+                raise InjectedExit(description)
             case "exit":
-                # What `_thread.exit()` does.
+                # Equivalent of `_thread.exit()`.
                 raise SystemExit
             case "leave":
-                raise ChannelClosed(what)
+                raise ChannelClosed(description)
             case "hang":
                 threading.Event().wait()
             case "kill":
@@ -150,9 +152,9 @@ class InjectedFaults(Hook):
             case "slow":
                 time.sleep(_SLOW_S)
             case "oom":
-                raise DeviceOutOfMemory(f"{place}: out of memory, {what}")
+                raise DeviceOutOfMemory(f"{place}: out of memory, {description}")
             case "fault":
-                self._terminal[place] = DeviceFault(f"{place}: {what}")
+                self._terminal[place] = DeviceFault(f"{place}: {description}")
                 raise self._terminal[place]
             case "enospc" | "eio":
                 number = getattr(errno, kind.upper())
@@ -160,7 +162,7 @@ class InjectedFaults(Hook):
         return kind
 
 
-def _spoiled(result: StepResult, kind: str) -> StepResult:
+def _corrupt_result(result: StepResult, kind: str) -> StepResult:
     if kind == "nan-loss":
         return replace(result, loss_sum=float("nan"))
     *others, last = (gradient.clone() for gradient in result.gradients)
@@ -168,5 +170,5 @@ def _spoiled(result: StepResult, kind: str) -> StepResult:
     return replace(result, gradients=[*others, last])
 
 
-def _listed(faults: Sequence[Fault]) -> str:
+def _join_faults(faults: Sequence[Fault]) -> str:
     return ", ".join(map(str, faults))

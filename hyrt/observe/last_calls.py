@@ -1,4 +1,6 @@
-"""Names the device inside whose call the process ends, where nothing in the process can say it any more."""
+"""Crash context: report the device call in which the process died, even if no Python code can run any
+more.
+"""
 
 from __future__ import annotations
 
@@ -15,59 +17,59 @@ from hyrt.observe.hook import Hook, Site
 
 T = TypeVar("T")
 
-# The calls that a trainer's own threads make; of each trainer one of a kind at a time. Those outside the
-# pipeline are named where they are made, in `hyrt.device.calls`.
+# Calls in the trainers' threads; each trainer makes one call of a kind at a time. Calls outside the pipeline
+# are reported by `hyrt.device.calls`.
 _STAGES = ("transfer", "propagate", "update")
 _SLOT = 256
-# The end of the stream says that the process has ended; what the file then holds are the calls it was in. It
-# is opened by its number: dash duplicates descriptors of one digit only.
-_LISTEN = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
+# End of file on standard input means that the process has ended; the file then lists its unfinished calls.
+# The file is opened by number, because dash duplicates only single-digit descriptors.
+_MONITOR_SCRIPT = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
 
 
 class LastCalls(Hook):
-    """Says on standard error in which calls of devices the process was when it ended, however that was.
+    """Report on standard error the device calls in progress when the process died, however it died.
 
-    A driver may end it in ways that no handler sees: `abort`, `_exit`, a signal. So each call stands in a
-    file that a shell prints when the process is no more. To write it there takes about a microsecond.
+    A driver may end the process in ways that no handler sees: `abort`, `_exit`, a signal. Each call is
+    written to a file, which takes about a microsecond; a shell prints the file when the process has ended.
 
     Parameters
     ----------
     watched
-        Numbers of the trainers to watch.
+        Indices of the trainers to report.
     """
 
     def __init__(self, watched: Sequence[int]) -> None:
         places = [(trainer, stage) for trainer in watched for stage in _STAGES]
         self._slots = {place: number * _SLOT for number, place in enumerate(places)}
         self._calls: mmap.mmap | None = None
-        self._listener: subprocess.Popen[bytes] | None = None
+        self._monitor: subprocess.Popen[bytes] | None = None
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice | None:
         try:
             with tempfile.TemporaryFile() as file:
                 file.truncate(len(self._slots) * _SLOT)
                 number = file.fileno()
-                self._listener = subprocess.Popen(
-                    ["sh", "-c", _LISTEN, "sh", str(number)],
+                self._monitor = subprocess.Popen(
+                    ["sh", "-c", _MONITOR_SCRIPT, "sh", str(number)],
                     stdin=subprocess.PIPE,
                     pass_fds=[number],
                     start_new_session=True,
                 )
                 self._calls = mmap.mmap(number, len(self._slots) * _SLOT)
-        except OSError:  # No shell, or no room: the words are a courtesy.
+        except OSError:  # No shell or no disk space: the report is optional.
             self._close()
         return None
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        at, calls = self._slots.get((site.trainer, stage)), self._calls
-        if at is None or calls is None:
+        offset, calls = self._slots.get((site.trainer, stage)), self._calls
+        if offset is None or calls is None:
             return work()
         text = ended_inside(f"{stage} of {site.place} at step {site.step}")
-        calls[at : at + _SLOT] = f"{text}\n".encode()[-_SLOT:].ljust(_SLOT, b"\0")
+        calls[offset : offset + _SLOT] = f"{text}\n".encode()[-_SLOT:].ljust(_SLOT, b"\0")
         try:
             return work()
         finally:
-            calls[at : at + _SLOT] = bytes(_SLOT)
+            calls[offset : offset + _SLOT] = bytes(_SLOT)
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
         self._close()
@@ -77,14 +79,14 @@ class LastCalls(Hook):
         self._close()
 
     def leave(self) -> None:
-        # No driver has ended the process.
+        # This exit was not caused by a driver.
         self._close()
 
     def _close(self) -> None:
-        """Say nothing from now on; a thread that hangs in a call may still write to the file."""
+        """Stop reporting; a thread that hangs in a call may still write to the file."""
         if self._calls is not None:
             self._calls[:] = bytes(len(self._calls))
         self._calls = None
-        if self._listener is not None:
-            self._listener.communicate()
-        self._listener = None
+        if self._monitor is not None:
+            self._monitor.communicate()
+        self._monitor = None

@@ -1,4 +1,4 @@
-"""The hooks that the environment asks for."""
+"""Hooks that environment variables request."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from hyrt.observe.hook import Hook
 
 
 def hooks_of_environment(rank: int = 0, size: int = 1) -> list[Hook]:
-    """The hook of what HYRT_FAULT asks for; as a rule none, and then nothing of faults is imported.
+    """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
 
     Parameters
     ----------
     rank, size
-        The number of this process among those that train together, and how many there are.
+        Rank of this process and number of ranks.
 
     Raises
     ------
     ConfigError
-        If it cannot be read.
+        If HYRT_FAULT cannot be parsed.
     """
     text = os.environ.get("HYRT_FAULT", "")
     if not text:

@@ -1,1 +1,1 @@
-"""What every thread and device queue did and when, as a file for ui.perfetto.dev."""
+"""Timeline of every thread and device queue, as a file for ui.perfetto.dev."""

@@ -1,4 +1,4 @@
-"""From device clocks to the host's."""
+"""Conversion of device clocks to the host's clock."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Hand-overs on each side that a clock's offset is estimated from: enough that some of them were quick, few
-# enough that the clocks have not drifted meanwhile.
+# Number of reports on each side that a clock offset is estimated from: enough to include prompt reports, few
+# enough that clock drift is negligible.
 _REACH = 32
 
 
 def on_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Times of a device's queues on the host's clock.
+    """Convert the times of a device's queues to the host's clock.
 
-    What is handed over is over, so the host's time then, less the device's time at its end, is the clocks'
-    offset plus a delay. The smallest of the hand-overs around one is taken: no span ends after it was handed
-    over.
+    A span is reported after it has ended, so host time at the report minus device time at the span's end is
+    the clock offset plus a delay. The minimum over neighbouring reports is used: no span may end after its
+    report.
 
     Parameters
     ----------
     queues
-        The table of spans of each queue: `start` and `end` on the device's clock, `handed` on the host's, in
-        nanoseconds.
+        Table of spans of each queue: `start` and `end` on the device's clock, `handed` (time of the report)
+        on the host's clock, in nanoseconds.
 
     Returns
     -------
-    The same tables with `start` and `end` on the host's clock; lengths are as they were.
+    The same tables with `start` and `end` on the host's clock; durations are unchanged.
     """
     handed, slot = np.unique(np.concatenate([queue["handed"] for queue in queues]), return_inverse=True)
     if not len(handed):
@@ -37,49 +37,52 @@ def on_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     np.maximum.at(ends, slot, np.concatenate([queue["end"] for queue in queues]))
     delays = np.pad(handed - ends, _REACH, mode="edge")
     offsets = np.lib.stride_tricks.sliding_window_view(delays, 2 * _REACH + 1).min(axis=1)
-    moved = []
+    converted = []
     first = 0
     for queue in queues:
         table = queue.copy()
         shift = offsets[slot[first : first + len(queue)]]
         table["start"] += shift
         table["end"] += shift
-        moved.append(table)
+        converted.append(table)
         first += len(queue)
-    return moved
+    return converted
 
 
 def rows_without_overlap(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
-    """Cut a queue's spans into rows in which they are disjoint: a single one where the queue is in order.
+    """Split a queue's spans into rows of disjoint spans: a single row if the queue runs in order.
 
     Parameters
     ----------
     table
         The queue's spans, with `start` and `end` on the device's clock.
     limit
-        Most rows; what still overlaps goes to the last one, where the later span is cut short at its start.
+        Maximum number of rows; remaining overlaps go to the last row, where the later span is shortened at
+        its start.
 
     Returns
     -------
-    Of each row the indices of its spans, by their start.
+    For each row the indices of its spans, ordered by start.
     """
     rows: list[list[int]] = []
-    free: list[int] = []
+    row_ends: list[int] = []
     starts, ends = table["start"].tolist(), table["end"].tolist()
-    for at in np.lexsort((table["end"], table["start"])).tolist():
-        row = next((i for i, end in enumerate(free) if end <= starts[at]), None)
+    for index in np.lexsort((table["end"], table["start"])).tolist():
+        row = next((i for i, end in enumerate(row_ends) if end <= starts[index]), None)
         if row is None:
             if len(rows) < limit:
                 rows.append([])
-                free.append(starts[at])
+                row_ends.append(starts[index])
             row = len(rows) - 1
-        rows[row].append(at)
-        free[row] = max(ends[at], free[row])
+        rows[row].append(index)
+        row_ends[row] = max(ends[index], row_ends[row])
     return [np.array(row) for row in rows]
 
 
 def made_disjoint(table: NDArray[Any]) -> NDArray[Any]:
-    """Spans in order, none before the end of the last: an offset that changes may push them together."""
+    """Shift starts so that no span begins before the previous one ends; changing clock offsets may cause
+    overlaps.
+    """
     table = table.copy()
     if len(table):
         before = np.maximum.accumulate(table["end"])[:-1]

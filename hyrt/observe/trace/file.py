@@ -1,8 +1,8 @@
-"""A trace as the JSON that ui.perfetto.dev and chrome://tracing read.
+"""Trace file in the JSON format of ui.perfetto.dev and chrome://tracing.
 
-The host is process 1 with a track for each thread; every device is a process of its own with a track for each
-queue. Of several ranks each has a host and devices, 1,000 numbers on from those of the rank before. Times are
-microseconds since the trace began, with three decimals: nanoseconds.
+The host is process 1 with one track per thread; every device is a process with one track per queue. With
+several ranks, each rank has a host and devices, numbered 1,000 above those of the previous rank. Times are
+microseconds since the start of the trace, with three decimals (nanoseconds).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_
 from hyrt.observe.trace.flows import Flows, Visit
 from hyrt.observe.trace.trace import Trace, Track
 
-# Of one rank: the host and its devices.
-_MOST_PROCESSES = 1000
-# Rows of a queue that runs several commands at once.
-_MOST_ROWS = 8
+# Per rank: the host and its devices.
+_MAX_PROCESSES = 1000
+# Rows for a queue that runs several commands concurrently.
+_MAX_ROWS = 8
 _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propagate")
 
 
 def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
-    """The whole trace; slices that have not ended end now and are named so.
+    """Return the whole trace as JSON; unfinished slices end at the current time and are marked.
 
-    Nothing is added to the trace any more, unless a thread hangs; `trainers` are the names of the run's, in
-    order, and `about` further facts for `otherData`.
+    The trace must not grow any more, except in threads that hang. `trainers` are the names of the run's
+    trainers in order, and `about` are further entries of `otherData`.
     """
     return joined_json([trace_lines(trace, trainers)], {**about, **facts_of(trace)})
 
@@ -38,28 +38,28 @@ def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) 
 def trace_lines(
     trace: Trace, trainers: Sequence[str], *, rank: int | None = None, zero: int | None = None
 ) -> str:
-    """The events of one process, for `joined_json`.
+    """Return the events of one process, for `joined_json`.
 
     Parameters
     ----------
     trace, trainers
         The arguments of `trace_json`.
     rank
-        The number of the process where several are in one file; None for the only one.
+        Rank of the process if the file covers several ranks; None otherwise.
     zero
-        The time on the trace's clock at which the file begins; by default that at which the trace did.
+        Time on the trace's clock at which the file begins; default: start of the trace.
     """
     return _Writer(trace, trainers, rank, trace.started if zero is None else zero).lines()
 
 
 def joined_json(processes: Sequence[str], facts: Mapping[str, Any]) -> bytes:
-    """The file of what `trace_lines` gave for each process, with facts for `otherData`."""
+    """Return the JSON file that joins the `trace_lines` of all processes, with `facts` as `otherData`."""
     head = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'
     return (head + ",\n".join(processes) + "\n]}\n").encode("utf-8", "backslashreplace")
 
 
 def facts_of(trace: Trace) -> dict[str, Any]:
-    """When a trace began, and what it let go."""
+    """Return the start time of a trace, its limit, and its numbers of dropped events."""
     return {
         "started": datetime.fromtimestamp(trace.started_unix_s, UTC).isoformat(),
         "most_events_a_track": trace.limit,
@@ -68,7 +68,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
 
 
 def left_out(trace: Trace) -> dict[str, int]:
-    """How many events tracks, queues, counters and the marks have let go; only those that lost some."""
+    """Return the number of dropped events of tracks, queues, counters and marks, omitting zeros."""
     losses = {track.name: track.ring.left_out for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.left_out for (device, queue), ring in trace.queues.items()}
     losses |= {f"counter {name}": counter.ring.left_out for name, counter in trace.counters.items()}
@@ -77,12 +77,12 @@ def left_out(trace: Trace) -> dict[str, int]:
 
 
 class _Writer:
-    """Collects the lines of one file."""
+    """Writer that collects the lines of one file."""
 
     def __init__(self, trace: Trace, trainers: Sequence[str], rank: int | None, zero: int) -> None:
         self._trace = trace
         self._zero = zero
-        self._host = 1 + _MOST_PROCESSES * (rank or 0)
+        self._host = 1 + _MAX_PROCESSES * (rank or 0)
         self._prefix = "" if rank is None else f"rank {rank} "
         self._trainers = [_text(name) for name in trainers]
         self._now = trace.clock()
@@ -113,25 +113,29 @@ class _Writer:
         return ",\n".join(self._lines)
 
     def _slices(self, number: int, track: Track) -> None:
-        # First: what a thread that hangs goes on to end while this is written would be in neither.
-        begun = list(track.open)
+        # Copied first: otherwise a slice that a hanging thread ends meanwhile would appear in neither list.
+        unfinished_slices = list(track.open)
         table = track.ring.rows()
         stages = {self._trace.names.index(name): name for name in STAGES if name in self._trace.names}
         if track.ring.left_out:
             self._mark(number, int(table["start"][0]), f"{track.ring.left_out:,} earlier events left out")
         rows = [(*row, False) for row in table.tolist()]
-        ended = {(row[0], row[2]) for row in rows} if begun else set()
+        ended = {(row[0], row[2]) for row in rows} if unfinished_slices else set()
         now = max([self._now, *table["end"][-1:].tolist()])
-        rows += [(start, now, *what, True) for start, *what in begun if (start, what[0]) not in ended]
+        rows += [
+            (start, now, *fields, True)
+            for start, *fields in unfinished_slices
+            if (start, fields[0]) not in ended
+        ]
         rows.sort(key=lambda row: (row[0], -row[1]))
         for start, end, name, step, trainer, share, units, unfinished in rows:
             known = (("step", step), ("share", share), ("units", units))
-            more = [f'"{key}":{value}' for key, value in known if value != NONE]
+            arguments = [f'"{key}":{value}' for key, value in known if value != NONE]
             if trainer != NONE:
-                more.append(f'"trainer":{self._trainers[trainer]}')
+                arguments.append(f'"trainer":{self._trainers[trainer]}')
             if unfinished:
-                more.append('"unfinished":true')
-            self._slice(self._host, number, name, start, end, f',"args":{{{",".join(more)}}}')
+                arguments.append('"unfinished":true')
+            self._slice(self._host, number, name, start, end, f',"args":{{{",".join(arguments)}}}')
             if name in stages and end > start:
                 self._flows.add(stages[name], step, share, Visit(number, start))
 
@@ -147,9 +151,9 @@ class _Writer:
         )
 
     def _arrows(self) -> None:
-        for identity, way in enumerate(self._flows.ways(), 1 + ((self._host - 1) << 32)):
-            for position, visit in enumerate(way):
-                kind = "s" if position == 0 else "t" if position < len(way) - 1 else "f"
+        for identity, visits in enumerate(self._flows.ways(), 1 + ((self._host - 1) << 32)):
+            for position, visit in enumerate(visits):
+                kind = "s" if position == 0 else "t" if position < len(visits) - 1 else "f"
                 end = ',"bp":"e"' if kind == "f" else ""
                 self._lines.append(
                     f'{{"ph":"{kind}","cat":"mini-batch","name":"mini-batch","id":{identity},"pid":{self._host},'
@@ -164,7 +168,7 @@ class _Writer:
         tables = on_host_clock(list(queues.values()))
         number = 0
         for (queue, before), table in zip(queues.items(), tables, strict=True):
-            for row, indices in enumerate(rows_without_overlap(before, _MOST_ROWS)):
+            for row, indices in enumerate(rows_without_overlap(before, _MAX_ROWS)):
                 number += 1
                 self._name(
                     process, number, "thread_name", queue if row == 0 else f"{queue} {row + 1}", number
@@ -174,9 +178,9 @@ class _Writer:
 
     def _name(self, process: int, number: int, key: str, name: str, order: int) -> None:
         sort = key.replace("_name", "_sort_index")
-        for what, arguments in ((key, f'"name":{_text(name)}'), (sort, f'"sort_index":{order}')):
+        for event, arguments in ((key, f'"name":{_text(name)}'), (sort, f'"sort_index":{order}')):
             self._lines.append(
-                f'{{"ph":"M","pid":{process},"tid":{number},"name":"{what}","args":{{{arguments}}}}}'
+                f'{{"ph":"M","pid":{process},"tid":{number},"name":"{event}","args":{{{arguments}}}}}'
             )
 
     def _at(self, time: int) -> str:
@@ -184,11 +188,11 @@ class _Writer:
 
 
 def _text(text: str) -> str:
-    """A JSON string, with letters as they are: Perfetto shows escaped ones as they are written."""
+    """Return a JSON string with unescaped letters, because Perfetto shows escapes literally."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _rank(track: Track) -> tuple[int, str]:
-    """Threads from top to bottom: the main one, then by stage and name."""
+    """Return the sort key of a thread: the main thread first, then by stage and name."""
     names: Iterator[int] = (i for i, name in enumerate(_ORDER) if track.name.startswith(name))
     return next(names, len(_ORDER)), track.name

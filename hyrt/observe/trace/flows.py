@@ -1,4 +1,4 @@
-"""The way of each mini-batch through the stages, from the slices of all threads."""
+"""Flow of each mini-batch through the stages, from the slices of all threads."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from hyrt_perfmodel.assignment import STAGES
 
 
 class Visit(NamedTuple):
-    """One stage's slice: the track it is in, and its start in nanoseconds."""
+    """Slice of one stage: its track, and its start in nanoseconds."""
 
     track: int
     start: int
 
 
 class Flows:
-    """Joins the slices of each share of a step; a slice that was left out or never came is not joined."""
+    """Flows of the shares of all steps; dropped or missing slices are skipped."""
 
     def __init__(self) -> None:
         self._visits: defaultdict[tuple[int, int], dict[str, Visit]] = defaultdict(dict)
         self._synchronized: dict[int, Visit] = {}
 
     def add(self, stage: str, step: int, share: int, visit: Visit) -> None:
-        """Take a slice of one of the stages."""
+        """Add a slice of one of the stages."""
         if stage == STAGES[-1]:
             self._synchronized[step] = visit
         else:
             self._visits[step, share][stage] = visit
 
     def ways(self) -> Iterator[Sequence[Visit]]:
-        """Of each share its visits in the order of the stages; two or more."""
+        """Yield the visits of each share in stage order, if there are at least two."""
         for (step, _), by_stage in sorted(self._visits.items()):
-            way = [by_stage[stage] for stage in STAGES if stage in by_stage]
+            visits = [by_stage[stage] for stage in STAGES if stage in by_stage]
             if STAGES[-2] in by_stage and step in self._synchronized:
-                way.append(self._synchronized[step])
-            if len(way) > 1:
-                yield way
+                visits.append(self._synchronized[step])
+            if len(visits) > 1:
+                yield visits

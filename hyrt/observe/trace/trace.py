@@ -1,7 +1,7 @@
-"""What a run did and when: slices of threads and queues, counters and marks, in memory of a fixed size.
+"""Timeline of a run: slices of threads and device queues, counters and marks, in memory of a fixed size.
 
-Every track is written by one thread at a time and keeps its newest events; how many older ones it has let go
-is known. Times are nanoseconds of `time.perf_counter_ns`. `hyrt.observe.trace.file` makes the file of it.
+Every track is written by one thread at a time and keeps its latest events; the number of dropped events is
+counted. Times are nanoseconds of `time.perf_counter_ns`. `hyrt.observe.trace.file` writes the file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SPAN = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8
 
 
 class Ring:
-    """The newest rows of a table, in memory of a fixed size.
+    """Ring buffer of the latest rows of a table.
 
     Parameters
     ----------
     dtype
-        The type of a row: structured, without padding.
+        Structured dtype of a row, without padding.
     limit
-        Most rows that are kept.
+        Maximum number of rows.
     """
 
     def __init__(self, dtype: np.dtype[Any], limit: int) -> None:
@@ -44,24 +44,24 @@ class Ring:
         codes = {"i8": "q", "i4": "i"}
         layout = struct.Struct("=" + "".join(codes[dtype[name].str[1:]] for name in dtype.names or ()))
         self.write = partial(layout.pack_into, self._rows.view(np.uint8).data)
-        """Puts values at an offset: `write(ring.next(), ...)` takes half as long as one method for both."""
+        """Write values at an offset: `write(ring.next(), ...)` takes half as long as one method for both."""
         self._size = dtype.itemsize
         self._limit = limit
         self.count = 0
 
     def next(self) -> int:
-        """Offset of one more row, in the place of the oldest."""
-        at = self.count % self._limit * self._size
+        """Return the offset for one more row, which replaces the oldest row."""
+        offset = self.count % self._limit * self._size
         self.count += 1
-        return at
+        return offset
 
     @property
     def left_out(self) -> int:
-        """How many rows are not there any more."""
+        """Number of dropped rows."""
         return max(0, self.count - self._limit)
 
     def rows(self) -> NDArray[Any]:
-        """A copy of what is there, oldest first."""
+        """Return a copy of the stored rows, oldest first."""
         count = self.count
         if count <= self._limit:
             return self._rows[:count].copy()
@@ -69,9 +69,9 @@ class Ring:
 
 
 class Track:
-    """The slices of one thread: `with track.begin(...):` is one, and they nest.
+    """Slices of one thread: `with track.begin(...):` records a slice; slices nest.
 
-    Only the thread itself writes it, so what it holds nests or is disjoint.
+    Only the thread itself writes to its track, so slices are either nested or disjoint.
     """
 
     def __init__(self, name: str, limit: int, clock: Callable[[], int]) -> None:
@@ -79,13 +79,13 @@ class Track:
         self.thread = threading.current_thread()
         self.ring = Ring(_SLICE, limit)
         self.open: list[tuple[int, int, int, int, int, int]] = []
-        """Start, name, step, trainer, share and units of those that have not ended, the outermost first."""
+        """Start, name, step, trainer, share and units of the unfinished slices, outermost first."""
         self._clock = clock
 
     def begin(
         self, name: int, step: int = NONE, trainer: int = NONE, share: int = NONE, units: int = NONE
     ) -> Track:
-        """Open a slice; it ends with the `with` block. `share` is its number in the step."""
+        """Begin a slice that ends with the `with` block. `share` is the number of the share in the step."""
         self.open.append((self._clock(), name, step, trainer, share, units))
         return self
 
@@ -100,12 +100,12 @@ class Track:
         ring.write(ring.next(), start, self._clock(), name, step, trainer, share, units)
 
     def add(self, start: int, end: int, what: Sequence[int]) -> None:
-        """Note what is over: name, step, trainer, share and units."""
+        """Record a finished slice; `what` is name, step, trainer, share and units."""
         self.ring.write(self.ring.next(), start, end, *what)
 
 
 class Counter:
-    """A value over time, of what `unit` says; one thread at a time adds to it."""
+    """Values over time, in `unit`; written by one thread at a time."""
 
     def __init__(self, unit: str, limit: int, clock: Callable[[], int]) -> None:
         self.unit = unit
@@ -113,19 +113,19 @@ class Counter:
         self._clock = clock
 
     def add(self, value: int) -> None:
-        """Note the value it has from now on."""
+        """Record the current value."""
         self.ring.write(self.ring.next(), self._clock(), value)
 
 
 class Trace:
-    """All tracks, counters and marks of a run; any thread may use it.
+    """All tracks, counters and marks of a run; thread-safe.
 
     Parameters
     ----------
     limit
-        Most events that each track and each counter keeps: the newest.
+        Maximum number of events per track and counter; the latest ones are kept.
     clock
-        Nanoseconds, monotonic.
+        Monotonic clock in nanoseconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -137,16 +137,16 @@ class Trace:
         self.tracks: list[Track] = []
         self.counters: dict[str, Counter] = {}
         self.queues: dict[tuple[str, str], Ring] = {}
-        """What device queues ran: `start` and `end` on the device's clock, `handed` on the host's."""
+        """Spans of device queues: `start` and `end` on the device's clock, `handed` on the host's clock."""
         self.marks: deque[tuple[int, Track, str]] = deque(maxlen=limit)
         self.num_marks = 0
         self._numbers: dict[str, int] = {}
-        self._mine = threading.local()
-        # For what is made once: what is written often needs none.
+        self._local = threading.local()
+        # Protects the creation of tracks and counters; frequent writes need no lock.
         self._making = threading.Lock()
 
     def number(self, name: str) -> int:
-        """What stands for a name in the tables."""
+        """Return the number that represents a name in the tables."""
         number = self._numbers.get(name)
         if number is None:
             with self._making:
@@ -157,12 +157,12 @@ class Trace:
         return number
 
     def track(self) -> Track:
-        """The calling thread's; that of a thread of the same name that has ended goes on."""
+        """Return the track of the calling thread; a track of an ended thread with the same name is reused."""
         try:
-            found: Track = self._mine.track
+            track: Track = self._local.track
         except AttributeError:
-            found = self._mine.track = self._make_track()
-        return found
+            track = self._local.track = self._make_track()
+        return track
 
     def _make_track(self) -> Track:
         thread = threading.current_thread()
@@ -177,19 +177,19 @@ class Trace:
             return track
 
     def counter(self, name: str, unit: str) -> Counter:
-        """The counter of a name."""
+        """Return the counter with a name, created if needed."""
         with self._making:
             if name not in self.counters:
                 self.counters[name] = Counter(unit, self.limit, self.clock)
             return self.counters[name]
 
     def mark(self, text: str) -> None:
-        """Note something that happened at one moment in the calling thread."""
+        """Record a point event in the calling thread."""
         self.num_marks += 1
         self.marks.append((self.clock(), self.track(), text))
 
     def hear(self, device: str, queue: str, spans: Sequence[Span]) -> None:
-        """Take what a device's queue has run; all of it is over."""
+        """Add spans of a device's queue; all of them have ended."""
         if not spans:
             return
         handed = self.clock()
@@ -202,5 +202,5 @@ class Trace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no thread has begun anything."""
+        """Whether no thread has begun a slice."""
         return not any(track.ring.count or track.open for track in self.tracks)

@@ -1,4 +1,4 @@
-"""The hook that traces a run: from its start to the file in the run folder."""
+"""Hook that traces a run and writes the trace file to the run folder."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from hyrt.observe.trace.traces_of_ranks import TracesOfRanks
 
 T = TypeVar("T")
 
-# A seventh of the size already, in a few hundredths of a second for each ten thousand events.
+# Already reduces the size sevenfold, at some hundredths of a second per ten thousand events.
 _COMPRESSION = 1
 
 
 class TracedRun(Hook):
-    """Notes when every call began and ended, and writes the file when the run has ended.
+    """Record the start and end of every call, and write the trace file when the run ends.
 
     Parameters
     ----------
     limit
-        Most events that each track and each counter keeps: the newest.
+        Maximum number of events per track and counter; the latest ones are kept.
     folder
-        The folder that the trace is written to; none is needed where another process writes it.
+        Folder for the trace file; may be None if another process writes the file.
     timeout_s
-        How long a device may take to answer that it will be traced.
+        Time limit for a device to enable tracing.
     ranks
-        Brings together the traces of processes that train together; None for the only one.
+        Collects the traces of several ranks; None for a single process.
     inherited
-        Gives the folder where the process that should write the trace is lost, and this one has to; None for
-        nowhere.
+        Returns the folder if the process that should write the trace is lost and this process replaces it, or
+        None.
 
     Raises
     ------
@@ -84,55 +84,58 @@ class TracedRun(Hook):
         self._assignment: Assignment | None = None
 
     def begin(self, devices: Sequence[Device], steps: range) -> None:
-        """Ask the devices that can for what their queues run, and for when their threads work.
+        """Enable tracing of queues and threads on the devices that support it.
 
         Raises
         ------
         HyrtError
-            Naming the device, when it fails or takes too long.
+            Naming the device, if the device fails or exceeds the time limit.
         """
         trace = self._trace
         self._trainers = [device.info.name for device in devices]
         self._first_step = steps.start
         self._split = [trace.counter(f"split {name}", "units") for name in self._trainers]
-        of_each = (each.members if isinstance(each, MadeOfDevices) else [each] for each in devices)
-        for device in chain.from_iterable(of_each):
+        members = (
+            device_or_group.members if isinstance(device_or_group, MadeOfDevices) else [device_or_group]
+            for device_or_group in devices
+        )
+        for device in chain.from_iterable(members):
             name = device.info.name
             if isinstance(device, Traceable):
-                hear: QueueListener = partial(trace.hear, name)
-                ask = partial(device.trace, hear)
-                call_device(name, "trace", ask, timeout_s=self._timeout_s, fault=DeviceFault)
+                on_spans: QueueListener = partial(trace.hear, name)
+                enable = partial(device.trace, on_spans)
+                call_device(name, "trace", enable, timeout_s=self._timeout_s, fault=DeviceFault)
             if isinstance(device, Watchable):
                 device.watch(partial(watched, trace))
         if self._ranks is not None:
-            # When a run has failed, the ranks do not hear each other any more.
+            # Aligned now, because ranks of a failed run cannot communicate any more.
             self._zero = self._align(self._ranks)
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Note the call as a slice of the calling thread."""
+        """Record the call as a slice of the calling thread."""
         _, step, trainer, share, units = site
         with self._track().begin(self._number(stage), step, trainer, share, units):
             return work()
 
     def cut(self, assignment: Assignment) -> None:
-        """Note what changes with an assignment."""
+        """Record the changes that an assignment makes."""
         before = self._assignment
         if assignment is before:
             return
         self._assignment = assignment
-        for at, counter in enumerate(self._split):
-            if before is None or before.split[at] != assignment.split[at]:
-                counter.add(assignment.split[at])
+        for index, counter in enumerate(self._split):
+            if before is None or before.split[index] != assignment.split[index]:
+                counter.add(assignment.split[index])
         for name, count in assignment.threads.by_name().items():
             if before is None or before.threads.by_name()[name] != count:
                 self._trace.counter(f"threads {name}", "threads").add(count)
 
     def channel(self, name: str) -> Callable[[int], None]:
-        """Note how many items a channel holds."""
+        """Record the number of items in a channel."""
         return self._trace.counter(f"channel {name}", "items").add
 
     def hear(self, event: Event) -> None:
-        """Note the memory that events tell of, decisions and notices."""
+        """Record the memory that events report, and mark decisions and notices."""
         match event:
             case StepGroup():
                 self._memory.add(event.memory_bytes)
@@ -142,37 +145,40 @@ class TracedRun(Hook):
                 self._trace.mark(event.text)
 
     def fail(self, failure: BaseException) -> None:
-        """Note the failure where it happened."""
+        """Mark the failure in the thread where it happened."""
         self._trace.mark(describe(failure))
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
-        """Write the file, unless nothing was done; what to say of it is a warning where that fails."""
+        """Write the trace file, unless the trace is empty; return a notice, which is a warning if writing
+        fails.
+        """
         if self._ranks is None and self._trace.is_empty:
             return None
-        text = self._own_json() if self._ranks is None else self._json_of_all(self._ranks)
+        text = self._single_process_json() if self._ranks is None else self._all_ranks_json(self._ranks)
         if text is None:
             return None
         try:
             self._write(text)
         except OSError as error:
-            return Notice(kind="warning", text=self._not_written(error))
-        losses = left_out(self._trace)
-        lost = ""
-        if losses:
-            lost = (
-                f"; {sum(losses.values()):,} early events were dropped "
+            return Notice(kind="warning", text=self._write_error_text(error))
+        dropped = left_out(self._trace)
+        dropped_text = ""
+        if dropped:
+            dropped_text = (
+                f"; {sum(dropped.values()):,} early events were dropped "
                 f"(runtime.trace_events={self._trace.limit} per track)"
             )
-        return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{lost}")
+        return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{dropped_text}")
 
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Write the file, unless nothing had begun; a failure of that is a note to the error.
+        """Write the trace file, unless the trace is empty; if writing fails, add a note to `error`.
 
-        Of several ranks, the first one that is left writes the parts of all that leave theirs in time.
+        With several ranks, the first surviving rank writes the traces of all ranks that deliver theirs in
+        time.
         """
         if self._trace.is_empty:
             return
-        text = self._own_json() if self._zero is None else self._json_of_left(self._zero)
+        text = self._single_process_json() if self._zero is None else self._surviving_ranks_json(self._zero)
         if self._folder is None and self._zero is not None and text is not None:
             self._folder = self._inherited()
         if self._folder is None or text is None:
@@ -180,11 +186,11 @@ class TracedRun(Hook):
         try:
             self._write(text)
         except OSError as second:
-            error.add_note(self._not_written(second))
+            error.add_note(self._write_error_text(second))
 
     @property
     def path(self) -> Path:
-        """`trace.json.gz`; in a resumed run `trace-from-<step>.json.gz`, so that the earlier one stays."""
+        """`trace.json.gz`; in a resumed run `trace-from-<step>.json.gz`, so that the earlier file is kept."""
         name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
         assert self._folder is not None
         return self._folder / name
@@ -193,33 +199,35 @@ class TracedRun(Hook):
     def _about(self) -> dict[str, Any]:
         return {"hyrt": __version__, "first_step": self._first_step}
 
-    def _own_json(self) -> bytes:
+    def _single_process_json(self) -> bytes:
         return trace_json(self._trace, self._trainers, self._about)
 
-    def _json_of_all(self, ranks: TracesOfRanks) -> bytes | None:
-        """The traces of all ranks on the clock of rank 0; None but there."""
+    def _all_ranks_json(self, ranks: TracesOfRanks) -> bytes | None:
+        """Return the traces of all ranks on the clock of rank 0; None on other ranks."""
         # The clocks may have drifted since the start.
         zero = self._align(ranks)
         facts = facts_of(self._trace)
-        told = ranks.tell({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
+        rank_facts = ranks.tell({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
         parts = ranks.at_first(self._compressed_lines(ranks, zero))
         if not parts:
             return None
         return joined_json(
             [gzip.decompress(part).decode() for part in parts],
-            {**self._about, **facts, "ranks": told},
+            {**self._about, **facts, "ranks": rank_facts},
         )
 
-    def _json_of_left(self, zero: int) -> bytes | None:
-        """The traces of the ranks that left theirs, on rank 0's clock as at the start; else None."""
+    def _surviving_ranks_json(self, zero: int) -> bytes | None:
+        """Return the traces that ranks have delivered, on rank 0's clock as measured at the start; None if
+        there are none.
+        """
         ranks = self._ranks
         assert ranks is not None
         facts = facts_of(self._trace)
-        told = json.dumps({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
-        left = ranks.leave(told.encode() + b"\n" + self._compressed_lines(ranks, zero))
-        if not left:
+        header = json.dumps({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
+        delivered = ranks.leave(header.encode() + b"\n" + self._compressed_lines(ranks, zero))
+        if not delivered:
             return None
-        pairs = {rank: data.partition(b"\n") for rank, data in left.items()}
+        pairs = {rank: data.partition(b"\n") for rank, data in delivered.items()}
         return joined_json(
             [gzip.decompress(lines).decode() for _, _, lines in pairs.values()],
             {
@@ -230,7 +238,7 @@ class TracedRun(Hook):
         )
 
     def _align(self, ranks: TracesOfRanks) -> int:
-        """The time on this clock at which the first of all traces began."""
+        """Return the start of the earliest trace of all ranks, on this process's clock."""
         offset, self._uncertainty = ranks.clock_offset()
         first: int = min(ranks.tell(self._trace.started + offset))
         return first - offset
@@ -242,7 +250,7 @@ class TracedRun(Hook):
     def _write(self, text: bytes) -> None:
         write_atomically(self.path, gzip.compress(text, _COMPRESSION, mtime=0))
 
-    def _not_written(self, error: OSError) -> str:
+    def _write_error_text(self, error: OSError) -> str:
         return (
             f"{self.path}: the trace cannot be written: {error.strerror or error}. The run itself "
             "is not affected"
@@ -250,24 +258,24 @@ class TracedRun(Hook):
 
 
 def watched(trace: Trace, work: Chunk) -> Worked | None:
-    """Note in the track of each thread of a team which calls of `Workers.run` it worked at.
+    """Record the calls of `Workers.run` in the tracks of the team's threads.
 
-    A slice is named after the function that shares its work out, and has the step of what the calling thread
-    is doing. There is one for each such call and thread: however many chunks there are, they cost the same.
+    A slice is named after the function that shares its work, and has the step of the calling thread. There is
+    one slice per call and thread, so the cost does not depend on the number of chunks.
     """
     outer = trace.track().open
     if not outer:
         return None
-    what = (trace.number(_function(work)), *outer[-1][2:])
+    fields = (trace.number(_function(work)), *outer[-1][2:])
 
-    def worked(began: int, ended: int) -> None:
-        trace.track().add(began, ended, what)
+    def record_slice(start: int, end: int) -> None:
+        trace.track().add(start, end, fields)
 
-    return worked
+    return record_slice
 
 
 def _function(work: object) -> str:
-    """`aggregate` of a function in `aggregate`, and of a partial function of it."""
+    """Return `aggregate` for a function defined in `aggregate`, or for a partial application of one."""
     while isinstance(work, partial):
         work = work.func
     name = getattr(work, "__qualname__", None) or getattr(work, "__name__", type(work).__name__)

@@ -1,4 +1,4 @@
-"""How the traces of processes that train together come into one file."""
+"""Collection of the traces of several ranks in one file."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, Protocol
 
 
 class TracesOfRanks(Protocol):
-    """Brings together what the ranks have traced; all of them call each method at once, but for `leave`."""
+    """Collective operations on the traces of all ranks; every rank calls each method, except for `leave`."""
 
     @property
     def rank(self) -> int:
-        """The number of this process; rank 0 writes the file."""
+        """Rank of this process; rank 0 writes the file."""
         ...
 
     def clock_offset(self) -> tuple[int, int]:
-        """What rank 0's clock shows more than this one's, and by how much that may be off: nanoseconds."""
+        """Return the offset of rank 0's clock to this process's clock and its uncertainty, in nanoseconds."""
         ...
 
     def tell(self, record: Any) -> Sequence[Any]:
-        """Plain values of each rank, in their order."""
+        """All-gather plain values: return one per rank, in rank order."""
         ...
 
     def at_first(self, data: bytes) -> Sequence[bytes]:
-        """The data of each rank, in their order; none but at rank 0."""
+        """Gather data on rank 0: return one per rank, in rank order; empty on other ranks."""
         ...
 
     def leave(self, data: bytes) -> Mapping[int, bytes]:
-        """Leave the data of a rank of a run that fails; this one waits for no other for long.
+        """Deliver the data of one rank of a failed run, without waiting long for other ranks.
 
-        Returns what the ranks could leave, by their numbers; none but at the first rank that is left.
+        Returns the delivered data by rank on the first surviving rank; empty on other ranks.
         """
         ...
