@@ -1,4 +1,4 @@
-"""What a backend's author needs: the conformance suite of the device protocol, for any test runner or none.
+"""Conformance suite of the device protocol for authors of backends, with or without a test runner.
 
 from hyrt.testing import check_device
 print(check_device(lambda options: MyDevice.open(MyDevice.probe()[0], options)))

@@ -12,12 +12,12 @@ from hyrt.machine.this_process.process_settings import prepare_process
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run it; 0 if the device keeps the protocol, 1 if it does not, 2 if it is not there.
+    """Run the suite; return 0 if the device conforms to the protocol, 1 if not, 2 if it is not available.
 
     Parameters
     ----------
     words
-        The words of the command line; the process's by default.
+        Command-line arguments; default: those of the process.
     """
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.testing", description="Check that a device follows hyrt's device protocol."
@@ -44,22 +44,24 @@ def main(words: list[str] | None = None) -> int:
 
     first: dict[str, str] = {}
 
-    def tell(verdict: Verdict) -> None:
-        like = first.setdefault(verdict.detail, verdict.name) if verdict.outcome == "failed" else verdict.name
-        told = verdict if like == verdict.name else replace(verdict, detail=f"as in: {like}")
-        print(told, flush=True)
+    def print_verdict(verdict: Verdict) -> None:
+        same_as = (
+            first.setdefault(verdict.detail, verdict.name) if verdict.outcome == "failed" else verdict.name
+        )
+        shown = verdict if same_as == verdict.name else replace(verdict, detail=f"as in: {same_as}")
+        print(shown, flush=True)
 
     try:
         backend, info = find_device(options.device)
         report = check_device(
-            lambda asked: backend.open(info, asked),
+            lambda device_options: backend.open(info, device_options),
             computes=not options.computes_nothing,
             cycles=options.cycles,
             only=options.only,
-            on_verdict=tell,
+            on_verdict=print_verdict,
         )
     except ConformanceError as error:
-        # Each failure has been told.
+        # Each failure has already been printed.
         print(str(error).splitlines()[0].rstrip(":"), file=sys.stderr)
         return error.exit_code
     except HyrtError as error:

@@ -1,4 +1,4 @@
-"""The models, graphs and mini-batches that devices are checked with."""
+"""Models, graphs and mini-batches for the checks of devices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERTICES = 240
 HUB = 7
 """A vertex with more in-neighbours than any fan-out."""
 LONELY = (3, 50, 51)
-"""Vertices without any edge."""
+"""Vertices without edges."""
 SEED, STEP = 3, 2
 
 ROWS = InputPlan("rows")
@@ -48,18 +48,18 @@ class ModelCase:
     """A model of `hyrt.nn`."""
 
     name: str
-    """The name of the case, for people."""
+    """Name of the case in messages."""
     settings: dict[str, Any] = field(hash=False)
-    """The settings of its `Architecture`."""
+    """Arguments of its `Architecture`."""
 
     def build(self) -> GNN:
-        """The model, with the same parameters each time; none is zero."""
+        """Build the model, with the same non-zero parameters each time."""
         model: GNN = shaken(GNN(Architecture(**self.settings)))
         return model
 
 
 def shaken(model: Any, seed: int = 0) -> Any:
-    """Give a module random parameters, the same each time."""
+    """Set random parameters of a module, the same ones each time."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -68,7 +68,7 @@ def shaken(model: Any, seed: int = 0) -> Any:
 
 
 def model_cases() -> list[ModelCase]:
-    """Every layer, in one to three layers of odd widths, with all that a model may have beside it."""
+    """Return models with every layer kind, one to three layers of odd widths, and all optional components."""
     cases = []
     kinds: dict[str, dict[str, Any]] = {
         "gcn": {"kind": "gcn"},
@@ -83,7 +83,7 @@ def model_cases() -> list[ModelCase]:
         1: {"in_features": 1, "num_classes": 47},
         3: {"in_features": 6, "hidden": 33, "num_classes": 3},
     }
-    dropped, of_edges = {"dropout": 0.4, "input_dropout": 0.2}, {"attention_dropout": 0.3}
+    dropped, edge_dropout = {"dropout": 0.4, "input_dropout": 0.2}, {"attention_dropout": 0.3}
     for name, settings in kinds.items():
         for layers, shape in shapes.items():
             cases.append(ModelCase(f"{name}, layers={layers}", {**settings, **shape, "layers": layers}))
@@ -95,17 +95,17 @@ def model_cases() -> list[ModelCase]:
                     **shapes[3],
                     "layers": 3,
                     **dropped,
-                    **(of_edges if "heads" in settings else {}),
+                    **(edge_dropout if "heads" in settings else {}),
                 },
             )
         )
-    beside: dict[str, dict[str, Any]] = {
+    components: dict[str, dict[str, Any]] = {
         "graphsage (mean)": {"norm": "layer"},
         "gcn": {"residual": True},
         "gin": {"norm": "layer"},
         "gat": {"norm": "layer", "residual": True, **dropped},
     }
-    for name, extra in beside.items():
+    for name, extra in components.items():
         words = ", ".join(word for word in ("norm", "residual", "dropout") if word in extra)
         cases.append(
             ModelCase(f"{name}, layers=3, {words}", {**kinds[name], **shapes[3], "layers": 3, **extra})
@@ -114,7 +114,7 @@ def model_cases() -> list[ModelCase]:
 
 
 class OwnModule(torch.nn.Module):
-    """A module that knows blocks by their edge list alone; one of its parameters is never used."""
+    """A user's module that reads blocks only through their edge lists; one of its parameters is unused."""
 
     def __init__(self, in_features: int = 13, num_classes: int = 2) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class OwnModule(torch.nn.Module):
         self.outer = torch.nn.Linear(9, num_classes)
 
     def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-        """[targets, classes] from [num_src, f] rows."""
+        """Return scores [targets, classes] from rows [num_src, f]."""
         for block, layer in zip(blocks, (self.inner, self.outer), strict=True):
             sources, destinations = block.edge_index()
             total = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destinations, x[sources])
@@ -132,7 +132,7 @@ class OwnModule(torch.nn.Module):
 
 
 class StatisticsModule(torch.nn.Module):
-    """A module whose result depends on the split."""
+    """A module with batch statistics, whose result depends on the split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,47 +140,48 @@ class StatisticsModule(torch.nn.Module):
         self.outer = torch.nn.Linear(13, 2)
 
     def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-        """[targets, classes] from [num_src, f] rows."""
+        """Return scores [targets, classes] from rows [num_src, f]."""
         return cast(torch.Tensor, self.outer(self.norm(x)[: blocks[-1].num_dst]))
 
 
 def make_graph(features: int, classes: int, *, sparse: bool = False, row_format: str = "float32") -> Graph:
-    """A directed graph with a hub, repeated edges, self loops and vertices without edges; the same each time.
+    """Build a directed graph with a hub, repeated edges, self loops and isolated vertices; the same one each
+    time.
 
-    Its rows of features are `sparse`, or dense in the format that `row_format` names.
+    Its feature rows are `sparse`, or dense in the format named `row_format`.
     """
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, VERTICES)
     degrees[HUB] = min(3 * VERTICES // 4, 180)
     degrees[list(LONELY)] = 0
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    partners = np.setdiff1d(np.arange(VERTICES), LONELY)
-    rows = [np.sort(rng.choice(partners, degree)) for degree in degrees]
+    neighbors = np.setdiff1d(np.arange(VERTICES), LONELY)
+    rows = [np.sort(rng.choice(neighbors, degree)) for degree in degrees]
     indices = np.concatenate(rows).astype(np.int32)
     x = rng.standard_normal((VERTICES, features)).astype(np.float32)
     store: DenseFeatures | SparseFeatures = DenseFeatures(x)
     if sparse:
         x[rng.random(x.shape) < 0.5] = 0
-        at = np.nonzero(x)
+        nonzero = np.nonzero(x)
         pointer = np.concatenate([[0], np.cumsum((x != 0).sum(1))]).astype(np.int64)
-        store = SparseFeatures(pointer, at[1].astype(np.int32), x[at], features)
+        store = SparseFeatures(pointer, nonzero[1].astype(np.int32), x[nonzero], features)
     labels = rng.integers(0, classes, VERTICES).astype(np.int16)
     # The number of classes is read from the labels.
     labels[-1] = classes - 1
-    everywhere = np.ones(VERTICES, np.bool_)
-    graph = Graph.of_arrays("checks", indptr, indices, store, labels, {"train": everywhere})
+    all_vertices = np.ones(VERTICES, np.bool_)
+    graph = Graph.of_arrays("checks", indptr, indices, store, labels, {"train": all_vertices})
     return graph if row_format == "float32" else narrowed(graph, row_format)
 
 
 def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
-    """[n, f] float64, the features of some vertices."""
+    """Return the features of some vertices as dense rows, [n, f] float64."""
     store = graph.features
     if isinstance(store, DenseFeatures):
         dense: NDArray[np.float64] = store.values[vertices].astype(np.float64)
         return dense
     if isinstance(store, NarrowFeatures):
-        narrow: NDArray[np.float64] = store.kept.numbers()[vertices].astype(np.float64)
-        return narrow
+        quantized: NDArray[np.float64] = store.kept.numbers()[vertices].astype(np.float64)
+        return quantized
     assert isinstance(store, SparseFeatures)
     out = np.zeros((graph.num_vertices, store.width))
     owners = np.repeat(np.arange(graph.num_vertices), np.diff(store.indptr))
@@ -190,10 +191,10 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
-    """How a model is given its input in a form; None where it cannot take it."""
+    """Return the input plan of a model for an input form; None if the model does not support the form."""
     takes = inputs_of(model)
     if form == "typed":
-        # It is for graphs with types of vertices, which those of the cases are not.
+        # Only for heterogeneous graphs; the graphs of the cases are homogeneous.
         return None
     if form == "aggregated":
         return None if takes.aggregation is None else InputPlan(form, takes.aggregation)
@@ -203,7 +204,7 @@ def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
 
 
 def some_targets(count: int = 40) -> NDArray[np.int32]:
-    """Distinct vertices: the hub, one without edges, others."""
+    """Return distinct vertices: the hub, an isolated vertex, and others."""
     rest = np.random.default_rng(5).permutation(VERTICES)
     rest = rest[~np.isin(rest, [HUB, LONELY[0]])]
     return np.concatenate([[HUB, LONELY[0]], rest])[:count].astype(np.int32)
@@ -219,22 +220,23 @@ def sampled(
     hops: HopSampler | None = None,
     step: int = STEP,
 ) -> MiniBatch:
-    """A loaded mini-batch of sampled neighbours, with its input in the form of a plan.
+    """Return a loaded mini-batch of sampled neighbours, with its input in the form of a plan.
 
-    With `class_weights` losses are weighed by class; `hops` draws in place of the host.
+    With `class_weights`, losses are weighted by class; `hops` samples in place of the host.
     """
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
-    everyone = np.arange(graph.num_vertices)
-    sampler = NeighborSampler(graph, everyone, [5, 4, 3][:layers], 64, SEED, weights)
+    all_vertices = np.arange(graph.num_vertices)
+    sampler = NeighborSampler(graph, all_vertices, [5, 4, 3][:layers], 64, SEED, weights)
     batch = sampler.sample(step, targets.astype(sampler.ids), ALONE, in_place=plan.in_place, hops=hops)
     Loader(graph.features).load(batch, plan, ALONE)
     return batch
 
 
 def keeping_some(device: Device, graph: Graph) -> InputPlan:
-    """Let a device keep every third row of a graph; the plan of mini-batches that are then sent the others.
+    """Cache every third row of a graph on a device; return the input plan for mini-batches that send only the
+    others.
 
-    Rows of a narrow format are kept and sent in it, where the device takes them so.
+    Quantized rows are cached and sent quantized if the device supports it.
     """
     assert isinstance(device, CachesRows)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
@@ -242,7 +244,7 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
     is_narrow = isinstance(source, NarrowFeatures) and "narrow" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
-        # The same memory for each piece, as a device may expect of it.
+        # Reuses one buffer for all pieces, as a device must expect.
         half = -(-len(vertices) // 2)
         wide = np.empty((half, source.width), np.float32)
         for ids in (vertices[:half], vertices[half:]):
@@ -261,13 +263,15 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
 
 
 def with_edge_weights(graph: Graph) -> Graph:
-    """The graph with a weight of each edge."""
+    """Return the graph with edge weights."""
     weights = np.random.default_rng(2).lognormal(0, 0.8, graph.num_edges).astype(np.float32)
     return replace(graph, topology=replace(graph.topology, edge_weights=weights))
 
 
 def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
-    """A loaded mini-batch of two GraphSAINT subgraphs: weights on edges and on targets, a normalizer of 2."""
+    """Return a loaded mini-batch of two GraphSAINT subgraphs: edge and target weights, and a normalizer of
+    2.
+    """
     sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
     batch = sampler.sample(0, sampler.units(0), ALONE, in_place=plan.in_place)
     Loader(graph.features).load(batch, plan, ALONE)
@@ -283,7 +287,7 @@ def whole_graph(
     steps: Sequence[int] = (STEP,),
     class_weights: bool = False,
 ) -> list[MiniBatch]:
-    """Loaded mini-batches of the whole graph for some targets: one a step, which share all their arrays."""
+    """Return loaded full-graph mini-batches for some targets, one per step, which share all their arrays."""
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     sampler = FullSampler(graph, targets, layers, SEED, weights)
     loader = Loader(graph.features)
@@ -298,7 +302,7 @@ def whole_graph(
 def square_blocks(
     ids: NDArray[Any], indptr: NDArray[Any], columns: NDArray[Any], degrees: NDArray[Any], layers: int
 ) -> list[Block]:
-    """The same edges in every layer, between the same vertices."""
+    """Return blocks with the same edges in every layer, between the same vertices."""
     return [
         Block(
             indptr=indptr,
@@ -317,7 +321,7 @@ def square_blocks(
 
 
 def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
-    """A mini-batch of any size that is made at once: `rows` targets without neighbours."""
+    """Return a mini-batch of any size at low cost: `rows` targets without neighbours."""
     ids = np.arange(rows, dtype=np.int32)
     zeros = np.zeros(rows, np.int32)
     blocks = square_blocks(ids, np.zeros(rows + 1, np.int32), zeros[:0], zeros, layers)
@@ -326,7 +330,7 @@ def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
 
 
 def host_arrays(batch: MiniBatch) -> dict[str, NDArray[Any]]:
-    """Every array of a loaded mini-batch that a device may read, by name."""
+    """Return every array of a loaded mini-batch that a device may read, by name."""
     named: dict[str, Any] = {
         "targets": batch.targets,
         "labels": batch.labels,
@@ -340,8 +344,8 @@ def host_arrays(batch: MiniBatch) -> dict[str, NDArray[Any]]:
         named["inputs"] = values.numpy() if isinstance(values, torch.Tensor) else values
     for block in batch.blocks:
         names = ("indptr", "columns", "destinations", "sources", "degrees", "source_degrees", "weights")
-        of_edges = ("edge_types", "edge_weights", "edge_features", "run_weights")
+        edge_arrays = ("edge_types", "edge_weights", "edge_features", "run_weights")
         sums = ("weighted_degrees", "source_weighted_degrees")
-        for what in (*names, *of_edges, *sums):
-            named[f"blocks[{block.layer - 1}].{what}"] = getattr(block, what)
+        for attribute in (*names, *edge_arrays, *sums):
+            named[f"blocks[{block.layer - 1}].{attribute}"] = getattr(block, attribute)
     return {name: array for name, array in named.items() if array is not None}

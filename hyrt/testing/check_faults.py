@@ -1,4 +1,4 @@
-"""Checks of what a device does when something is wrong: faults, no memory, use after close."""
+"""Checks of error handling: faults, out-of-memory, use after close."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _LARGEST_BYTES = 1 << 28
 
 
 def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault) -> None:
-    """After a fault every call raises it again, and closing works."""
+    """Check that every call after a fault raises the fault again, and that closing works."""
     calls: dict[str, Callable[[], Any]] = {
         "transfer after a fault": lambda: device.transfer(trial.batch()),
         "propagate after a fault": lambda: device.propagate(staged),
         "update after a fault": lambda: device.update(trainable(trial.model())),
     }
     for doing, call in calls.items():
-        again = must_fault(doing, call)
-        demand(str(again) == str(first), f"the first fault again ({first})", f"{doing} raised {again}")
+        fault = must_fault(doing, call)
+        demand(str(fault) == str(first), f"the first fault again ({first})", f"{doing} raised {fault}")
     for times in ("", " a second time"):
         try:
             device.close()
@@ -56,8 +56,10 @@ def _name_is_in(device: Device, error: HyrtError) -> None:
     )
 
 
-def what_transfer_did_not_return_is_a_fault(trial: Trial) -> None:
-    """And terminal: later calls raise it again, close works."""
+def propagating_a_foreign_object_is_a_fault(trial: Trial) -> None:
+    """Check that propagating a foreign object is a terminal fault: later calls raise it again, close
+    works.
+    """
     for foreign in (object(), None):
         device = trial.loaded()
         staged = device.transfer(trial.batch())
@@ -67,7 +69,7 @@ def what_transfer_did_not_return_is_a_fault(trial: Trial) -> None:
 
 
 def a_mini_batch_is_propagated_once(trial: Trial) -> None:
-    """Propagate releases it."""
+    """Check that propagate releases the mini-batch."""
     device = trial.loaded()
     staged = device.transfer(trial.batch())
     device.propagate(staged)
@@ -76,7 +78,7 @@ def a_mini_batch_is_propagated_once(trial: Trial) -> None:
 
 
 def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
-    """Its buffers are the other's."""
+    """Check that a mini-batch staged by another device is a fault."""
     device, other = trial.loaded(), trial.loaded()
     staged = other.transfer(trial.batch())
     fault = must_fault("propagating what another device staged", lambda: device.propagate(staged))
@@ -85,10 +87,12 @@ def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
 
 
 def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
-    """A mini-batch of another model: too few blocks, other widths. No library's bare error comes through."""
+    """Check that a mini-batch of another model (too few blocks, other widths) is a DeviceFault, not a
+    library's error.
+    """
     skip_unless(trial.computes, "it computes nothing")
 
-    # Both are consistent in themselves: `transfer` may refuse other mini-batches, and go on.
+    # Both are consistent in themselves: `transfer` may refuse other mini-batches without a fault.
     def cut(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[1:]
         batch.inputs = batch.inputs[: batch.blocks[0].num_src].contiguous()
@@ -96,32 +100,32 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     def narrow(batch: MiniBatch) -> None:
         batch.inputs = batch.inputs[:, 1:].contiguous()
 
-    for what, spoil in {"a block too few": cut, "rows of another width": narrow}.items():
+    for defect, spoil in {"a block too few": cut, "rows of another width": narrow}.items():
         device = trial.loaded()
         batch = trial.batch()
         spoil(batch)
-        fault = must_fault(f"a mini-batch with {what}", partial(step, device, batch))
+        fault = must_fault(f"a mini-batch with {defect}", partial(step, device, batch))
         _name_is_in(device, fault)
         _stays_faulted(trial, device, object(), fault)
 
 
 def a_broken_device_faults_for_good(trial: Trial) -> None:
-    """What the driver raised is the fault's cause."""
+    """Check that a fault is permanent and has the driver's exception as its cause."""
     skip_unless(trial.break_next is not None, "no way to break it was given (break_next)")
     assert trial.break_next is not None
     device = trial.loaded()
     step(device, trial.batch())
-    waiting = device.transfer(trial.batch())
+    pending = device.transfer(trial.batch())
     trial.break_next(device)
     fault = must_fault("a device that was broken", lambda: step(device, trial.batch()))
     caused = fault.__cause__ is not None
     demand(caused, "the fault to have the error that broke the device as its cause", f"it has none: {fault}")
     _name_is_in(device, fault)
-    _stays_faulted(trial, device, waiting, fault)
+    _stays_faulted(trial, device, pending, fault)
 
 
 def closing_is_idempotent(trial: Trial) -> None:
-    """Right after opening, after loading, with mini-batches in flight; twice each."""
+    """Check that closing twice works: right after opening, after loading, and with mini-batches in flight."""
     fresh, loaded, busy = trial.open(), trial.loaded(), trial.loaded()
     for _ in range(3):
         busy.transfer(trial.batch())
@@ -131,7 +135,7 @@ def closing_is_idempotent(trial: Trial) -> None:
 
 
 def use_after_close_is_a_fault(trial: Trial) -> None:
-    """Of every call but close."""
+    """Check that every call except close is a fault after close."""
     model = trial.model()
     device = trial.loaded(model)
     staged = device.transfer(trial.batch())
@@ -144,52 +148,56 @@ def use_after_close_is_a_fault(trial: Trial) -> None:
 
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
-    """A mini-batch that does not fit raises DeviceOutOfMemory, leaves nothing taken, and others go on."""
+    """Check that a mini-batch that does not fit raises DeviceOutOfMemory, leaks nothing, and does not affect
+    others.
+    """
     skip_unless(trial.computes, "it computes nothing")
     model: Any = trial.model()
     layers, features = model.architecture.layers, model.architecture.in_features
-    room = _SMALLEST_BYTES
-    while (device := _with_room(trial, model, room)) is None:
-        room *= 2
-        wide = room <= _LARGEST_BYTES
-        demand(wide, f"a mini-batch of 40 targets to fit into memory_bytes={room}", "it does not fit")
+    limit = _SMALLEST_BYTES
+    while (device := _open_with_limit(trial, model, limit)) is None:
+        limit *= 2
+        wide = limit <= _LARGEST_BYTES
+        demand(wide, f"a mini-batch of 40 targets to fit into memory_bytes={limit}", "it does not fit")
     small = trial.batch()
-    wanted = expected(model, small, trial.graph())
+    reference = expected(model, small, trial.graph())
     before = kept(step(device, small))
-    agree(before, wanted, "before memory was short")
-    # Rows of four times the room, however little else the device keeps.
-    large = cases.edgeless(4 * room // (4 * features), features, layers)
+    agree(before, reference, "before memory was short")
+    # Rows of four times the memory limit, whatever else the device stores.
+    large = cases.edgeless(4 * limit // (4 * features), features, layers)
     if _fits(device, large):
         info = device.info
-        own = not (info.zero_copy or info.host_cores or info.simulated)
+        has_memory = not (info.zero_copy or info.host_cores or info.simulated)
         demand(
-            not own,
-            f"DeviceOutOfMemory for rows of four times memory_bytes={room}",
+            not has_memory,
+            f"DeviceOutOfMemory for rows of four times memory_bytes={limit}",
             "the device, which has memory of its own, took them",
         )
         raise Skipped("it trains in the host's memory and took what is larger than memory_bytes")
-    for again in range(5):
+    for attempt in range(5):
         staged = device.transfer(trial.batch())
         fits = _fits(device, large)
-        demand(not fits, "DeviceOutOfMemory each time", f"mini-batch number {again + 2} of that size fitted")
+        demand(
+            not fits, "DeviceOutOfMemory each time", f"mini-batch number {attempt + 2} of that size fitted"
+        )
         same_bits(device.propagate(staged), before, "of a mini-batch that was staged while memory was short")
         same_bits(step(device, trial.batch()), before, "after memory was short")
     for _ in range(60):
         step(device, trial.batch())
 
 
-def _with_room(trial: Trial, model: Any, room: int) -> Device | None:
-    """A device with so much memory; None where it does not hold the model and a small mini-batch."""
-    device = trial.open(memory_bytes=room)
+def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
+    """Open a device with a memory limit; None if the model and a small mini-batch do not fit."""
+    device = trial.open(memory_bytes=limit)
     try:
         load(device, model)
         # Two at a time, as in the pipeline.
-        waiting = device.transfer(trial.batch())
-        staged = device.transfer(trial.batch())
-        device.propagate(waiting)
-        device.propagate(staged)
+        first = device.transfer(trial.batch())
+        second = device.transfer(trial.batch())
+        device.propagate(first)
+        device.propagate(second)
     except (DeviceOutOfMemory, DeviceFault):
-        # Closed now: a limit may be the process's.
+        # Closed now, because the limit may apply to the whole process.
         device.close()
         return None
     return device

@@ -1,4 +1,4 @@
-"""Checks of what a device says of itself."""
+"""Checks of a device's description and methods."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hyrt.testing.verdicts import Failed
 _CALLS = ("probe", "open", "load", "transfer", "propagate", "update", "close")
 
 
-def _demand(holds: bool, expected: str, happened: object) -> None:
-    demand(holds, expected, f"it is {happened!r}")
+def _demand(holds: bool, expected: str, actual: object) -> None:
+    demand(holds, expected, f"it is {actual!r}")
 
 
 def info_describes_the_device(trial: Trial) -> None:
-    """Its info has values of the right types and ranges."""
+    """Check that the info has values of the right types and ranges."""
     info = trial.open().info
     _demand(isinstance(info, DeviceInfo), "info to be a DeviceInfo", type(info))
     _check_info(info)
@@ -47,28 +47,28 @@ def _check_info(info: DeviceInfo) -> None:
         )
 
 
-def every_call_of_the_protocol_is_there(trial: Trial) -> None:
-    """Nothing is missing, and each call can be made as the protocol, or a declared capability, writes it."""
+def every_protocol_method_is_implemented(trial: Trial) -> None:
+    """Check that all methods of the protocol and of declared capabilities exist with the right parameters."""
     device = trial.open()
     calls = {name: getattr(Device, name) for name in _CALLS}
     for capability in CAPABILITIES:
         if isinstance(device, capability):
             calls |= {name: getattr(capability, name) for name in capability.__abstractmethods__}
-    for name, written in calls.items():
-        if isinstance(written, property):
+    for name, declared in calls.items():
+        if isinstance(declared, property):
             continue
         call = getattr(device, name, None)
         _demand(callable(call), f"a method {name}", call)
         assert call is not None
-        wanted = [p for p in inspect.signature(written).parameters if p not in ("self", "cls")]
+        parameters = [p for p in inspect.signature(declared).parameters if p not in ("self", "cls")]
         try:
-            inspect.signature(call).bind(*wanted)
+            inspect.signature(call).bind(*parameters)
         except TypeError as error:
-            raise Failed(f"expected {name}({', '.join(wanted)}); {error}") from error
+            raise Failed(f"expected {name}({', '.join(parameters)}); {error}") from error
 
 
 def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
-    """A device with the form `ids` declares that it gathers rows: else no mini-batch has that form."""
+    """Check that a device with the form `ids` declares GathersRows; otherwise no mini-batch has that form."""
     device = trial.open()
     gathers = isinstance(device, GathersRows)
     _demand(
@@ -77,21 +77,23 @@ def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
 
 
 def probe_finds_devices_of_its_kind(trial: Trial) -> None:
-    """Twice the same, without raising; none where the hardware is not there."""
+    """Check that probing twice returns the same devices without raising, or none if the hardware is
+    absent.
+    """
     device = trial.open()
-    found = device.probe()
-    _demand(isinstance(found, list), "probe to return a list", type(found))
-    for info in found:
+    devices = device.probe()
+    _demand(isinstance(devices, list), "probe to return a list", type(devices))
+    for info in devices:
         _demand(isinstance(info, DeviceInfo), "probe to find DeviceInfo", type(info))
         _check_info(info)
         _demand(info.kind == device.info.kind, f"devices of kind {device.info.kind}", info.kind)
-    indexes = [info.index for info in found]
+    indexes = [info.index for info in devices]
     _demand(len(set(indexes)) == len(indexes), "an index of its own for each device", indexes)
-    again = [info.name for info in device.probe()]
-    _demand([info.name for info in found] == again, "probe to find the same again", again)
+    names = [info.name for info in device.probe()]
+    _demand([info.name for info in devices] == names, "probe to find the same again", names)
 
 
 def a_device_that_computes_nothing_says_it_is_simulated(trial: Trial) -> None:
-    """Nothing is faked."""
+    """Check that a device without computation is marked as simulated."""
     simulated = trial.computes or trial.open().info.simulated
     _demand(simulated, "info.simulated of a device that computes nothing", False)

@@ -1,4 +1,4 @@
-"""Checks that closing gives everything back."""
+"""Checks that closing a device releases all its resources."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from hyrt.testing.trial import Trial, demand, load, must_fault, step
 _PATIENCE_S = 3.0
 # Pools and caches of libraries fill up in the first cycles.
 _WARM_UP = 20
-# A mini-batch in flight that is not freed: about 400 kB.
+# Size of one mini-batch in flight that is not freed: about 400 kB.
 _ROW_BYTES = 400_000
 _GROWTH_PER_CYCLE_BYTES = 60_000
 _NOISE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Resources:
     threads: int
     files: int
     resident_bytes: int
 
 
-def _held(process: psutil.Process) -> _Held:
+def _count_resources(process: psutil.Process) -> _Resources:
     gc.collect()
-    return _Held(process.num_threads(), process.num_fds(), process.memory_info().rss)
+    return _Resources(process.num_threads(), process.num_fds(), process.memory_info().rss)
 
 
 def closing_ends_its_threads(trial: Trial) -> None:
-    """After training, with mini-batches in flight, and after a fault."""
+    """Check that close ends all threads: after training, with mini-batches in flight, and after a fault."""
     trial.model()
     trial.close_all()
     before = set(threading.enumerate())
@@ -48,21 +48,23 @@ def closing_ends_its_threads(trial: Trial) -> None:
         if faulty:
             must_fault("propagate(None)", partial(device.propagate, None))
         device.close()
-        left, when = _left(before), " after a fault" if faulty else ""
-        demand(not left, f"no thread of the device after close{when}", f"left: {', '.join(left)}")
+        remaining, when = _remaining_threads(before), " after a fault" if faulty else ""
+        demand(not remaining, f"no thread of the device after close{when}", f"left: {', '.join(remaining)}")
 
 
-def _left(before: set[threading.Thread]) -> list[str]:
+def _remaining_threads(before: set[threading.Thread]) -> list[str]:
     end = time.monotonic() + _PATIENCE_S
     while True:
-        left = [thread.name for thread in threading.enumerate() if thread not in before]
-        if not left or time.monotonic() > end:
-            return left
+        names = [thread.name for thread in threading.enumerate() if thread not in before]
+        if not names or time.monotonic() > end:
+            return names
         time.sleep(0.01)
 
 
 def opening_and_closing_leaks_nothing(trial: Trial) -> None:
-    """No thread, file descriptor or memory, over many cycles with mini-batches that are never propagated."""
+    """Check that no threads, file descriptors or memory leak over many cycles with unpropagated mini-
+    batches.
+    """
     model = trial.supported(layers=1).build()
     a = model.architecture
     small = trial.batch(cases.some_targets(8), model=model)
@@ -83,23 +85,23 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
 
     for number in range(_WARM_UP):
         cycle(number)
-    before = _held(process)
+    before = _count_resources(process)
     middle = before
     for number in range(trial.cycles):
         cycle(number)
         if number == trial.cycles // 2:
-            middle = _held(process)
-    after = _held(process)
+            middle = _count_resources(process)
+    after = _count_resources(process)
     end = time.monotonic() + _PATIENCE_S
     while after.threads > before.threads and time.monotonic() < end:
         time.sleep(0.05)
-        after = _held(process)
-    for what, old, new in (
+        after = _count_resources(process)
+    for resource, old, new in (
         ("threads", before.threads, after.threads),
         ("file descriptors", before.files, after.files),
     ):
-        demand(new <= old, f"as many {what} after {trial.cycles} cycles", f"there were {old}, now {new}")
-    # What only fills up once does not grow in both halves.
+        demand(new <= old, f"as many {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
+    # A cache that fills up once does not grow in both halves.
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
     demand(
         grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),

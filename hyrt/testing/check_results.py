@@ -1,4 +1,4 @@
-"""Checks of the form of what a step returns, and of what it leaves alone."""
+"""Checks of the format of a step's results, and of side effects of a step."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from hyrt.testing.trial import Trial, demand, kept, load, same_bits, skip_unless
 
 
 def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
-    """Host tensors of float32, one a parameter, in the order of load."""
+    """Check that gradients are float32 host tensors, one per parameter, in the order of load."""
     model = trial.model()
     device = trial.open()
     parameters = load(device, model)
     batch = trial.batch()
     result = step(device, batch)
     gradients = list(result.gradients)
-    found, wanted = ([tuple(each.shape) for each in those] for those in (gradients, parameters))
-    demand(found == wanted, f"gradients of shapes {wanted}", f"they have {found}")
+    shapes, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (gradients, parameters))
+    demand(shapes == expected, f"gradients of shapes {expected}", f"they have {shapes}")
     for number, gradient in enumerate(gradients):
         plain = gradient.dtype == torch.float32 and gradient.device.type == "cpu"
-        own = ", and requires a gradient" if gradient.requires_grad else ""
+        tracked = ", and requires a gradient" if gradient.requires_grad else ""
         demand(
-            plain and not own,
+            plain and not tracked,
             f"gradient {number} to be plain float32 on the host",
-            f"it is {gradient.dtype} on {gradient.device}{own}",
+            f"it is {gradient.dtype} on {gradient.device}{tracked}",
         )
     counts = sorted(result.counts)
     demand(counts == ["correct", "targets"], "the counts `correct` and `targets`", f"it has {counts}")
-    targets, said = len(batch.targets), result.counts["targets"]
-    demand(said == targets, f"{targets} targets", f"it says {said}")
+    targets, counted = len(batch.targets), result.counts["targets"]
+    demand(counted == targets, f"{targets} targets", f"it says {counted}")
     kinds = {"loss_sum": (float, result.loss_sum), **{name: (int, n) for name, n in result.counts.items()}}
-    for what, (kind, value) in kinds.items():
-        demand(type(value) is kind, f"{what} to be a {kind.__name__}", f"it is {type(value).__name__}")
+    for field, (kind, value) in kinds.items():
+        demand(type(value) is kind, f"{field} to be a {kind.__name__}", f"it is {type(value).__name__}")
 
 
 def the_normalizer_is_passed_on(trial: Trial) -> None:
-    """It is the mini-batch's, not the number of targets."""
+    """Check that the normalizer is the mini-batch's, not the number of targets."""
     device = trial.loaded()
     batch = trial.batch()
     batch.normalizer = 2.5
@@ -51,15 +51,15 @@ def the_normalizer_is_passed_on(trial: Trial) -> None:
 
 
 def no_targets_give_no_gradients(trial: Trial) -> None:
-    """An empty mini-batch has a result like any other, before and after full ones."""
+    """Check that an empty mini-batch has a valid result, before and after full mini-batches."""
     device = trial.loaded()
     before = kept(step(device, trial.batch()))
     empty = trial.batch(cases.some_targets()[:0])
     empty.normalizer = 0.5
     result = step(device, empty)
-    found = (result.loss_sum, any(result.counts.values()), result.normalizer, len(result.gradients))
+    actual = (result.loss_sum, any(result.counts.values()), result.normalizer, len(result.gradients))
     demand(
-        found == (0.0, False, 0.5, 0),
+        actual == (0.0, False, 0.5, 0),
         "loss sum 0, counts of 0, the normalizer 0.5 and no gradients for an empty mini-batch",
         f"got loss sum {result.loss_sum:g}, counts {dict(result.counts)}, the normalizer "
         f"{result.normalizer:g} and {len(result.gradients)} gradients",
@@ -68,7 +68,7 @@ def no_targets_give_no_gradients(trial: Trial) -> None:
 
 
 def equal_steps_give_equal_bits(trial: Trial) -> None:
-    """Again on the same device, and on another one opened anew."""
+    """Check that repeated steps are bit-equal, on the same device and on a newly opened one."""
     model = trial.model()
     device = trial.loaded(model)
     first = kept(step(device, trial.batch()))
@@ -79,7 +79,7 @@ def equal_steps_give_equal_bits(trial: Trial) -> None:
 
 
 def a_result_stays_as_it_is(trial: Trial) -> None:
-    """Later steps, updates and closing do not write to the gradients of an earlier one."""
+    """Check that later steps, updates and closing do not overwrite the gradients of an earlier result."""
     model = trial.model()
     device = trial.loaded(model)
     first = step(device, trial.batch())
@@ -93,58 +93,58 @@ def a_result_stays_as_it_is(trial: Trial) -> None:
 
 
 def host_buffers_are_not_written(trial: Trial) -> None:
-    """The mini-batch is as it was, and after the step nothing reads it any more."""
+    """Check that the mini-batch is not modified, and not read any more after the step."""
     device = trial.loaded()
-    wanted: StepResult | None = None
+    reference: StepResult | None = None
     for _ in range(2):
         batch = trial.batch()
         arrays = cases.host_arrays(batch)
         before = {name: array.copy() for name, array in arrays.items()}
         result = step(device, batch)
-        wanted = wanted or kept(result)
+        reference = reference or kept(result)
         for name, array in cases.host_arrays(batch).items():
             same = np.array_equal(array, before[name])
             demand(same, f"the mini-batch's {name} unchanged", "it was written to")
-        # Pooled buffers are handed out again when a step is over.
+        # Pooled buffers are reused after a step.
         for array in arrays.values():
             array[...] = 0
-        same_bits(result, wanted, "when the buffers of mini-batches are used again")
-    assert wanted is not None
-    same_bits(step(device, trial.batch()), wanted, "when the buffers of mini-batches were used again")
+        same_bits(result, reference, "when the buffers of mini-batches are used again")
+    assert reference is not None
+    same_bits(step(device, trial.batch()), reference, "when the buffers of mini-batches were used again")
 
 
-def told_gradients_are_those_of_the_result(trial: Trial) -> None:
-    """Each at most once a step, and never written after it was told."""
+def streamed_gradients_equal_the_result(trial: Trial) -> None:
+    """Check that each gradient is streamed at most once per step, and not modified afterwards."""
     device = trial.loaded()
-    skip_unless(isinstance(device, TellsGradients), "it tells of no single gradients, and says so")
+    skip_unless(isinstance(device, TellsGradients), "it does not stream gradients")
     assert isinstance(device, TellsGradients)
-    told: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    streamed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def hear(number: int, gradient: torch.Tensor) -> None:
-        demand(number not in told, "one gradient of a parameter in a step", f"number {number} came again")
-        told[number] = gradient, gradient.clone()
+    def record(number: int, gradient: torch.Tensor) -> None:
+        demand(number not in streamed, "one gradient of a parameter in a step", f"number {number} came again")
+        streamed[number] = gradient, gradient.clone()
 
-    device.tell_gradients(hear)
+    device.tell_gradients(record)
     for _ in range(2):
-        told.clear()
+        streamed.clear()
         result = step(device, trial.batch())
-        for number, (gradient, then) in told.items():
-            same = torch.equal(gradient, then) and torch.equal(then, result.gradients[number])
+        for number, (gradient, copied) in streamed.items():
+            same = torch.equal(gradient, copied) and torch.equal(copied, result.gradients[number])
             demand(same, f"gradient {number} of the result", "another one was told")
 
 
 def times_are_plausible(trial: Trial) -> None:
-    """Seconds of known stages, not longer than the call took."""
+    """Check that times belong to known stages and do not exceed the duration of the call."""
     device = trial.loaded()
     batch = trial.batch()
     step(device, batch)
     started = time.perf_counter()
     seconds = step(device, trial.batch()).seconds
-    took = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     for stage, value in seconds.items():
         demand(stage in STAGES, f"times of {', '.join(STAGES)}", f"it gives one for {stage!r}")
         demand(
-            0 <= value <= took + 0.01,
-            f"0 to {took:.4g} seconds of {stage}, the time that the step took",
+            0 <= value <= elapsed + 0.01,
+            f"0 to {elapsed:.4g} seconds of {stage}, the time that the step took",
             f"it says {value:.4g}",
         )

@@ -42,7 +42,9 @@ from hyrt.testing.verdicts import Failed
 
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
-    """Loss sum, correct count and gradient sums, without and with class weights, factors and edge weights."""
+    """Check loss sum, correct count and gradient sums, with and without class weights, factors and edge
+    weights.
+    """
     model = built(case)
     device = loaded_or_skipped(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
@@ -55,7 +57,7 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     }.items():
         check_step(device, model, batch, graph, where)
     if model.architecture.aggregate == "max":
-        return  # It knows no weights, and models that take one are refused.
+        return  # Max aggregation ignores edge weights, and models with it are refused for weighted graphs.
     weighted = cases.with_edge_weights(graph)
     for where, batch in {
         "weights of edges": cases.sampled(weighted, layers, targets, cases.ROWS),
@@ -64,8 +66,10 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
         check_step(device, model, batch, weighted, where)
 
 
-def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:
-    """A module that knows blocks by their edge list; a parameter it does not use has a zero gradient."""
+def a_user_module_is_trained_or_refused(trial: Trial) -> None:
+    """Check a module that reads blocks through edge lists; the gradient of its unused parameter must be
+    zero.
+    """
     model = cases.shaken(cases.OwnModule())
     device = loaded_or_skipped(trial, model)
     graph = cases.make_graph(13, 2)
@@ -74,7 +78,7 @@ def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:
 
 
 def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
-    """Gradients are those of the parameters that were given to load."""
+    """Check that gradients correspond to the parameters passed to load."""
     model: Any = trial.model()
     next(iter(model.parameters())).requires_grad_(False)
     device = loaded_or_skipped(trial, model)
@@ -83,7 +87,7 @@ def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
 
 
 def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
-    """BatchNorm would make a step depend on the split."""
+    """Check that BatchNorm is refused, because a step would depend on the split."""
     model = cases.StatisticsModule()
     device = trial.open()
     try:
@@ -94,10 +98,10 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
         raise Failed("expected UnsupportedModel for a module with BatchNorm; load took it")
 
 
-def the_whole_graph_is_a_step(trial: Trial) -> None:
-    """Targets are some rows of the scores; what steps share may stay on the device, but not their dropout."""
+def a_full_graph_is_a_step(trial: Trial) -> None:
+    """Check full-graph steps; arrays shared by steps may be cached on the device, but not their dropout."""
     device = trial.open()
-    skip_unless(device.info.whole_graphs, "it trains no whole graphs, and says so")
+    skip_unless(device.info.whole_graphs, "it does not train full graphs")
     for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
         model = case.build()
         load(device, model)
@@ -114,19 +118,21 @@ def the_whole_graph_is_a_step(trial: Trial) -> None:
             check_step(device, model, batch, graph, f"{case.name}, {where}")
         rows = graph.features
         assert isinstance(rows, DenseFeatures)
-        backwards = graph.with_features(DenseFeatures(np.ascontiguousarray(rows.values[::-1])))
-        [strange] = cases.whole_graph(backwards, layers, few, cases.ROWS)
-        check_step(device, model, strange, backwards, f"{case.name}, a graph with other features")
+        reversed_graph = graph.with_features(DenseFeatures(np.ascontiguousarray(rows.values[::-1])))
+        [reversed_batch] = cases.whole_graph(reversed_graph, layers, few, cases.ROWS)
+        check_step(device, model, reversed_batch, reversed_graph, f"{case.name}, a graph with other features")
         same_bits(step(device, first), kept(step(device, first)), "in a step that is done again")
         staged = [device.transfer(batch) for batch in (first, other, second)]
-        for batch, there in zip((first, other, second), staged, strict=True):
-            agree(device.propagate(there), expected(model, batch, graph), f"{case.name}, several in flight")
+        for batch, handle in zip((first, other, second), staged, strict=True):
+            agree(device.propagate(handle), expected(model, batch, graph), f"{case.name}, several in flight")
 
 
-def a_whole_graph_in_chunks_is_a_step(trial: Trial) -> None:
-    """For any number of chunks, in either order, with features as rows or in place."""
+def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
+    """Check full-graph steps in chunks for several chunk numbers, both orders, and features as rows or in
+    place.
+    """
     device = trial.open()
-    skip_unless(isinstance(device, RunsChunks), "it trains in no chunks, and says so")
+    skip_unless(isinstance(device, RunsChunks), "it does not train in chunks")
     assert isinstance(device, RunsChunks)
     for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
         model = case.build()
@@ -134,25 +140,25 @@ def a_whole_graph_in_chunks_is_a_step(trial: Trial) -> None:
         plans = [cases.ROWS, *filter(None, [cases.input_plan(model, "in_place")])]
         targets = cases.some_targets(90)
         relabelled = cases.whole_graph(graph, layers, targets, cases.ROWS, steps=[0, 1], class_weights=True)
-        wanted = [expected(model, batch, graph) for batch in relabelled]
+        references = [expected(model, batch, graph) for batch in relabelled]
         for options in (ChunkOptions(), ChunkOptions(7), ChunkOptions(3, "row-column")):
             device.take_chunks(options)
             load(device, model)
             for plan in plans:
                 where = f"{case.name}, {options.num} chunks, {options.order}, inputs {plan.form}"
                 steps = cases.whole_graph(graph, layers, targets, plan, steps=[0, 1], class_weights=True)
-                for batch, reference in zip(steps, wanted, strict=True):
+                for batch, reference in zip(steps, references, strict=True):
                     agree(step(device, batch), reference, where)
                 num = device.num_chunks
-                right = num is not None and num >= 1 and num in (options.num or num, graph.num_vertices)
-                demand(right, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
+                is_valid = num is not None and num >= 1 and num in (options.num or num, graph.num_vertices)
+                demand(is_valid, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
                 same_bits(step(device, steps[0]), kept(step(device, steps[0])), f"of {where}, done again")
 
 
 def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
-    """What lives in a file is the same as what lives in memory."""
+    """Check that storing matrices in files changes no bits."""
     device = trial.open()
-    skip_unless(isinstance(device, KeepsHostBudget), "it keeps no matrices in files, and says so")
+    skip_unless(isinstance(device, KeepsHostBudget), "it does not store matrices in files")
     assert isinstance(device, KeepsHostBudget)
     if isinstance(device, RunsChunks):
         device.take_chunks(ChunkOptions(3))
@@ -160,18 +166,18 @@ def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
     model = case.build()
     graph, layers = trial.graph(model=model), model.architecture.layers
     batches = cases.whole_graph(graph, layers, cases.some_targets(90), cases.ROWS, steps=[0, 1])
-    wanted: list[StepResult] = []
+    references: list[StepResult] = []
     for budget in (HostBudget(), HostBudget(0)):
         device.take_host_budget(budget)
         load(device, model)
-        found = [kept(step(device, batch)) for batch in batches]
-        for mine, other in zip(found, wanted or found, strict=True):
-            same_bits(mine, other, f"with a budget of {budget.limit_bytes} bytes")
-        wanted = found
+        results = [kept(step(device, batch)) for batch in batches]
+        for result, reference in zip(results, references or results, strict=True):
+            same_bits(result, reference, f"with a budget of {budget.limit_bytes} bytes")
+        references = results
 
 
 def _with_dropout(trial: Trial) -> list[ModelCase]:
-    """The first model with dropout that the device takes; none where it takes none."""
+    """Return the first supported model with dropout, or none."""
     for case in cases.model_cases():
         if "dropout" in case.settings:
             with suppress(UnsupportedModel, PluginConflict):
@@ -181,21 +187,23 @@ def _with_dropout(trial: Trial) -> list[ModelCase]:
 
 
 def one_target_and_isolated_vertices(trial: Trial) -> None:
-    """Mini-batches of one vertex with neighbours, one without, and several without."""
+    """Check mini-batches of one vertex with neighbours, one isolated vertex, and several isolated
+    vertices.
+    """
     model = trial.model()
     device = trial.loaded(model)
-    lonely = list(cases.LONELY)
+    isolated = list(cases.LONELY)
     for where, targets in {
         "one target": [cases.HUB],
-        "one isolated target": lonely[:1],
-        "isolated targets only": lonely,
+        "one isolated target": isolated[:1],
+        "isolated targets only": isolated,
     }.items():
         batch = trial.batch(np.array(targets, np.int32))
         check_step(device, model, batch, trial.graph(), where)
 
 
 def repeated_edges_count_each_time(trial: Trial) -> None:
-    """A block may have the same edge several times."""
+    """Check that a block may contain the same edge several times."""
     model: Any = trial.model()
     graph, layers = trial.graph(), model.architecture.layers
     ids = np.array([20, 21, 22, 23, 24], np.int32)
@@ -210,47 +218,49 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
 
 
 def vertices_may_be_64_bits_wide(trial: Trial) -> None:
-    """Graphs with more than 2^31 vertices have wider ids; the columns of a relabelled block stay int32."""
+    """Check 64-bit vertex ids, for graphs with more than 2^31 vertices; columns of a relabelled block stay
+    int32.
+    """
     model = trial.model()
     device = trial.loaded(model)
-    narrow = trial.batch()
-    wide = trial.batch()
-    wide.targets = wide.targets.astype(np.int64)
-    for block in wide.blocks:
+    batch32 = trial.batch()
+    batch64 = trial.batch()
+    batch64.targets = batch64.targets.astype(np.int64)
+    for block in batch64.blocks:
         assert block.sources is not None
         block.destinations = block.destinations.astype(np.int64)
         block.sources = block.sources.astype(np.int64)
-    same_bits(step(device, wide), kept(step(device, narrow)), "for vertex ids of 64 bits")
+    same_bits(step(device, batch64), kept(step(device, batch32)), "for vertex ids of 64 bits")
 
 
 def large_scores_do_not_overflow(trial: Trial) -> None:
-    """The exponentials of a softmax do, where its largest score is not taken off first."""
+    """Check that large scores do not overflow: a softmax must subtract the largest score first."""
     model = trial.model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(30)
     result = step(trial.loaded(model), trial.batch())
-    wanted = expected(model, trial.batch(), trial.graph())
-    close = math.isclose(result.loss_sum, wanted.loss_sum, rel_tol=1e-3)
-    demand(close, f"the loss sum {wanted.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
+    reference = expected(model, trial.batch(), trial.graph())
+    close = math.isclose(result.loss_sum, reference.loss_sum, rel_tol=1e-3)
+    demand(close, f"the loss sum {reference.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
     finite = all(bool(gradient.isfinite().all()) for gradient in result.gradients)
     demand(finite, "finite gradients of large scores", "some are not")
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
-    """A diverged model must be seen: its loss or a gradient is not finite."""
+    """Check that divergence is visible: with NaN weights, the loss or a gradient must not be finite."""
     model = trial.model()
     device = trial.loaded(model)
     device.update([torch.full_like(parameter, math.nan) for parameter in trainable(model)])
     result = step(device, trial.batch())
-    shown = not math.isfinite(result.loss_sum) or any(
+    is_visible = not math.isfinite(result.loss_sum) or any(
         not bool(gradient.isfinite().all()) for gradient in result.gradients
     )
-    demand(shown, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
+    demand(is_visible, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
 
 
 def two_parts_add_up_to_the_whole(trial: Trial) -> None:
-    """Results are sums over targets, never means."""
+    """Check that results are sums over targets, never means."""
     model = trial.model()
     device = trial.loaded(model)
     targets = cases.some_targets(40)
@@ -267,20 +277,20 @@ def two_parts_add_up_to_the_whole(trial: Trial) -> None:
     demand(both == (40, 40.0), "11 and 29 targets to add up to 40", f"got {total.counts}, {total.normalizer}")
 
 
-def loading_takes_the_given_parameters(trial: Trial) -> None:
-    """Not the module's own values; and neither is kept: the device has copies."""
+def load_uses_the_passed_parameters(trial: Trial) -> None:
+    """Check that load copies the passed parameters and ignores the module's values."""
     model = trial.model()
-    given = [torch.full_like(parameter, 0.0) for parameter in trainable(model)]
+    passed = [torch.full_like(parameter, 0.0) for parameter in trainable(model)]
     device = trial.open()
-    device.load(model, given)
+    device.load(model, passed)
     zero = len(trial.batch().targets) * math.log(trial.graph().num_classes)
-    for tensors in (given, trainable(model)):
-        found = step(device, trial.batch()).loss_sum
+    for tensors in (passed, trainable(model)):
+        loss_sum = step(device, trial.batch()).loss_sum
         demand(
-            math.isclose(found, zero, rel_tol=1e-5),
+            math.isclose(loss_sum, zero, rel_tol=1e-5),
             f"the loss sum {zero:.6g} of the zero parameters given to load, even if the tensors and the "
             "module change afterwards",
-            f"it is {found:.6g}",
+            f"it is {loss_sum:.6g}",
         )
         with torch.no_grad():
             for tensor in tensors:
@@ -288,22 +298,22 @@ def loading_takes_the_given_parameters(trial: Trial) -> None:
 
 
 def update_takes_new_weights(trial: Trial) -> None:
-    """At once and in the order of load, and keeps a copy of its own."""
+    """Check that update copies the new weights, in the order of load, with immediate effect."""
     model: GNN = trial.supported().build()
     device = trial.loaded(model)
     step(device, trial.batch())
     cases.shaken(model, seed=9)
     new = [parameter.detach().clone() for parameter in trainable(model)]
     device.update(new)
-    wanted = expected(model, trial.batch(), trial.graph())
-    agree(step(device, trial.batch()), wanted, "after an update")
+    reference = expected(model, trial.batch(), trial.graph())
+    agree(step(device, trial.batch()), reference, "after an update")
     for tensor in new:
         tensor.zero_()
-    agree(step(device, trial.batch()), wanted, "when the tensors of an update were written to")
+    agree(step(device, trial.batch()), reference, "when the tensors of an update were written to")
 
 
 def a_second_load_replaces_the_first(trial: Trial) -> None:
-    """The same device trains another model."""
+    """Check that the same device can load and train another model."""
     device = trial.loaded()
     step(device, trial.batch())
     loaded = 0
@@ -321,7 +331,7 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
 
 
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
-    """Every form that a device takes, with every model that takes it, from features of every format."""
+    """Check an input form with every model that supports it, from features of every format."""
     forms = trial.open().info.forms
     skip_unless(form in forms, f"it takes {', '.join(forms)}")
     done = 0
@@ -346,7 +356,7 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
                 try:
                     plan = cases.keeping_some(device, graph)
                 except UnsupportedModel:
-                    break  # It has no use for them with this model.
+                    break  # The device has no use for cached rows with this model.
             rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
             batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)
             agree(step(device, batch), expected(model, rows, graph), f"{case.name}, {row_format}")
@@ -356,14 +366,14 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
 
 
 def _formats(form: InputForm, number: int) -> list[str]:
-    """The formats of features that a form of input is made of, for the model of a number: one narrow one."""
+    """Return the feature formats to test with an input form; one quantized format per model number."""
     if form == "sparse":
         return ["float32"]
     names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
-    narrow = names[number % len(names)]
+    quantized = names[number % len(names)]
     if form == "narrow":
-        return [narrow]
+        return [quantized]
     if form == "cached":
-        # Codes with a scale a row, which are kept and sent beside them, with every second model.
-        return ["float32", "int8"] if number % 2 else [narrow]
-    return ["float32", narrow if form == "aggregated" else "float16"]
+        # Every second model: int8 codes with a scale per row, cached and sent with the rows.
+        return ["float32", "int8"] if number % 2 else [quantized]
+    return ["float32", quantized if form == "aggregated" else "float16"]

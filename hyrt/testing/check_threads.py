@@ -1,4 +1,4 @@
-"""Checks of calls that overlap: several mini-batches in flight, two threads, two devices."""
+"""Checks of concurrent use: several mini-batches in flight, two threads, two devices."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def _one_by_one(trial: Trial, device: Device) -> list[StepResult]:
 
 
 def several_mini_batches_are_in_flight(trial: Trial) -> None:
-    """All are transferred before the first is propagated."""
+    """Check that all mini-batches can be transferred before the first is propagated."""
     device = trial.loaded()
-    wanted = _one_by_one(trial, device)
+    references = _one_by_one(trial, device)
     staged = [device.transfer(batch) for batch in _batches(trial)]
-    for number, (each, exact) in enumerate(zip(staged, wanted, strict=True)):
-        same_bits(device.propagate(each), exact, f"of mini-batch {number} when all were staged first")
+    for number, (handle, reference) in enumerate(zip(staged, references, strict=True)):
+        same_bits(device.propagate(handle), reference, f"of mini-batch {number} when all were staged first")
 
 
 def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
-    """At the same time, some mini-batches apart, as in the pipeline."""
+    """Check concurrent transfer and propagation, some mini-batches apart, as in the pipeline."""
     device = trial.loaded()
-    wanted = _one_by_one(trial, device)
+    references = _one_by_one(trial, device)
     channel: Channel[Any] = Channel("hyrt.testing", _DEPTH)
     rounds = range(4)
 
@@ -62,38 +62,42 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
 
     def propagate() -> None:
         for _ in rounds:
-            for number, exact in enumerate(wanted):
-                same_bits(device.propagate(channel.get()), exact, f"of mini-batch {number} on two threads")
+            for number, reference in enumerate(references):
+                same_bits(
+                    device.propagate(channel.get()), reference, f"of mini-batch {number} on two threads"
+                )
 
-    def failing(work: Callable[[], None]) -> None:
+    def run_guarded(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            # So that the other does not wait for ever.
+            # Otherwise the other thread would wait forever.
             channel.fail(error)
             raise
 
-    together(partial(failing, transfer), partial(failing, propagate))
+    together(partial(run_guarded, transfer), partial(run_guarded, propagate))
 
 
 def each_call_may_come_from_another_thread(trial: Trial) -> None:
-    """Nothing is bound to the thread that opened the device; a redone step runs on the propagation thread."""
+    """Check that no call is bound to the thread that opened the device; a repeated step runs on another
+    thread.
+    """
     model = trial.model()
-    wanted = _one_by_one(trial, trial.loaded(model))
+    references = _one_by_one(trial, trial.loaded(model))
     device = on_a_thread(trial.open)
     on_a_thread(lambda: load(device, model))
     on_a_thread(lambda: device.update(trainable(model)))
-    for number, (batch, exact) in enumerate(zip(_batches(trial), wanted, strict=True)):
+    for number, (batch, reference) in enumerate(zip(_batches(trial), references, strict=True)):
         staged = on_a_thread(partial(device.transfer, batch))
         result = on_a_thread(partial(device.propagate, staged))
-        same_bits(result, exact, f"of mini-batch {number} on threads of its own")
+        same_bits(result, reference, f"of mini-batch {number} on threads of its own")
     on_a_thread(device.close)
 
 
 def two_open_devices_share_nothing(trial: Trial) -> None:
-    """One has other weights than the other, and may be closed before it."""
+    """Check that two devices have separate weights, and that one may be closed before the other."""
     first = trial.loaded()
-    wanted = kept(step(first, trial.batch()))
+    reference = kept(step(first, trial.batch()))
     try:
         second = trial.open()
     except DeviceUnavailable as error:
@@ -101,22 +105,22 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
     model = cases.shaken(trial.model(), seed=4)
     load(second, model)
     staged = first.transfer(trial.batch())
-    others = kept(step(second, trial.batch()))
-    same_bits(first.propagate(staged), wanted, "beside another open device")
-    another = not trial.computes or others.loss_sum != wanted.loss_sum
-    demand(another, "other weights on the second device to give another loss", "it is the same")
+    second_result = kept(step(second, trial.batch()))
+    same_bits(first.propagate(staged), reference, "beside another open device")
+    is_different = not trial.computes or second_result.loss_sum != reference.loss_sum
+    demand(is_different, "other weights on the second device to give another loss", "it is the same")
     second.close()
-    same_bits(step(first, trial.batch()), wanted, "after another device was closed")
+    same_bits(step(first, trial.batch()), reference, "after another device was closed")
 
 
 def the_process_keeps_its_settings(trial: Trial) -> None:
-    """Loading and training leave torch's defaults as they were: the user's modules depend on them."""
+    """Check that torch's global settings are unchanged, because user modules depend on them."""
     before = _settings()
     device = trial.loaded()
     step(device, trial.batch())
     device.close()
-    wanted = f"torch's default dtype, gradient mode and determinism to stay {before}"
-    demand(before == _settings(), wanted, f"they are {_settings()}")
+    expected = f"torch's default dtype, gradient mode and determinism to stay {before}"
+    demand(before == _settings(), expected, f"they are {_settings()}")
 
 
 def _settings() -> tuple[object, ...]:

@@ -1,9 +1,8 @@
-"""A step in float64 from dense matrices, as the papers write the layers. Nothing of `hyrt.nn` computes here.
+"""Reference step in float64 with dense matrices, following the papers' formulas; independent of `hyrt.nn`.
 
 The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al.,
-2019) and GAT (Velickovic et al., 2018). Where k of a destination's d in-neighbours were sampled, GCN's and
-GIN's sums are multiplied by d / k; a block's factors of edges replace that one. Weights of edges
-multiply both.
+2019) and GAT (Velickovic et al., 2018). If k of a destination's d in-neighbours were sampled, GCN's and
+GIN's sums are multiplied by d / k; a block's edge factors replace this factor. Edge weights multiply both.
 """
 
 from __future__ import annotations
@@ -29,56 +28,56 @@ _DROPOUT_PURPOSE, _ATTENTION_PURPOSE = 2, 6
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a device should return for a mini-batch."""
+    """Expected result of a device for a mini-batch."""
 
     loss_sum: float
     """Sum of the losses."""
     loss_magnitude: float
-    """Sum of their absolute values and of the largest scores: what rounding is relative to."""
+    """Sum of absolute losses plus the largest absolute score; rounding errors are relative to it."""
     correct: tuple[int, int]
-    """Fewest and most targets that may count as correct, where two scores are equal up to rounding."""
+    """Minimum and maximum number of correct targets, because scores may be equal up to rounding."""
     gradients: list[Tensor]
-    """One float64 tensor a parameter."""
+    """One float64 tensor per parameter."""
     names: list[str]
-    """The names of the parameters."""
+    """Names of the parameters."""
 
 
 def expected_step(
     model: torch.nn.Module, parameters: Sequence[Tensor], batch: MiniBatch, rows: NDArray[np.float64]
 ) -> Expected:
-    """One step.
+    """Compute one step.
 
     Parameters
     ----------
     model
-        A `GNN`; any other module is run as it is, in float64.
+        A `GNN`; any other module is run in float64.
     parameters
-        Values of its trainable parameters, in their order.
+        Values of its trainable parameters, in order.
     batch
-        The mini-batch, whose blocks are relabelled; its `inputs` are not looked at.
+        Mini-batch with relabelled blocks; its `inputs` are ignored.
     rows
-        [num_src, f] float64, the first block's source rows.
+        [num_src, f] float64, source rows of the first block.
     """
     twin = copy.deepcopy(model).double().train()
     named = {name: p for name, p in twin.named_parameters() if p.requires_grad}
     trainable = list(named.values())
     with torch.no_grad():
-        for mine, given in zip(trainable, parameters, strict=True):
-            mine.copy_(given)
+        for parameter, value in zip(trainable, parameters, strict=True):
+            parameter.copy_(value)
     x = torch.from_numpy(rows)
     scores = _gnn(twin, batch.blocks, x) if isinstance(twin, GNN) else twin(batch.blocks, x)
     if batch.target_rows is not None:
         scores = scores[torch.from_numpy(batch.target_rows.astype(np.int64))]
     labels = torch.from_numpy(batch.labels.copy())
-    own = scores[torch.arange(len(labels)), labels]
-    losses = scores.logsumexp(1) - own
+    target_scores = scores[torch.arange(len(labels)), labels]
+    losses = scores.logsumexp(1) - target_scores
     if batch.target_weights is not None:
         losses = losses * torch.from_numpy(batch.target_weights.astype(np.float64))
     loss = losses.sum()
     loss.backward()
-    others = scores.detach().clone()
-    others[torch.arange(len(labels)), labels] = -torch.inf
-    lead = own.detach() - others.amax(1)
+    other_scores = scores.detach().clone()
+    other_scores[torch.arange(len(labels)), labels] = -torch.inf
+    lead = target_scores.detach() - other_scores.amax(1)
     slack = 1e-5 * (1 + scores.detach().abs().amax(1))
     return Expected(
         loss_sum=loss.item(),
@@ -97,51 +96,55 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
         assert first.sources is not None
         x = x * dropout_mask(first.sources, x.shape[1], a.input_dropout, first.seed, first.step, 0)
     for i, block in enumerate(blocks):
-        last = i == len(blocks) - 1
+        is_last = i == len(blocks) - 1
         prefix = f"layers.{i}."
-        own = {name.removeprefix(prefix): p for name, p in named.items() if name.startswith(prefix)}
-        out = _layer(a.kind, a.aggregate, block, x, own, last, a.attention_dropout)
-        if last:
+        layer_parameters = {
+            name.removeprefix(prefix): p for name, p in named.items() if name.startswith(prefix)
+        }
+        out = _layer(a.kind, a.aggregate, block, x, layer_parameters, is_last, a.attention_dropout)
+        if is_last:
             return out
         adds_last = a.kind == "deepgcn"
-        own_rows = torch.zeros_like(out)
+        shortcut_rows = torch.zeros_like(out)
         if a.residual and not (adds_last and i == 0):
             shortcut = named.get(f"shortcuts.{i}.weight")
-            kept = x[: block.num_dst]
-            own_rows = kept if shortcut is None else kept @ shortcut.T
-        out = out if adds_last else out + own_rows
+            dst_rows = x[: block.num_dst]
+            shortcut_rows = dst_rows if shortcut is None else dst_rows @ shortcut.T
+        out = out if adds_last else out + shortcut_rows
         if a.norm == "layer":
-            out = _normed(out, named[f"norms.{i}.weight"], named[f"norms.{i}.bias"])
-        x = out.relu() + own_rows if adds_last else out.relu()
+            out = _layer_norm(out, named[f"norms.{i}.weight"], named[f"norms.{i}.bias"])
+        x = out.relu() + shortcut_rows if adds_last else out.relu()
         if a.dropout:
             x = x * dropout_mask(block.destinations, x.shape[1], a.dropout, block.seed, block.step, i + 1)
     raise AssertionError("a model has layers")
 
 
 def _layer(
-    kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], last: bool, dropped: float
+    kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], is_last: bool, dropout: float
 ) -> Tensor:
-    own = x[: block.num_dst]
+    dst_rows = x[: block.num_dst]
     if kind == "graphsage":
         mixed = _maxima(block, x) if reduce == "max" else _matrix(block, reduce) @ x
-        return torch.cat([own, mixed], 1) @ p["weight"].T + p["bias"]
+        return torch.cat([dst_rows, mixed], 1) @ p["weight"].T + p["bias"]
     if kind in ("gcn", "deepgcn"):
-        loops = own / (_column(_sums(block)) + 1)
+        loops = dst_rows / (_column(_sums(block)) + 1)
         return (_matrix(block, "gcn") @ x + loops) @ p["weight"].T + p["bias"]
     if kind == "gin":
-        hidden = (own + _matrix(block, "sum") @ x) @ p["inner.weight"].T + p["inner.bias"]
+        hidden = (dst_rows + _matrix(block, "sum") @ x) @ p["inner.weight"].T + p["inner.bias"]
         if "norm.weight" in p:
-            hidden = _normed(hidden, p["norm.weight"], p["norm.bias"])
+            hidden = _layer_norm(hidden, p["norm.weight"], p["norm.bias"])
         return hidden.relu() @ p["weight"].T + p["bias"]
-    masks = attention_masks(block, len(p["weight"]), dropped)
+    masks = attention_masks(block, len(p["weight"]), dropout)
     heads = [
-        _attention(block, x @ w.T, to_source, to_own, mask)
-        for w, to_source, to_own, mask in zip(p["weight"], p["source"], p["destination"], masks, strict=True)
+        _attention(block, x @ w.T, to_source, to_destination, mask)
+        for w, to_source, to_destination, mask in zip(
+            p["weight"], p["source"], p["destination"], masks, strict=True
+        )
     ]
-    return (torch.stack(heads).mean(0) if last else torch.cat(heads, 1)) + p["bias"]
+    return (torch.stack(heads).mean(0) if is_last else torch.cat(heads, 1)) + p["bias"]
 
 
-def _normed(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _layer_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     centred = rows - rows.mean(1, keepdim=True)
     return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight + bias
 
@@ -155,7 +158,9 @@ def _rows_of_edges(block: Block) -> NDArray[np.int64]:
 
 
 def _edges(block: Block, *, weighted: bool) -> Tensor:
-    """[num_dst, num_src]: how often, or with what total weight, a source is a neighbour."""
+    """Return [num_dst, num_src]: number of edges, or total edge weight, from each source to each
+    destination.
+    """
     out = np.zeros((block.num_dst, block.num_src))
     amounts = np.ones(block.num_edges)
     for factors in (block.weights, block.edge_weights) if weighted else ():
@@ -166,7 +171,7 @@ def _edges(block: Block, *, weighted: bool) -> Tensor:
 
 
 def _sums(block: Block) -> NDArray[Any]:
-    """[num_dst] in-degrees, by weight where edges have weights."""
+    """Return in-degrees [num_dst], weighted if the edges have weights."""
     return block.degrees if block.weighted_degrees is None else block.weighted_degrees
 
 
@@ -179,8 +184,8 @@ def _matrix(block: Block, reduce: str) -> Tensor:
         return edges / torch.where(d > 0, d, 1)
     if reduce == "sum":
         return edges
-    of_sources = block.source_weighted_degrees
-    sources = _column(block.source_degrees if of_sources is None else of_sources)
+    weighted_source_degrees = block.source_weighted_degrees
+    sources = _column(block.source_degrees if weighted_source_degrees is None else weighted_source_degrees)
     return edges / ((d + 1) * (sources.T + 1)).sqrt()
 
 
@@ -192,35 +197,36 @@ def _maxima(block: Block, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor, mask: Tensor) -> Tensor:
+def _attention(block: Block, z: Tensor, to_source: Tensor, to_destination: Tensor, mask: Tensor) -> Tensor:
     times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
-    score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_own)[:, None]
+    score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_destination)[:, None]
     score = torch.where(score > 0, score, 0.2 * score)
-    # The logarithm of how often an edge is there puts repeated edges into the softmax, and absent ones out of
-    # it.
+    # The logarithm of edge counts gives repeated edges their weight in the softmax, and excludes absent
+    # edges.
     return ((score + times.log()).softmax(1) * mask) @ z
 
 
-def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014)."""
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
-    """[n, width] float64 factors of `operators.dropout`: 16 bits a column of a random word keyed by vertex.
+    """Return the factors of `operators.dropout`, [n, width] float64: 16 bits per column of a random word
+    keyed by vertex.
 
     Parameters
     ----------
     vertices
-        [n] the vertex of each row.
+        [n] vertex of each row.
     width
-        The number of columns.
+        Number of columns.
     rate
-        The rate of dropped elements, to 1/65536.
+        Dropout rate, to 1/65536.
     seed, step, layer
-        The rest of the key; layer 0 is the input.
+        Remaining parts of the key; layer 0 is the input.
     """
     columns = np.arange(width, dtype=np.uint64)
     streams = _streams(_DROPOUT_PURPOSE, seed, step, layer, vertices)[:, None]
@@ -228,16 +234,17 @@ def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, ste
 
 
 def attention_masks(block: Block, heads: int, rate: float) -> Tensor:
-    """[heads, num_dst, num_src] float64 factors on attention weights: 16 bits a head, keyed by both ends.
+    """Return factors on attention weights, [heads, num_dst, num_src] float64: 16 bits per head, keyed by both
+    ends.
 
     Parameters
     ----------
     block
-        Its vertices, and the seed, step and layer of the key.
+        Block with the vertices, and the seed, step and layer of the key.
     heads
-        The number of heads.
+        Number of heads.
     rate
-        The rate of dropped weights, to 1/65536.
+        Dropout rate, to 1/65536.
     """
     sources = np.arange(block.num_src) if block.sources is None else block.sources
     streams = _streams(_ATTENTION_PURPOSE, block.seed, block.step, block.layer, block.destinations)
@@ -247,21 +254,23 @@ def attention_masks(block: Block, heads: int, rate: float) -> Tensor:
 
 
 def _streams(purpose: int, seed: int, step: int, layer: int, vertices: NDArray[Any]) -> NDArray[np.uint64]:
-    """[n] the random stream of each vertex."""
+    """Return the random stream of each vertex, [n]."""
     with np.errstate(over="ignore"):
         golden = np.uint64(_GOLDEN)
-        key = _mixed(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
+        key = _mix(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
         for part in (purpose, step, layer):
-            key = _mixed(key + np.uint64(part + 1) * golden)
-        return _mixed(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
+            key = _mix(key + np.uint64(part + 1) * golden)
+        return _mix(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
 
 
 def _factors(
     streams: NDArray[np.uint64], words: NDArray[np.uint64], lanes: NDArray[np.uint64], rate: float
 ) -> Tensor:
-    """0 where 16 bits of a stream's word are among those dropped, else the factor of what is kept."""
+    """Return 0 for dropped elements (16 bits of a stream's word below the threshold), and the scale
+    otherwise.
+    """
     with np.errstate(over="ignore"):
-        drawn = _mixed(streams + (words + np.uint64(1)) * np.uint64(_GOLDEN))
-    bits = (drawn >> (np.uint64(16) * lanes)) & np.uint64(0xFFFF)
+        random_words = _mix(streams + (words + np.uint64(1)) * np.uint64(_GOLDEN))
+    bits = (random_words >> (np.uint64(16) * lanes)) & np.uint64(0xFFFF)
     threshold = min(round(rate * 65536), 65535)
     return torch.from_numpy((bits >= np.uint64(threshold)) * (65536 / (65536 - threshold)))

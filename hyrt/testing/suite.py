@@ -1,4 +1,4 @@
-"""The conformance suite: every check, one after the other."""
+"""Conformance suite, which runs all checks in order."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from hyrt.testing.typed import check_typed
 from hyrt.testing.verdicts import ConformanceError, Failed, Outcome, Report, Skipped, Verdict
 
 _Work = Callable[[Trial], None]
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One demand on a device."""
+    """One requirement on a device."""
 
     name: str
-    """What is demanded."""
+    """Description of the requirement."""
     run: _Work
-    """Raises `Failed` or `Skipped`; any other exception is a failure too."""
+    """Raises `Failed` or `Skipped`; any other exception counts as a failure."""
 
 
 def check_device(
@@ -59,38 +59,38 @@ def check_device(
 ) -> Report:
     """Check that a device follows the device protocol of `hyrt.device`.
 
-    Every check runs, on devices of its own, whatever the others find; only a check that hangs ends the suite.
+    Every check runs on newly opened devices, whatever the other checks find; only a check that hangs ends the
+    suite.
 
     Parameters
     ----------
     open_fn
-        Opens a fresh device with the options it is given. Called some hundred times.
+        Opens a new device with the passed options. Called some hundred times.
     computes
-        False for a device that computes nothing: what its sums are is not looked at.
+        False for a device that computes nothing: its sums are not checked.
     break_next
-        Makes the next step of a device fail as its driver would, where the backend has a way to; else that
-        check is skipped.
+        Makes the next step of a device fail as its driver would; without it that check is skipped.
     cycles
-        How often the check for leaks opens and closes a device.
+        Number of cycles of the leak check, each of which opens and closes a device.
     limit_s
-        Seconds that one check may take.
+        Time limit of one check, in seconds.
     only
-        Run the checks whose names have this in them.
+        Run only the checks whose names contain this text.
     on_verdict
-        Called with each verdict as it is made.
+        Called with each verdict as soon as it is known.
 
     Returns
     -------
-    What was checked, and what was skipped and why. `str()` of it is a line each.
+    The verdicts, with reasons for skipped checks. `str()` of the report has one line per check.
 
     Raises
     ------
     ConformanceError
-        If a check failed; it lists all that did, and has the report.
+        If a check failed; the message lists all failures, and the error has the report.
     HyrtError
         If no device can be opened at all, or opening hangs.
     ValueError
-        If no check's name has `only` in it.
+        If no check's name contains `only`.
     """
     if not callable(open_fn):
         raise ArgumentError(f"open_fn is {show(open_fn)}: give a function that opens a device with options")
@@ -120,9 +120,9 @@ def check_device(
 
 
 def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
-    """What an opened device says of itself. Whether it closes well is for the checks."""
+    """Return the info of an opened device. Whether the device closes correctly is checked elsewhere."""
     device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailable)
-    # A call that is missing is for a check to find.
+    # A missing method is reported by its check.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
         raise DeviceUnavailable(f"what open returned is {type(device).__name__}: not a device")
     with suppress(Exception):
@@ -131,12 +131,12 @@ def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
 
 
 def all_checks(*, computes: bool) -> list[Check]:
-    """The checks, in their order.
+    """Return the checks, in order.
 
     Parameters
     ----------
     computes
-        Whether the device's sums are looked at.
+        Whether to check the device's sums.
     """
     agreement = [
         Check(f"sums agree with float64: {case.name}", partial(check_sums.sums_agree_with_float64, case=case))
@@ -147,7 +147,7 @@ def all_checks(*, computes: bool) -> list[Check]:
             f"input form {name} gives the same sums", partial(check_sums.input_form_gives_the_same, form=name)
         )
         for name in get_args(InputForm)
-        # Typed mini-batches have checks of their own.
+        # Heterogeneous mini-batches have separate checks.
         if name not in ("rows", "typed")
     ]
     sums = (
@@ -155,12 +155,12 @@ def all_checks(*, computes: bool) -> list[Check]:
         if computes
         else []
     )
-    first = [check for room in (check_form, check_results, check_threads) for check in _checks_of(room)]
+    first = [check for module in (check_form, check_results, check_threads) for check in _checks_of(module)]
     return [*first, *sums, *_checks_of(check_faults), *_checks_of(check_leaks)]
 
 
 def _checks_of(module: ModuleType) -> list[Check]:
-    """Every public function of a module that takes a trial and nothing else, in the order of the text."""
+    """Return all public functions of a module whose only parameter is a trial, in source order."""
     return [
         Check(name.replace("_", " "), value)
         for name, value in vars(module).items()
@@ -171,7 +171,7 @@ def _checks_of(module: ModuleType) -> list[Check]:
 
 
 def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
-    """Run one check on a thread of its own: a device that hangs is a verdict too."""
+    """Run one check on a separate thread, so that a hang becomes a verdict."""
     verdicts: list[Verdict] = []
     started = time.perf_counter()
 
@@ -190,14 +190,16 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
         return verdicts[0]
     frame = sys._current_frames().get(thread.ident or 0)
     frames = [] if frame is None else list(traceback.walk_stack(frame))[::-1]
-    at = f"; it is at {_place(frames, trial)}" if frames else ""
-    return Verdict(check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{at}", limit_s)
+    location = f"; it is at {_source_line(frames, trial)}" if frames else ""
+    return Verdict(
+        check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{location}", limit_s
+    )
 
 
 def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:
     outcome = _result(check.run, trial)
     closing = _result(Trial.close_all, trial)
-    # What failed first is what the author needs to read.
+    # The first failure is the one that the author needs to see.
     return closing if closing[0] == "failed" and outcome[0] != "failed" else outcome
 
 
@@ -209,22 +211,24 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     except Failed as failed:
         return "failed", str(failed)
     except BaseException as error:  # A backend may raise anything, anywhere; this is the check's own thread.
-        told = one_line(f"{type(error).__name__}: {error}")
-        told = textwrap.shorten(told, _LONGEST, placeholder=" ...")
-        return "failed", f"expected no exception; got {told}, at {_place(_frames(error), trial)}"
+        text = one_line(f"{type(error).__name__}: {error}")
+        text = textwrap.shorten(text, _MAX_CHARACTERS, placeholder=" ...")
+        return "failed", f"expected no exception; got {text}, at {_source_line(_frames(error), trial)}"
     return "passed", ""
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The way to an error, or to its first cause."""
+    """Return the frames that lead to an error, or to its root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return list(traceback.walk_tb(error.__traceback__))
 
 
-def _place(frames: Sequence[tuple[FrameType, int]], trial: Trial) -> str:
-    """The backend's innermost line; where it has none, the innermost one."""
+def _source_line(frames: Sequence[tuple[FrameType, int]], trial: Trial) -> str:
+    """Return the backend's innermost source line, or the innermost line of all if there is none."""
     packages = {name.partition(".")[0] for name in trial.modules}
-    own = [each for each in frames if each[0].f_globals.get("__name__", "").partition(".")[0] in packages]
-    frame, line = (own or frames)[-1]
+    backend_frames = [
+        entry for entry in frames if entry[0].f_globals.get("__name__", "").partition(".")[0] in packages
+    ]
+    frame, line = (backend_frames or frames)[-1]
     return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"

@@ -1,4 +1,4 @@
-"""One device on trial: opens it, and compares what it returns."""
+"""A device under test: opens it, and compares its results with references."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ T = TypeVar("T")
 
 OpenFn = Callable[[DeviceOptions], Device]
 
-# Float32 sums of some hundred terms, in any order: a part of the gradient's largest element, and of the
-# largest of all.
-_PART_OF_OWN = 1e-4
-_PART_OF_ALL = 5e-6
+# Tolerance of float32 sums of some hundred terms in any order, relative to the gradient's largest element and
+# to the largest element of all gradients.
+_TENSOR_TOLERANCE = 1e-4
+_OVERALL_TOLERANCE = 5e-6
 
 
 @dataclass(slots=True)
 class Trial:
-    """What the checks share."""
+    """State that the checks share."""
 
     open_fn: OpenFn
-    """Opens a fresh device."""
+    """Opens a new device."""
     computes: bool = True
-    """Whether it computes, or only says so."""
+    """Whether the device really computes."""
     break_next: Callable[[Device], None] | None = None
-    """Makes the device's next propagate fail, where the backend has a way to."""
+    """Makes the device's next propagate fail, or None."""
     cycles: int = 200
-    """How often the leak check opens and closes."""
+    """Number of open and close cycles of the leak check."""
     modules: set[str] = field(default_factory=set)
-    """Where the devices' classes are written."""
+    """Modules that define the devices' classes."""
     _opened: list[Device] = field(default_factory=list)
     _graphs: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
     _supported: dict[int, ModelCase] = field(default_factory=dict)
 
     def open(self, *, threads: int = 2, memory_bytes: int | None = None) -> Device:
-        """A fresh device; `close_all` closes it."""
+        """Open a new device; `close_all` closes it."""
         device = self.open_fn(DeviceOptions(threads=threads, memory_bytes=memory_bytes))
         self._opened.append(device)
         self.modules.add(type(device).__module__)
         return device
 
     def close_all(self) -> None:
-        """Close what a check has opened, in any state; the first error is raised when all are closed."""
+        """Close all devices that a check has opened, in any state; then raise the first error."""
         opened, self._opened = self._opened, []
         errors: list[Exception] = []
         for device in opened:
@@ -70,17 +70,17 @@ class Trial:
             raise errors[0]
 
     def loaded(self, model: torch.nn.Module | None = None, **options: Any) -> Device:
-        """A fresh device with a model: by default one that it supports."""
+        """Open a new device and load a model, by default a supported one."""
         device = self.open(**options)
         load(device, self.model() if model is None else model)
         return device
 
     def model(self) -> GNN:
-        """A model that the device supports."""
+        """Build a model that the device supports."""
         return self.supported().build()
 
     def supported(self, layers: int = 2) -> ModelCase:
-        """The first model that the device does not refuse, of so many layers where there is one."""
+        """Return the first supported model, preferably with `layers` layers."""
         if layers not in self._supported:
             candidates = sorted(cases.model_cases(), key=lambda case: case.settings["layers"] != layers)
             for case in candidates:
@@ -94,7 +94,7 @@ class Trial:
         return self._supported[layers]
 
     def graph(self, *, sparse: bool = False, row_format: str = "float32", model: GNN | None = None) -> Graph:
-        """A graph for a model; by default for `model()`."""
+        """Return a graph for a model, by default for `model()`."""
         a = (model or self.model()).architecture
         key = (a.in_features, a.num_classes, sparse, row_format)
         if key not in self._graphs:
@@ -106,7 +106,7 @@ class Trial:
     def batch(
         self, targets: NDArray[Any] | None = None, *, model: GNN | None = None, step: int = cases.STEP
     ) -> MiniBatch:
-        """A mini-batch of rows for a model; by default for `model()`."""
+        """Return a mini-batch of rows for a model, by default for `model()`."""
         model = model or self.model()
         layers = model.architecture.layers
         chosen = cases.some_targets() if targets is None else targets
@@ -114,19 +114,21 @@ class Trial:
 
 
 def load(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
-    """Load a model with its own trainable parameters; returns them."""
+    """Load a model with its own trainable parameters and return the parameters."""
     parameters = trainable(model)
     device.load(model, parameters)
     return parameters
 
 
 def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
-    """What the trainer hands to `load` and `update`."""
+    """Return the parameters that the trainer passes to `load` and `update`."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def built(case: ModelCase) -> GNN:
-    """A case's model; the check is skipped where another package claims its kind: no fault of the device."""
+    """Build a case's model; skip the check if another package declares its kind, which is not the device's
+    fault.
+    """
     try:
         return case.build()
     except PluginConflict as conflict:
@@ -134,20 +136,20 @@ def built(case: ModelCase) -> GNN:
 
 
 def loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:
-    """A device with the model; the check is skipped where the device refuses it in the right words."""
+    """Open a device with the model; skip the check if the device refuses the model with a proper message."""
     device = trial.open()
     try:
         load(device, model)
     except UnsupportedModel as refusal:
         check_refusal(refusal, model, device.info.name)
-        # A refusal is no fault.
+        # The device must still be usable after a refusal.
         load(device, trial.model())
         raise Skipped(f"refused: {refusal}") from refusal
     return device
 
 
 def check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
-    """Demand that a refusal names the device and the layer."""
+    """Check that a refusal names the device and the layer."""
     text = str(refusal)
     demand(device in text, f"UnsupportedModel to name the device {device}", f"it says: {text}")
     names = {name for name, _ in model.named_modules() if name}
@@ -156,7 +158,7 @@ def check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str
 
 
 def step(device: Device, batch: MiniBatch) -> StepResult:
-    """Transfer and propagate."""
+    """Transfer and propagate a mini-batch."""
     result = device.propagate(device.transfer(batch))
     kind = type(result).__name__
     demand(isinstance(result, StepResult), "propagate to return a StepResult", f"it returned {kind}")
@@ -170,99 +172,107 @@ def step(device: Device, batch: MiniBatch) -> StepResult:
 
 
 def check_step(device: Device, model: Any, batch: MiniBatch, graph: Graph, where: str = "") -> None:
-    """Demand that a step of a loaded device gives the sums of the float64 reference; `where` is the case."""
+    """Check that a step of a loaded device agrees with the float64 reference; `where` names the case."""
     agree(step(device, batch), expected(model, batch, graph), where)
 
 
 def expected(model: Any, batch: MiniBatch, graph: Graph) -> Expected:
-    """The float64 reference of a mini-batch with relabelled blocks."""
+    """Compute the float64 reference of a mini-batch with relabelled blocks."""
     sources = batch.blocks[0].sources
     assert sources is not None
     return expected_step(model, trainable(model), batch, cases.dense_rows(graph, sources))
 
 
-def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
-    """Demand the reference's loss sum, correct count and gradient sums.
+def agree(result: StepResult, reference: Expected, where: str = "") -> None:
+    """Check loss sum, correct count and gradient sums against the reference.
 
     Raises
     ------
     Failed
-        Naming what is off, and by how much.
+        Naming the wrong quantity and its deviation.
     """
-    place = f" ({where})" if where else ""
-    off = abs(result.loss_sum - wanted.loss_sum)
-    close = off <= 1e-5 * (1 + wanted.loss_magnitude)
-    demand(close, f"the loss sum {wanted.loss_sum:.7g}", f"it is {result.loss_sum:.7g}{place}")
-    least, most = wanted.correct
+    suffix = f" ({where})" if where else ""
+    deviation = abs(result.loss_sum - reference.loss_sum)
+    close = deviation <= 1e-5 * (1 + reference.loss_magnitude)
+    demand(close, f"the loss sum {reference.loss_sum:.7g}", f"it is {result.loss_sum:.7g}{suffix}")
+    min_correct, max_correct = reference.correct
     correct = result.counts.get("correct", 0)
-    demand(least <= correct <= most, f"{least} correct targets", f"it counts {correct}{place}")
+    demand(
+        min_correct <= correct <= max_correct,
+        f"{min_correct} correct targets",
+        f"it counts {correct}{suffix}",
+    )
     gradients = list(result.gradients)
     demand(
-        len(gradients) == len(wanted.gradients),
-        f"one gradient for each of {len(wanted.gradients)} parameters",
-        f"got {len(gradients)}{place}",
+        len(gradients) == len(reference.gradients),
+        f"one gradient for each of {len(reference.gradients)} parameters",
+        f"got {len(gradients)}{suffix}",
     )
-    overall = max(float(gradient.abs().max()) for gradient in wanted.gradients)
-    for number, (found, exact) in enumerate(zip(gradients, wanted.gradients, strict=True)):
+    overall = max(float(gradient.abs().max()) for gradient in reference.gradients)
+    for number, (gradient, exact) in enumerate(zip(gradients, reference.gradients, strict=True)):
         shape = tuple(exact.shape)
-        what = f"gradient {number} {shape} of {wanted.names[number]}"
-        demand(found.shape == exact.shape, what, f"its shape is {tuple(found.shape)}{place}")
-        bound = _PART_OF_OWN * float(exact.abs().max()) + _PART_OF_ALL * max(overall, 1.0)
-        # A difference that is no number is the largest.
-        apart = (found.double() - exact).abs().nan_to_num(torch.inf)
-        worst = int(apart.argmax())
-        at = [int(i) for i in np.unravel_index(worst, shape)]
-        mine, other = float(found.flatten()[worst]), float(exact.flatten()[worst])
+        label = f"gradient {number} {shape} of {reference.names[number]}"
+        demand(gradient.shape == exact.shape, label, f"its shape is {tuple(gradient.shape)}{suffix}")
+        bound = _TENSOR_TOLERANCE * float(exact.abs().max()) + _OVERALL_TOLERANCE * max(overall, 1.0)
+        # A NaN difference counts as infinite.
+        difference = (gradient.double() - exact).abs().nan_to_num(torch.inf)
+        worst = int(difference.argmax())
+        position = [int(i) for i in np.unravel_index(worst, shape)]
+        actual, exact_value = float(gradient.flatten()[worst]), float(exact.flatten()[worst])
         demand(
-            float(apart.max()) <= bound,
-            f"{what} within {bound:.1e}",
-            f"the largest difference is {abs(mine - other):.1e}, at {at}: {mine:.6g} "
-            f"instead of {other:.6g}{place}",
+            float(difference.max()) <= bound,
+            f"{label} within {bound:.1e}",
+            f"the largest difference is {abs(actual - exact_value):.1e}, at {position}: {actual:.6g} "
+            f"instead of {exact_value:.6g}{suffix}",
         )
 
 
-def demand(holds: bool, wanted: str, got: object) -> None:
-    """Go on if it holds.
+def demand(holds: bool, expected: str, actual: object) -> None:
+    """Raise an error unless `holds` is true.
 
     Raises
     ------
     Failed
-        Saying what was expected and what was got.
+        With the expected and the actual behaviour.
     """
     if not holds:
-        raise Failed(f"expected {wanted}; {got}")
+        raise Failed(f"expected {expected}; {actual}")
 
 
-def same_bits(found: StepResult, wanted: StepResult, where: str) -> None:
-    """Demand bit-equal results.
+def same_bits(result: StepResult, reference: StepResult, where: str) -> None:
+    """Check that two results are bit-equal.
 
     Raises
     ------
     Failed
-        Naming what differs.
+        Naming the difference.
     """
-    for what in ("loss_sum", "counts", "normalizer"):
-        mine, other = getattr(found, what), getattr(wanted, what)
-        demand(mine == other, f"the same {what} bit for bit {where}", f"got {mine!r} and {other!r}")
-    numbers = len(found.gradients), len(wanted.gradients)
+    for attribute in ("loss_sum", "counts", "normalizer"):
+        actual, expected = getattr(result, attribute), getattr(reference, attribute)
+        demand(
+            actual == expected,
+            f"the same {attribute} bit for bit {where}",
+            f"got {actual!r} and {expected!r}",
+        )
+    numbers = len(result.gradients), len(reference.gradients)
     demand(numbers[0] == numbers[1], f"as many gradients {where}", f"got {numbers[0]} and {numbers[1]}")
-    for number, (a, b) in enumerate(zip(found.gradients, wanted.gradients, strict=True)):
+    for number, (a, b) in enumerate(zip(result.gradients, reference.gradients, strict=True)):
         demand(torch.equal(a, b), f"gradient {number} to be the same bit for bit {where}", "it differs")
 
 
 def kept(result: StepResult) -> StepResult:
-    """A copy that no later step can write to."""
+    """Return a copy of a result that later steps cannot overwrite."""
     gradients = [gradient.clone() for gradient in result.gradients]
     return replace(result, counts=dict(result.counts), gradients=gradients, seconds=dict(result.seconds))
 
 
 def must_fault(doing: str, call: Callable[[], Any]) -> DeviceFault:
-    """Demand a DeviceFault.
+    """Check that a call raises a DeviceFault, and return the fault.
 
     Raises
     ------
     Failed
-        Saying what happened instead.
+        Describing what happened instead.
     """
     try:
         call()
@@ -276,24 +286,24 @@ def must_fault(doing: str, call: Callable[[], Any]) -> DeviceFault:
 
 
 def pieces(targets: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
-    """Targets cut into pieces of the given sizes and a rest."""
+    """Split targets into pieces of the given sizes and a remainder."""
     return list(np.split(targets, np.cumsum(sizes)))
 
 
 def skip_unless(applies: bool, reason: str) -> None:
-    """Leave a check that does not apply."""
+    """Skip the check unless it applies."""
     if not applies:
         raise Skipped(reason)
 
 
 def on_a_thread(call: Callable[[], T]) -> T:
-    """What a call returns, or raises, on a new thread."""
+    """Return the result of a call on a new thread, or raise its exception."""
     (result,) = together(call)
     return result
 
 
 def together(*calls: Callable[[], T]) -> list[T]:
-    """What calls return that run at the same time; the first one's error is raised when all are over."""
+    """Run calls concurrently and return their results; raise the first call's error when all have ended."""
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 

@@ -1,4 +1,4 @@
-"""What a check found, and the report of all of them."""
+"""Verdicts of checks, and the report of all verdicts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 
 class Failed(Exception):
-    """Raised by a check: the device did something else than the protocol says."""
+    """Raised by a check if the device violates the protocol."""
 
 
 class Skipped(Exception):
-    """Raised by a check that does not apply to the device; says why."""
+    """Raised by a check that does not apply to the device, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one check."""
+    """Outcome of one check."""
 
     name: str
-    """What the check demands, in words."""
+    """Description of the requirement."""
     outcome: Outcome
     """`passed`, `failed` or `skipped`."""
     detail: str = ""
-    """What was expected and what happened; or why it was skipped."""
+    """Expected and actual behaviour, or the reason for skipping."""
     seconds: float = 0.0
-    """How long it took."""
+    """Duration of the check."""
 
     def __str__(self) -> str:
         word = self.outcome.upper() if self.outcome == "failed" else self.outcome
@@ -38,12 +38,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All verdicts about one device; as text, one line each."""
+    """All verdicts about one device; as text, one line per verdict."""
 
     device: str
-    """Name and description."""
+    """Name and description of the device."""
     verdicts: tuple[Verdict, ...]
-    """The verdicts, in the order of the checks."""
+    """Verdicts, in the order of the checks."""
 
     @property
     def passed(self) -> tuple[Verdict, ...]:
@@ -66,7 +66,7 @@ class Report:
 
 
 class ConformanceError(HyrtError):
-    """A device does not keep the protocol; the message has a line for each way in which checks failed.
+    """Raised if a device violates the protocol; the message has one line for each distinct failure.
 
     Parameters
     ----------

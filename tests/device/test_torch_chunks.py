@@ -106,7 +106,7 @@ def test_steps_in_chunks_are_those_of_the_dense_reference(name: str) -> None:
 
 def test_a_device_that_trains_in_chunks_follows_the_protocol() -> None:
     report = check_device(
-        lambda options: CudaDevice(INFO, options, FakeDriver()), cycles=1, only="a whole graph in chunks"
+        lambda options: CudaDevice(INFO, options, FakeDriver()), cycles=1, only="a full graph in chunks"
     )
     assert [verdict.outcome for verdict in report.verdicts] == ["passed"]
 

@@ -1,1 +1,1 @@
-"""Checks of devices that take mini-batches of typed graphs."""
+"""Checks of devices that support heterogeneous graphs."""

@@ -1,4 +1,4 @@
-"""A typed graph, its mini-batches, and a step over it in float64 from dense matrices."""
+"""A heterogeneous graph, its mini-batches, and a reference step in float64 with dense matrices."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ RELATIONS = (
 CLASSES, HIDDEN, SEED = 3, 7, 3
 FANOUTS = (4, 3)
 KINDS = ("rgcn", "rsage")
-"""Kinds of models whose formulas are here."""
+"""Model kinds that the reference implements."""
 
 
 def typed_checks_graph(*, weights: bool) -> Graph:
-    """Papers and authors with rows of their own widths, fields without; the same each time.
+    """Build a graph of papers and authors with features of different widths, and fields without features.
 
-    With `weights`, the edges of two relations have some, and so those of the others have 1.
+    The graph is the same each time. With `weights`, edges of two relations have weights; the other edges have
+    weight 1.
     """
     draw = np.random.default_rng(17)
     tables: dict[str, Any] = {
@@ -57,29 +58,29 @@ def typed_checks_graph(*, weights: bool) -> Graph:
         edges[triple] = divmod(cells, ends[1])
     labels = draw.integers(0, CLASSES, COUNTS["paper"])
     labels[:CLASSES] = np.arange(CLASSES)
-    everywhere, nowhere = np.ones(COUNTS["paper"], np.bool_), np.zeros(COUNTS["paper"], np.bool_)
-    masks = {"train": everywhere, "val": nowhere, "test": nowhere}
-    given = {
+    all_papers, no_papers = np.ones(COUNTS["paper"], np.bool_), np.zeros(COUNTS["paper"], np.bool_)
+    masks = {"train": all_papers, "val": no_papers, "test": no_papers}
+    edge_weights = {
         triple: draw.uniform(0.3, 3, len(edges[triple][0])).astype(np.float32) for triple in RELATIONS[:2]
     }
-    return typed_graph("checks", tables, edges, labels, masks, "paper", given if weights else None)
+    return typed_graph("checks", tables, edges, labels, masks, "paper", edge_weights if weights else None)
 
 
 def typed_model(graph: Graph, kind: str) -> TypedGNN:
-    """A model of two layers, with the same parameters each time; none is zero."""
+    """Build a model of two layers, with the same non-zero parameters each time."""
     shape = shape_of(graph)
-    made = TypedGNN(
+    model = TypedGNN(
         Architecture(kind=kind, in_features=HIDDEN, hidden=HIDDEN, num_classes=CLASSES, shape=shape)
     )
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for values in (*made.parameters(), *(table.values for table in tables_of(made))):
+        for values in (*model.parameters(), *(table.values for table in tables_of(model))):
             values.copy_(torch.randn(values.shape, generator=generator) * 0.3)
-    return made
+    return model
 
 
 def typed_batch(graph: Graph, targets: Sequence[int]) -> MiniBatch:
-    """A loaded mini-batch around some papers."""
+    """Return a loaded mini-batch for some papers."""
     assert graph.types is not None
     fanouts = [[fanout] * len(graph.types.relations) for fanout in FANOUTS]
     sampler = RelationSampler(graph, graph.split("train"), fanouts, 64, SEED)
@@ -92,24 +93,24 @@ def typed_batch(graph: Graph, targets: Sequence[int]) -> MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTyped:
-    """What a device should return for a typed mini-batch, in float64."""
+    """Expected result of a device for a heterogeneous mini-batch, in float64."""
 
     loss_sum: float
     """Sum of the losses."""
     gradients: list[Tensor]
-    """One tensor a parameter."""
+    """One tensor per parameter."""
     names: list[str]
-    """The names of the parameters."""
+    """Names of the parameters."""
     table: Tensor
-    """[rows, hidden] the gradient of the learned table."""
+    """[rows, hidden] gradient of the embedding table."""
 
 
 def expected_typed_step(model: TypedGNN, graph: Graph, batch: MiniBatch) -> ExpectedTyped:
-    """One step of a model that this module knows, by the formulas of its kind.
+    """Compute one step of a model of one of `KINDS`, by the formulas of its kind.
 
-    R-GCN (Schlichtkrull et al., 2018) adds up W_r times the mean of each relation's rows, and W_0 times the
-    own row; R-GraphSAGE has a matrix a type in its place. Of k of d edges that were drawn, with weights w of
-    which all d have the sum D, each counts d / k times w / D.
+    R-GCN (Schlichtkrull et al., 2018) adds W_r times the mean of each relation's rows and W_0 times the
+    vertex's own row; R-GraphSAGE has one matrix per vertex type in place of W_0. If k of d edges were
+    sampled, with weights w whose sum over all d edges is D, each edge has the factor d / k times w / D.
     """
     twin = copy.deepcopy(model).double()
     p: dict[str, Tensor] = dict(twin.named_parameters())
@@ -117,20 +118,22 @@ def expected_typed_step(model: TypedGNN, graph: Graph, batch: MiniBatch) -> Expe
     learned = table.values.detach().double().requires_grad_()
     x = _input_rows(p, learned, batch)
     for i, block in enumerate(batch.blocks):
-        own = x[: block.num_dst]
+        dst_rows = x[: block.num_dst]
         if model.architecture.kind == "rgcn":
-            total = own @ p[f"layers.{i}.own"].T
+            total = dst_rows @ p[f"layers.{i}.own"].T
         else:
             types = _types(block.destinations)
-            total = torch.stack([p[f"layers.{i}.own"][t] @ row for t, row in zip(types, own, strict=True)])
+            total = torch.stack(
+                [p[f"layers.{i}.own"][t] @ row for t, row in zip(types, dst_rows, strict=True)]
+            )
         for mean, weight in zip(_means(graph, block), p[f"layers.{i}.weight"], strict=True):
             total = total + mean @ x @ weight.T
         x = total + p[f"layers.{i}.bias"]
         x = x if i else x.relu()
     labels = torch.from_numpy(batch.labels.astype(np.int64))
     loss = torch.nn.functional.cross_entropy(x, labels, reduction="sum")
-    found = torch.autograd.grad(loss, [*p.values(), learned])
-    return ExpectedTyped(float(loss.detach()), list(found[:-1]), list(p), found[-1])
+    gradients = torch.autograd.grad(loss, [*p.values(), learned])
+    return ExpectedTyped(float(loss.detach()), list(gradients[:-1]), list(p), gradients[-1])
 
 
 def _types(vertices: NDArray[Any]) -> list[int]:
@@ -139,39 +142,43 @@ def _types(vertices: NDArray[Any]) -> list[int]:
 
 
 def _input_rows(p: dict[str, Tensor], learned: Tensor, batch: MiniBatch) -> Tensor:
-    """[num_src, hidden] what the maps of the types, or the table, give each source."""
-    given, sources = batch.inputs, batch.blocks[0].sources
-    assert isinstance(given, TypedInput)
+    """Return each source's input row, from its type's projection or from the embedding table, [num_src,
+    hidden].
+    """
+    inputs, sources = batch.inputs, batch.blocks[0].sources
+    assert isinstance(inputs, TypedInput)
     assert sources is not None
-    following, rows = [0] * len(COUNTS), []
+    next_row, rows = [0] * len(COUNTS), []
     for t in _types(sources):
-        at = following[t]
-        following[t] += 1
-        matrix, numbers = given.matrices[t], given.tables[t]
+        row = next_row[t]
+        next_row[t] += 1
+        matrix, numbers = inputs.matrices[t], inputs.tables[t]
         if matrix is None:
             assert numbers is not None
-            rows.append(learned[int(numbers[at])])
+            rows.append(learned[int(numbers[row])])
         else:
-            rows.append(p[f"input.maps.{t}.weight"] @ matrix[at].double() + p[f"input.maps.{t}.bias"])
+            rows.append(p[f"input.maps.{t}.weight"] @ matrix[row].double() + p[f"input.maps.{t}.bias"])
     return torch.stack(rows)
 
 
 def _means(graph: Graph, block: Block) -> Tensor:
-    """[R, num_dst, num_src] what the row of a source counts in the mean of a relation."""
+    """Return the weight of each source's row in the mean of each relation, [R, num_dst, num_src]."""
     topology, types = graph.topology, graph.topology.edge_types
     assert types is not None
     assert block.edge_types is not None
     assert block.sources is not None
     out = torch.zeros(len(RELATIONS), block.num_dst, block.num_src, dtype=torch.float64)
     for i, v in enumerate(block.destinations.tolist()):
-        drawn = np.arange(block.indptr[i], block.indptr[i + 1])
+        sampled = np.arange(block.indptr[i], block.indptr[i + 1])
         for r in range(len(RELATIONS)):
-            there = np.arange(topology.indptr[v], topology.indptr[v + 1])
-            there = there[types[there] == r]
-            weights = np.ones(len(there)) if topology.edge_weights is None else topology.edge_weights[there]
-            of_source = dict(zip(topology.indices[there].tolist(), weights.tolist(), strict=True))
-            columns = block.columns[drawn[block.edge_types[drawn] == r]]
+            positions = np.arange(topology.indptr[v], topology.indptr[v + 1])
+            positions = positions[types[positions] == r]
+            weights = (
+                np.ones(len(positions)) if topology.edge_weights is None else topology.edge_weights[positions]
+            )
+            source_weights = dict(zip(topology.indices[positions].tolist(), weights.tolist(), strict=True))
+            columns = block.columns[sampled[block.edge_types[sampled] == r]]
             for j in columns.tolist():
-                share = of_source[int(block.sources[j])] / sum(of_source.values())
-                out[r, i, j] = len(there) / len(columns) * share
+                share = source_weights[int(block.sources[j])] / sum(source_weights.values())
+                out[r, i, j] = len(positions) / len(columns) * share
     return out
