@@ -116,8 +116,8 @@ class StepGroup:
     cache.
     """
     num_ranks: int = 1
-    """Number of processes that these metrics cover. With several, stage times are those of the slowest
-    process, memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.
+    """Number of processes that these metrics cover. With several, stage times are from the slowest process,
+    memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.
     """
     slowest_rank: int | None = None
     """Rank that takes longest for the bottleneck stage; None if there is one process."""

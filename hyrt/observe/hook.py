@@ -37,7 +37,7 @@ class Site(NamedTuple):
 
 
 class Hook:
-    """Base class of hooks, which does nothing; a hook overrides some of its methods."""
+    """No-op base class of hooks; a hook overrides some of its methods."""
 
     watch: Watch | None = None
     """Callback for shared calls of the workers of the sample and load stages, with the times of each
