@@ -1,4 +1,4 @@
-"""What a section of the settings is: the parent of all of them, and the kinds of numbers they hold."""
+"""Base class of all settings sections, and the types of their numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def _refuse_truth(value: Any) -> Any:
 
 
 NoTruth = BeforeValidator(_refuse_truth)
-"""Refuses true and false, which Python takes for 1 and 0."""
+"""Validator that rejects true and false, which Python treats as 1 and 0."""
 
 
 def as_list(value: Any) -> Any:
-    """A list of what `25,10` or `25` says; anything else as it is."""
+    """Parse `25,10` or `25` to a list; return other values unchanged."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     if isinstance(value, set | frozenset):
@@ -30,7 +30,7 @@ def as_list(value: Any) -> Any:
 
 
 Listed = BeforeValidator(as_list)
-"""Takes `25,10` and `25` for lists, as nobody likes to quote brackets for a shell."""
+"""Validator that accepts `25,10` and `25` as lists, so that brackets need no shell quoting."""
 
 Count = Annotated[int, Field(ge=1, lt=2**31), NoTruth]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NoTruth]
@@ -39,22 +39,22 @@ Index = Annotated[int, Field(ge=0, lt=2**31), NoTruth]
 
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_LEAST_BYTES = 2**20
+_MIN_BYTES = 2**20
 
 
 def _as_bytes(value: Any) -> Any:
-    """Bytes of what `512MiB` or `0.5 GiB` says; whole numbers are bytes."""
-    found = (
+    """Parse `512MiB` or `0.5 GiB` to bytes; whole numbers are bytes."""
+    match = (
         re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMGT]iB)\s*", value)
         if isinstance(value, str)
         else None
     )
-    num = int(float(found[1]) * _UNITS[found[2]]) if found else value
-    if isinstance(num, bool) or not isinstance(num, int):
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else value
+    if isinstance(size, bool) or not isinstance(size, int):
         raise ValueError("give a size with its unit, such as 512MiB or 1.5GiB")
-    if num < _LEAST_BYTES:
+    if size < _MIN_BYTES:
         raise ValueError("give a size of at least 1MiB, with its unit, such as 512MiB or 1.5GiB")
-    return num
+    return size
 
 
 Bytes = Annotated[
@@ -62,25 +62,25 @@ Bytes = Annotated[
     Field(lt=2**63, json_schema_extra={"type": "size such as 512MiB"}),
     BeforeValidator(_as_bytes),
 ]
-"""A size in bytes, which people write as `512MiB`."""
+"""Size in bytes, which users write as `512MiB`."""
 
 
 def _as_cache_size(value: Any) -> Any:
-    """A part of the whole for `20%` and 0.2, or bytes for what `_as_bytes` takes."""
-    found = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
-    part = float(found[1]) / 100 if found else value
-    if not isinstance(part, float):
+    """Parse `20%` or 0.2 to a fraction, or a size as `_as_bytes` does."""
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
+    fraction = float(match[1]) / 100 if match else value
+    if not isinstance(fraction, float):
         try:
             return _as_bytes(value)
         except ValueError as error:
             raise ValueError("give a share such as 20%, or a size of at least 1MiB such as 2GiB") from error
-    if not 0 < part <= 1:
+    if not 0 < fraction <= 1:
         raise ValueError("give a share of more than 0% and at most 100%, or a size such as 2GiB")
-    return part
+    return fraction
 
 
 def _as_row_cache(value: Any) -> Any:
-    """`auto`, or what `_as_cache_size` takes."""
+    """Accept `auto`, or a value of `_as_cache_size`."""
     try:
         return value if value == "auto" else _as_cache_size(value)
     except ValueError as error:
@@ -92,7 +92,7 @@ CacheSize = Annotated[
     WithJsonSchema({"type": "share such as 20%, size such as 2GiB"}),
     BeforeValidator(_as_cache_size),
 ]
-"""A size in bytes (int), which people write as `2GiB`; or a part of the whole (float), written as `20%`."""
+"""Size in bytes (int), which users write as `2GiB`; or a fraction of the whole (float), written as `20%`."""
 
 RowCacheSize = Annotated[
     int | float | Literal["auto"],
@@ -103,7 +103,7 @@ RowCacheSize = Annotated[
 
 
 class Section(BaseModel):
-    """One branch of the tree of settings: unknown keys are errors, and values never change.
+    """Base class of a section of the settings: unknown keys are errors, and values are immutable.
 
     The docstring below a field is its meaning in `docs/configuration.md`.
     """
@@ -113,12 +113,12 @@ class Section(BaseModel):
     )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise self._refused(name)
+        raise self._immutable_error(name)
 
     def __delattr__(self, name: str) -> None:
-        raise self._refused(name)
+        raise self._immutable_error(name)
 
-    def _refused(self, name: str) -> ConfigError:
+    def _immutable_error(self, name: str) -> ConfigError:
         kind = type(self).__name__
         return ConfigError(
             f"{kind}.{name}: settings do not change once they are made: give them where they are, as in "
@@ -127,12 +127,12 @@ class Section(BaseModel):
 
 
 def check_known(section: Section, path: str = "") -> None:
-    """Refuse keys that `model_copy` has added to settings, which do not exist.
+    """Reject unknown keys that `model_copy` has added to settings.
 
     Raises
     ------
     ConfigError
-        Naming the first one.
+        Naming the first unknown key.
     """
     for name, value in vars(section).items():
         if name not in type(section).model_fields:

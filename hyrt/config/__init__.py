@@ -1,4 +1,4 @@
-"""Settings: the one tree, its YAML form, and how the command line's words become it."""
+"""Settings of a run: one tree of sections, its YAML format, and command-line overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a nested mapping to the validated settings, with errors that name the key."""
+"""Validation of a nested mapping of settings, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt.config.settings import OWN_MODEL, Config
 from hyrt.config.yaml_text import apply_overrides
 from hyrt.errors import ConfigError
 
-# What other programs call some settings.
+# Names of settings in other programs.
 _OTHER_NAMES = {
     "learning_rate": "lr",
     "wd": "weight_decay",
@@ -27,25 +27,26 @@ _OTHER_NAMES = {
 
 
 def nearest_setting(name: str) -> str | None:
-    """The setting that a word most likely means, such as train.epochs of `num_epochs`; None if none is near.
+    """Return the setting that a name most likely means, such as train.epochs for `num_epochs`; None if none
+    is near.
 
     Parameters
     ----------
     name
-        Perhaps with its sections; `_` joins its words.
+        Name with or without sections; its words are joined by `_`.
     """
     known = known_keys(Config)
     leaves = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
     if name in leaves:
         return name
-    # A section stands for its kind: `sampler` is sampler.kind.
+    # A section stands for its kind: `sampler` means sampler.kind.
     by_leaf = {key.removesuffix(".kind"): key for key in leaves if key.endswith(".kind")}
     for key in leaves:
         by_leaf.setdefault(key.rsplit(".", 1)[-1], key)
     name = name.rsplit(".", 1)[-1].lower()
     name = _OTHER_NAMES.get(name, name)
     if name not in by_leaf:
-        # `num_epochs`, `hidden_dim`: a part of it is the name.
+        # In `num_epochs` or `hidden_dim`, one word is the name of the setting.
         part = next((part for part in name.split("_") if part in by_leaf), None)
         near = part or nearest_name(name, by_leaf, 0.7)
         return None if near is None else by_leaf[near]
@@ -60,38 +61,38 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False, own_mode
     settings
         The settings that are not at their defaults.
     lenient
-        Drop the keys of other kinds, which have no effect: for the settings of a run that was started, maybe
-        by an earlier version.
+        Drop keys of other kinds, which have no effect: for the settings of an existing run, possibly from an
+        earlier version.
     own_model
-        Leave out the defaults of `model.kind`: for a module of the user's own.
+        Ignore the defaults of `model.kind`: for a user-defined module.
 
     Raises
     ------
     ConfigError
-        Naming the first wrong key, and the nearest known one where it is unknown.
+        Naming the first wrong key, and the nearest known key if it is unknown.
     """
     context = LENIENT if lenient else OWN_MODEL if own_model else None
     return Config.model_validate(settings, context=context)
 
 
 def changed_config(config: Config, overrides: Iterable[str], *, own_model: bool = False) -> Config:
-    """The settings of a run that was started, with some changed.
+    """Apply changes to the settings of an existing run.
 
-    An earlier version may have started it with what this one refuses in a new run: that still holds.
+    Settings of an earlier version remain valid even if this version refuses them in a new run.
 
     Parameters
     ----------
     config
-        The settings that it was started with, read as `lenient`.
+        Settings that the run was started with, built with `lenient`.
     overrides
         `key=value` for each change.
     own_model
-        Whether its model is a module of the user's own.
+        Whether its model is a user-defined module.
 
     Raises
     ------
     ConfigError
-        As `build_config` does.
+        As in `build_config`.
     """
     settings = config.model_dump()
     try:

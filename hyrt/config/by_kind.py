@@ -1,4 +1,4 @@
-"""A section of the settings whose class is what an entry-point group declares under the section's `kind`."""
+"""Settings sections whose class is declared by an entry-point group under the section's `kind`."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from hyrt.machine.entry_points import EntryPointGroup
 from hyrt.section import Section
 
 LENIENT = {"foreign keys": "dropped"}
-"""Validation context for settings that a run was started with: see `ByKind`."""
+"""Validation context for the settings of an existing run; see `ByKind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByKind:
-    """Annotates a field with where the class of its section is found.
+    """Annotation of a field that selects the class of its section by kind.
 
-    A key that only another kind has is an error that names this kind. At its default it is dropped, since
-    earlier versions wrote the keys of all kinds into settings files; in the settings of a run that was
-    started it always is.
+    A key that only exists for another kind is an error that names this kind. It is dropped if it has its
+    default value, because earlier versions wrote the keys of all kinds into settings files, and always in the
+    settings of an existing run.
     """
 
     group: EntryPointGroup
-    """The entry-point group that declares the kinds."""
+    """Entry-point group that declares the kinds."""
     parent: type[Section]
-    """The class that all of them derive from."""
+    """Base class of all section classes."""
     default: str
-    """The kind where the settings name none."""
+    """Kind if the settings name none."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._read, handler(source))
 
     def sections(self) -> Iterator[tuple[str, type[Section]]]:
-        """All kinds that can be loaded, with the classes of their sections."""
+        """Yield all kinds that can be loaded, with their section classes."""
         for kind in sorted(self.group.declared()):
             try:
                 yield kind, self.section(kind)
             except HyrtError:
-                continue  # Whoever asks for this kind hears why it is broken.
+                continue  # A broken kind is reported when it is used.
 
     def section(self, kind: str) -> type[Section]:
-        """The class of a kind's section; raises as `EntryPointGroup.load_class`, and if it has no schema."""
+        """Return the section class of a kind; raises as `EntryPointGroup.load_class`, or if it has no
+        schema.
+        """
         section = self.group.load_class(kind, self.parent)
         if not section.__pydantic_complete__:
             with self.group.blamed(kind, "reading its fields"):
@@ -55,32 +57,34 @@ class ByKind:
     def _read(self, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if isinstance(kind, bytes):
-            # As pydantic does: `!!binary` of YAML.
+            # As in pydantic: YAML's `!!binary`.
             kind = kind.decode(errors="replace")
         if not isinstance(kind, str):
-            return value  # An instance already, or wrong in a way that pydantic explains.
+            return value  # Already an instance, or an error that pydantic explains.
         kind = self.group.spelling(kind)
         section = self.section(kind)
         lenient = info.context is LENIENT
-        own = {
-            key: each
-            for key, each in value.items()
-            if not self._is_foreign(section, key, each, kind, lenient)
+        section_settings = {
+            key: item
+            for key, item in value.items()
+            if not self._is_foreign(section, key, item, kind, lenient)
         }
-        return section.model_validate({**own, "kind": kind})
+        return section.model_validate({**section_settings, "kind": kind})
 
     def _is_foreign(self, section: type[Section], key: str, value: Any, kind: str, lenient: bool) -> bool:
-        """Whether a key is to be dropped, as it is another kind's.
+        """Return whether a key belongs to another kind and has to be dropped.
 
         Raises
         ------
         ConfigError
-            If it says something that this kind would ignore.
+            If the key has a value that this kind would ignore.
         """
         if key in section.model_fields:
             return False
         owners = {
-            other: found.model_fields[key] for other, found in self.sections() if key in found.model_fields
+            other: other_section.model_fields[key]
+            for other, other_section in self.sections()
+            if key in other_section.model_fields
         }
         if owners and not lenient and all(value != field.default for field in owners.values()):
             noun = self.group.noun

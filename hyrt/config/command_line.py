@@ -1,4 +1,4 @@
-"""From the words of `hyrt run` to a config."""
+"""Conversion of command-line arguments to settings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _CHANGEABLE = (
 
 
 def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Tell the settings file from the overrides, in any order.
+    """Separate the settings file from the overrides, in any order.
 
-    What has no `=` in it is a file, and so is what has the ending of one and is there: `lr=0.1/run.yaml`.
+    An argument without `=` is a file, and so is an existing path with a YAML suffix, such as
+    `lr=0.1/run.yaml`.
 
     Raises
     ------
@@ -45,7 +46,7 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def option_overrides(**options: object) -> list[str]:
-    """Overrides of the options that are given: keys with `__` for a point."""
+    """Return overrides for all options that are not None; `__` in a key stands for a point."""
     return [
         f"{key.replace('__', '.')}={quoted_text(value) if isinstance(value, str) else json.dumps(value)}"
         for key, value in options.items()
@@ -61,7 +62,9 @@ def short_forms(
     batch_size: str | None,
     seed: str | None,
 ) -> list[str]:
-    """Overrides for the options that are short for a setting; values are read as those of settings are."""
+    """Return overrides for the options that are short for a setting; values are parsed like values of
+    settings.
+    """
     settings = {
         "train.epochs": epochs,
         "train.lr": lr,
@@ -74,12 +77,12 @@ def short_forms(
 
 
 def full_graph_override(overrides: Sequence[str]) -> str:
-    """The setting that `--full-graph` is short for.
+    """Return the override that `--full-graph` is short for.
 
     Raises
     ------
     ConfigError
-        If the other words ask for another kind of sampler.
+        If the overrides set another kind of sampler.
     """
     for entry in overrides:
         key, _, value = entry.partition("=")
@@ -91,7 +94,7 @@ def full_graph_override(overrides: Sequence[str]) -> str:
 
 
 def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
-    """The settings of a new run: defaults, then the file, then the overrides.
+    """Build the settings of a new run: defaults, then the file, then the overrides.
 
     Raises
     ------
@@ -105,18 +108,18 @@ def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
 def resumed_config(
     config: Config, file: Path | None, overrides: Sequence[str], also: Sequence[str] = ()
 ) -> Config:
-    """The settings of a run that goes on: only what leaves its steps as they are may change.
+    """Build the settings of a resumed run; only settings that do not affect its steps may change.
 
     Parameters
     ----------
     config
-        The settings that it was started with.
+        Settings that the run was started with.
     file
         A settings file, which is refused.
     overrides
         The changes.
     also
-        What else may change, as of a rank that has devices of its own.
+        Further settings that may change, such as the devices of a rank.
 
     Raises
     ------
@@ -129,8 +132,8 @@ def resumed_config(
         )
     for entry in overrides:
         key = entry.partition("=")[0]
-        # What a run has already may be said again, as the command that started it does.
-        if not _is_changeable(key, also) and not _says_again(config, entry):
+        # Unchanged settings may be repeated, as in the command that started the run.
+        if not _is_changeable(key, also) and not _is_unchanged(config, entry):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
                 "run to change it"
@@ -138,29 +141,29 @@ def resumed_config(
     return changed_config(config, overrides)
 
 
-def _says_again(config: Config, entry: str) -> bool:
-    """Whether a `key=value` is what the settings are without it."""
+def _is_unchanged(config: Config, entry: str) -> bool:
+    """Return whether a `key=value` does not change the settings."""
     try:
-        there = changed_config(config, [entry])
+        changed = changed_config(config, [entry])
     except ConfigError:
         return False
-    return there == config
+    return changed == config
 
 
 def check_same_training(config: Config, trained: str) -> None:
-    """Compare the settings of a run that goes on with those its checkpoint was written with.
+    """Compare the settings of a resumed run with the settings in its checkpoint.
 
     Parameters
     ----------
     config
-        The settings to continue with.
+        Settings to continue with.
     trained
         YAML text of all settings, from the checkpoint.
 
     Raises
     ------
     ConfigError
-        Naming the first setting that differs and may not, and both values.
+        Naming the first setting that differs but may not, with both values.
     """
     before = dict(leaves(build_config(settings_of(trained, "the checkpoint"), lenient=True).model_dump()))
     now = dict(leaves(config.model_dump()))
@@ -187,7 +190,7 @@ def _check_settings_file(word: str) -> None:
         raise ConfigError(f"{word}: this is data, not a settings file: write --data {word}")
     if path.is_dir():
         raise ConfigError(f"{word}: this is a folder, not a settings file; write settings as key.path=value")
-    # A pipe is what `hyrt run <(command)` and /dev/stdin give.
+    # `hyrt run <(command)` and /dev/stdin are pipes.
     if path.exists() and not (path.is_file() or path.is_fifo()):
         raise ConfigError(f"{word}: this is a special file: give the name of a settings file")
     if not path.exists():
@@ -209,16 +212,16 @@ def _is_changeable(key: str, also: Sequence[str] = ()) -> bool:
 
 
 def located(config: Config) -> Config:
-    """The same settings with the paths of files made absolute, so that the run can go on from any folder."""
+    """Make the paths of files in the settings absolute, so that the run can be resumed from any folder."""
     path = Path(os.path.expanduser(config.data.source))
-    # An empty name is that of no dataset, although `Path("")` is the current folder.
+    # An empty name is invalid, although `Path("")` is the current folder.
     if config.data.source and path.exists():
         data = config.data.model_copy(update={"source": str(path.absolute())})
         config = config.model_copy(update={"data": data})
     for key in ("split", "times"):
-        given = getattr(config.links, key)
-        if given is not None and given.endswith((".npz", ".npy")) and Path(given).exists():
-            update = {key: str(Path(given).absolute())}
+        path_text = getattr(config.links, key)
+        if path_text is not None and path_text.endswith((".npz", ".npy")) and Path(path_text).exists():
+            update = {key: str(Path(path_text).absolute())}
             config = config.model_copy(update={"links": config.links.model_copy(update=update)})
     network = config.distributed.network
     if network is not None and Path(network).exists():

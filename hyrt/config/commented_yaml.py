@@ -1,4 +1,4 @@
-"""Settings as a YAML file to edit: what each of them means stands above it."""
+"""Settings as an editable YAML file, with the meaning of each setting in a comment."""
 
 from __future__ import annotations
 
@@ -16,49 +16,59 @@ _WIDTH = 100
 
 
 def commented_yaml(config: Config, shown: Collection[str]) -> str:
-    """All settings with their meanings; those that are not needed are commented out.
+    """Return all settings with their meanings; unneeded settings are commented out.
 
     Parameters
     ----------
     config
         The settings.
     shown
-        Keys, such as `train.lr`, that stand there as settings even where they have their default value.
+        Keys, such as `train.lr`, that are written as settings even if they have their default value.
 
     Returns
     -------
-    Text that `hyrt run FILE` reads back to an equal config, whichever of its settings are commented out.
+    Text that `hyrt run FILE` reads as an equal config, whichever of its settings are commented out.
     """
     sections = [name for name in Config.model_fields if isinstance(getattr(config, name), BaseModel)]
     plain = [name for name in Config.model_fields if name not in sections]
-    # What the kind of model has a default for is written out: a comment would mean that default.
+    # Settings whose default depends on the model kind are written: a comment would mean that default.
     shown = {*shown, *find_model(config.model.kind).defaults}
     lines = list(_settings(config, plain, "", "", shown, {}))
     for name in sections:
         section = getattr(config, name)
         body = list(
-            _settings(section, list(type(section).model_fields), f"{name}.", "  ", shown, _plain(section))
+            _settings(
+                section,
+                list(type(section).model_fields),
+                f"{name}.",
+                "  ",
+                shown,
+                _declared_defaults(section),
+            )
         )
         is_empty = all(line.lstrip().startswith("#") or not line for line in body)
-        # A section without settings is no mapping, which is what a key with nothing below it would not be.
+        # An empty key would be null instead of a mapping, so a section without settings is commented out.
         lines += ["", f"# {name}:" if is_empty else f"{name}:", *body]
     return "\n".join(lines) + "\n"
 
 
 def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
-    """The lines of a section and of those in it, with meanings; what is not given is commented out.
+    """Yield the lines of a section and its subsections, with meanings; settings that are not set are
+    commented out.
 
     Parameters
     ----------
     section
-        The section; what it was made with counts as given.
+        The section; settings that it was created with count as set.
     indent
-        What stands before each line.
+        Prefix of each line.
     """
     for name in type(section).model_fields:
         value = getattr(section, name)
         if not isinstance(value, BaseModel):
-            yield from _settings(section, [name], "", indent, section.model_fields_set, _plain(section))
+            yield from _settings(
+                section, [name], "", indent, section.model_fields_set, _declared_defaults(section)
+            )
             continue
         body = list(commented_section(value, f"{indent}  "))
         is_empty = all(line.lstrip().startswith("#") or not line for line in body)
@@ -66,8 +76,8 @@ def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
         yield from body
 
 
-def _plain(section: BaseModel) -> dict[str, Any]:
-    """The declared defaults of a section."""
+def _declared_defaults(section: BaseModel) -> dict[str, Any]:
+    """Return the declared defaults of a section."""
     return {name: field.default for name, field in type(section).model_fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""What pydantic refuses, in hyrt's words: the setting, what was given, and what to give."""
+"""Conversion of pydantic's errors to hyrt's messages: setting, value and expected value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from hyrt.config.by_kind import ByKind
 from hyrt.errors import ConfigError
 
-# What pydantic says of a value, by its kinds of errors, in our words; with the error's own figures.
-_WANTED = {
+# Messages by pydantic's error types; the placeholders are entries of the error's context.
+_EXPECTED = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
     **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
     "finite_number": "give a finite number",
@@ -29,15 +29,15 @@ _WANTED = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
-# Of a value as large as a few lines of YAML can make it, a message shows the beginning.
-_SHOWN = Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 200
-_SHOWN.maxlevel = 2
-_SECTION = ("model_type", "model_attributes_type")
+# A few lines of YAML can make a value of any size, so a message shows only its beginning.
+_SHORT_REPR = Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxother = _SHORT_REPR.maxlong = 200
+_SHORT_REPR.maxlevel = 2
+_SECTION_ERRORS = ("model_type", "model_attributes_type")
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """All settings that a section has, with those of the sections in it."""
+    """Return all settings of a section, including the settings of its subsections."""
     keys = []
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
@@ -46,7 +46,7 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
             if isinstance(marker, ByKind):
                 for _, section in marker.sections():
                     keys.extend(known_keys(section, f"{path}."))
-        # A section that may be left out is a union with None.
+        # An optional section is a union with None.
         for part in (field.annotation, *get_args(field.annotation)):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 keys.extend(known_keys(part, f"{path}."))
@@ -54,58 +54,62 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def explained(error: ValidationError, root: type[BaseModel], listing: str) -> str:
-    """The first problem, as a sentence that names the key.
+    """Return the first problem as a sentence that names the key.
 
     Parameters
     ----------
     error
-        What pydantic refused.
+        Pydantic's error.
     root
-        The class of all settings.
+        Class of all settings.
     listing
-        The command that lists them.
+        Command that lists the settings.
     """
     first = error.errors()[0]
-    kind, given = first["type"], first["input"]
+    kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         return _unknown_key(".".join(map(str, first["loc"])), root, listing)
-    # Of a value that may be of several kinds, pydantic also names the kind that it tried: `list[float]`.
+    # For a union, pydantic adds the type that it tried, such as `list[float]`, to the location.
     path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
     if kind == "invalid_key":
         return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
-    shown = _SHOWN.repr(given)
-    inside = [key for key in known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION else []
-    if inside:
-        like = f"{inside[0]}={given if isinstance(given, str) else '...'}"
-        return f"setting {path}={shown}: {path} is a section: write the settings in it, such as {like}"
+    value_text = _SHORT_REPR.repr(value)
+    subkeys = (
+        [key for key in known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION_ERRORS else []
+    )
+    if subkeys:
+        example = f"{subkeys[0]}={value if isinstance(value, str) else '...'}"
+        return (
+            f"setting {path}={value_text}: {path} is a section: write the settings in it, such as {example}"
+        )
     if kind == "missing":
         return f"setting {path} is missing: give it"
     text = wanted(first)
-    return f"setting {path}={shown}: {text}" if path else text
+    return f"setting {path}={value_text}: {text}" if path else text
 
 
 def wanted(problem: Mapping[str, Any]) -> str:
-    """What to give in place of a value that pydantic refused; `problem` is one of its error's `errors()`."""
-    if problem["type"] in _WANTED:
-        return _WANTED[problem["type"]].format(**problem.get("ctx", {}))
-    # What hyrt's own validators say is in hyrt's words.
+    """Return the remedy for a value that pydantic refused; `problem` is one of the error's `errors()`."""
+    if problem["type"] in _EXPECTED:
+        return _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
+    # Messages of hyrt's validators need no conversion.
     return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
-    """Say that a setting is unknown, with the nearest name there is."""
+    """Return a message that a setting is unknown, with the nearest name."""
     known = known_keys(root)
     *sections, last = path.split(".")
     if path in known and sections:
-        # One key with a point in it, which only arguments may have.
+        # One key that contains a point, which only command-line overrides may have.
         nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
         return f"unknown setting {path!r}: in a settings file, a section holds its settings: write {nested}"
     section, _, leaf = path.rpartition(".")
-    inside = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
+    names = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
     near = next((key for key in known if key.rpartition(".")[2] == leaf), None)
-    if near is None and inside:
-        # The section's own name would make all of its settings look alike.
-        name = nearest_name(leaf, inside)
+    if near is None and names:
+        # With the section's name, all of its settings would look similar.
+        name = nearest_name(leaf, names)
         near = None if name is None else f"{section}.{name}"
     elif near is None:
         near = nearest_name(path, known, 0.5)
@@ -114,15 +118,16 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
 
 
 def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
-    """Settings given in Python as a file would have them: numbers of numpy's or torch's, arrays, paths.
+    """Convert settings given in Python to the types of a file: numpy or torch numbers, arrays, paths.
 
-    Anything else is left to whoever reads it. What occurs several times is made once, as a few lines of YAML
-    can say a thing a billion times; `known` has what is made of each object, and itself while it is made.
+    Other values are left to the validation. Shared objects are converted only once, because a few lines of
+    YAML can repeat one value billions of times. `known` maps the id of an object to its converted value, or
+    to `known` itself while the object is being converted.
 
     Raises
     ------
     ConfigError
-        If a value holds itself.
+        If a value contains itself.
     """
     known = {} if known is None else known
     if known.get(id(value)) is known:
@@ -134,9 +139,9 @@ def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
     if isinstance(value, Mapping | list | tuple):
         known[id(value)] = known
         if isinstance(value, Mapping):
-            known[id(value)] = {key: plain(each, known) for key, each in value.items()}
+            known[id(value)] = {key: plain(item, known) for key, item in value.items()}
         else:
-            known[id(value)] = [plain(each, known) for each in value]
+            known[id(value)] = [plain(item, known) for item in value]
         return known[id(value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -1,4 +1,4 @@
-"""The settings of link prediction."""
+"""Settings of link prediction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LinksConfig(Section):
     of the ranking."""
 
     @model_validator(mode="after")
-    def _goes_together(self) -> LinksConfig:
+    def _check_consistency(self) -> LinksConfig:
         fields = type(self).model_fields
         if self.times is not None and self.split != "time":
             raise ValueError(
@@ -86,7 +86,7 @@ class LinksConfig(Section):
 
     @property
     def is_given(self) -> bool:
-        """Whether the split is that of a file."""
+        """Whether the split is read from a file."""
         return self.split not in ("random", "time")
 
     @property

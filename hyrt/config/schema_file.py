@@ -1,4 +1,4 @@
-"""The schema of an import as a YAML file."""
+"""Schema of a table import as a YAML file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LISTING = "hyrt data import --print-schema FILES"
 
 
 def read_schema(path: Path) -> ImportSchema | TypedImportSchema:
-    """Read a schema; one that has `relations` is of a typed graph.
+    """Read a schema; a schema with `relations` is that of a heterogeneous graph.
 
     Raises
     ------
     ConfigError
-        Naming the file, and the first setting that is wrong.
+        Naming the file and the first wrong setting.
     """
-    # Columns and missing values may be called no, on or 007.
+    # Names of columns and missing values may be no, on or 007.
     settings = load_settings(path, TextYaml)
     kind: type[ImportSchema | TypedImportSchema] = ImportSchema
     if "relations" in settings:
@@ -36,5 +36,5 @@ def read_schema(path: Path) -> ImportSchema | TypedImportSchema:
 
 
 def schema_text(schema: ImportSchema) -> str:
-    """A schema as `read_schema` reads it, with meanings; what is not given is commented out."""
+    """Return the YAML text of a schema with meanings; settings that are not set are commented out."""
     return "\n".join(commented_section(schema)) + "\n"

@@ -1,27 +1,29 @@
-"""The sections of the settings as keyword arguments, for type checkers and editors."""
+"""Settings sections as keyword arguments, for type checkers and editors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-Section = Mapping[str, Any]
+SectionMapping = Mapping[str, Any]
 
 
 class Sections(TypedDict, total=False):
-    """What `hyrt.train` takes beside the model: the keys of `hyrt.config.Config` but `model`."""
+    """Keyword arguments of `hyrt.train` besides the model: the keys of `hyrt.config.Config` except
+    `model`.
+    """
 
     seed: int
-    data: Section
-    sampler: Section
-    train: Section
-    links: Section
-    evaluate: Section
+    data: SectionMapping
+    sampler: SectionMapping
+    train: SectionMapping
+    links: SectionMapping
+    evaluate: SectionMapping
     devices: str | Sequence[str]
     split: Sequence[int] | str | None
-    runtime: Section
-    fullgraph: Section
-    balance: Section
-    distributed: Section
-    checkpoint: Section
+    runtime: SectionMapping
+    fullgraph: SectionMapping
+    balance: SectionMapping
+    distributed: SectionMapping
+    checkpoint: SectionMapping
     loggers: str | Sequence[str]

@@ -1,4 +1,4 @@
-"""The settings of a run: one tree of sections, with what each of them means and may be."""
+"""Settings of a run: one tree of sections, with the meaning and type of each setting."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ from hyrt.section import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# With fewer steps, first runs on small graphs end before they are good.
-_LEAST_EPOCHS, _LEAST_STEPS = 5, 400
-# Of the whole graph, whose epochs may take milliseconds: so that neither takes longer than the steps.
-_MOST_EVALUATIONS = 100
+# With fewer steps, first runs on small graphs end before the model is trained.
+_MIN_EPOCHS, _MIN_STEPS = 5, 400
+# For full graphs, whose epochs may take milliseconds: evaluations and checkpoints must not take longer than
+# steps.
+_MAX_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
-# Between two writings of what is done of a step pass so many times as long as one takes.
-_PER_WRITING = 20.0
+# Minimum time between two mid-step checkpoints, as a multiple of the time to write one.
+_WRITE_INTERVAL_FACTOR = 20.0
 # Settings of `fullgraph` for devices that train in chunks.
-_OF_CHUNKS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
-# Strategies under which no input row travels.
-_WITHOUT_ROWS = ("p3", "naive-migration")
+_CHUNK_SETTINGS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
+# Strategies that exchange no input rows.
+_STRATEGIES_WITHOUT_ROWS = ("p3", "naive-migration")
 OWN_MODEL = {"defaults of kinds": "left out"}
-"""Validation context for settings that train a module of the user's own, whatever `model.kind` is."""
+"""Validation context for settings that train a user-defined module, whatever `model.kind` is."""
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
 MEASURED = "measured"
-"""The setting of parts that follow from what was measured."""
+"""Value of `distributed.shares` if shares follow measured speeds."""
 
 
 def _to_text(value: Any) -> Any:
@@ -71,19 +72,19 @@ def _to_text(value: Any) -> Any:
 
 
 def _rank_shares(value: Any) -> Any:
-    """`measured`, or a list of what `2,1,1` says."""
+    """Parse `2,1,1` to a list; return `measured` unchanged."""
     return value if value == MEASURED else as_list(value)
 
 
 def _class_weights(value: Any) -> Any:
-    """`none`, `balanced`, or a list of what `1,2.5` says."""
+    """Parse `1,2.5` to a list of numbers; return `none` and `balanced` unchanged."""
     if value in ("none", "balanced"):
         return value
     numbers = as_list(value)
     try:
-        if isinstance(numbers, list) and not any(isinstance(each, bool) for each in numbers):
-            numbers = [float(each) for each in numbers]
-            if all(0 <= each < math.inf for each in numbers) and any(numbers):
+        if isinstance(numbers, list) and not any(isinstance(number, bool) for number in numbers):
+            numbers = [float(number) for number in numbers]
+            if all(0 <= number < math.inf for number in numbers) and any(numbers):
                 return numbers
     except (TypeError, ValueError, OverflowError):
         pass
@@ -93,15 +94,15 @@ def _class_weights(value: Any) -> Any:
 
 
 def _device_names(value: Any) -> Any:
-    """Names of devices, which a number or null cannot be."""
+    """Parse names of devices; reject numbers and null."""
     names = as_list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("give names of devices, such as cpu,opencl:0")
     return names
 
 
-def _given(section: Any) -> Any:
-    """What a section says itself, where it is one that was built already."""
+def _explicit_values(section: Any) -> Any:
+    """Return the explicitly set values of a section that has already been built."""
     return section.model_dump(exclude_unset=True) if isinstance(section, Section) else section
 
 
@@ -116,10 +117,12 @@ class DataConfig(Section):
     gives each column mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
     values are all 1) and `none` for all others."""
     rows: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
-    """The format to which dense feature rows are rounded before they are used. Narrow rows take less memory,
-    and fewer bytes are sent to devices. `int8` has a scale for each row, `int8-columns` one for each column.
-    `stored` leaves rows as the dataset has them. `auto` takes float16 or int8 if that is predicted to be at
-    least 3 % faster on a calibrated machine; the run prints its choice and keeps it in its settings."""
+    """The format to which dense feature rows are rounded before they are used. Half-precision and quantized
+    rows take less memory, and fewer bytes are sent to devices. `int8` has a scale for each row,
+    `int8-columns` one for each column. `stored` leaves rows as the dataset has them. `auto` takes float16
+    or int8 if that is predicted to be at least 3 % faster on a calibrated machine; the run prints its
+    choice and keeps it in its settings.
+    """
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How values are rounded to `int8` and `int8-columns`. `nearest` takes the nearest code. `stochastic`
     takes the code below or above at random, from `seed`, so that the value is correct on average."""
@@ -127,12 +130,12 @@ class DataConfig(Section):
     """How much of its memory each device may use to keep feature rows for the whole run, so that they are not
     sent to it in each step. It keeps the rows that it is expected to need in most steps. Give a size such as
     `2GiB`, or a share of the graph's rows such as `20%`; `auto` takes half of the free memory of devices with
-    memory of their own. The weights are the same. `null` keeps none."""
+    separate memory. The weights are the same. `null` keeps none."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
 
     @model_validator(mode="after")
-    def _rounds(self) -> DataConfig:
+    def _check_rounding(self) -> DataConfig:
         if self.rounding == "stochastic" and not self.rows.startswith("int8"):
             raise ValueError(
                 f"data.rounding=stochastic is for codes of int8, but data.rows={self.rows} has none: give "
@@ -226,11 +229,11 @@ class TrainConfig(Section):
     `hits@10`, `hits@50` or `loss`. `auto` takes the first metric of the objective."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
-    gradient sums and optimizer state stay in fp32. `ggnn` and modules of your own stay in fp32."""
+    gradient sums and optimizer state stay in fp32. `ggnn` and custom modules stay in fp32."""
 
     @model_validator(mode="after")
-    def _known(self) -> TrainConfig:
-        # Asking imports the objective, and torch with it: the defaults are known to be there.
+    def _check_values(self) -> TrainConfig:
+        # The check imports the objective and torch; the defaults need no check.
         if {"objective", "metric"} & self.model_fields_set:
             check_metric(self.objective, self.metric)
         if self.warmup_steps and self.warmup_epochs:
@@ -238,36 +241,38 @@ class TrainConfig(Section):
         return self
 
     def epochs_of(self, steps_per_epoch: int) -> int:
-        """The number of passes over data of a size: the given one, or the default."""
-        return self.epochs or max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch))
+        """Return the number of epochs: the setting, or the default for data with `steps_per_epoch` steps."""
+        return self.epochs or max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / steps_per_epoch))
 
     @property
     def predicts_links(self) -> bool:
-        """Whether edges are predicted, and not vertices."""
+        """Whether links are predicted instead of vertices."""
         return self.objective == "links"
 
     def build_objective(self, labels: NDArray[Any] | None = None, **options: Any) -> Objective:
-        """The configured objective, or the one that labels call for.
+        """Build the configured objective, or the objective that the labels require.
 
         Parameters
         ----------
         labels
-            Those of the dataset; None where there is none yet, which is taken for one with classes.
+            Labels of the dataset; None if there is no dataset yet, which means labels of classes.
         **options
             Further keyword arguments for the objective.
 
         Raises
         ------
         ConfigError
-            If it refuses its options, or trains for labels of another kind.
+            If the objective refuses its options, or needs labels of another kind.
         """
-        given: dict[str, Any] = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
+        settings: dict[str, Any] = (
+            {} if self.class_weights == "none" else {"class_weights": self.class_weights}
+        )
         if self.label_smoothing:
-            given["label_smoothing"] = self.label_smoothing
-        return build_objective(self.objective, {**given, **options, **self.objective_options}, labels)
+            settings["label_smoothing"] = self.label_smoothing
+        return build_objective(self.objective, {**settings, **options, **self.objective_options}, labels)
 
     def warm_up(self, step: int, steps_per_epoch: int) -> float:
-        """What the learning rate of a step, counted from 0, is multiplied with: 1 after the warm-up."""
+        """Return the warm-up factor of the learning rate for a step, counted from 0: 1 after the warm-up."""
         steps = self.warmup_steps or self.warmup_epochs * steps_per_epoch
         return min(1.0, (step + 1) / steps) if steps else 1.0
 
@@ -281,15 +286,16 @@ class EvaluateConfig(Section):
     """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
     uniformly with `sampler.fanout`, for every kind of sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
-    """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file. With
-    `--full-graph`, a device that evaluates in the memory of its steps does not use this setting, and the run
-    says so."""
+    """The maximum memory of layer-wise inference; beyond it, intermediate layers go to a file. With `--full-
+    graph`, a device that evaluates in the memory of its steps does not use this setting, which the run
+    reports.
+    """
 
     def is_due(self, epoch: int, epochs: int, *, whole_graph: bool) -> bool:
-        """Whether an epoch, counted from 1, is one to evaluate, in a run of so many."""
+        """Return whether to evaluate after an epoch, counted from 1, in a run of `epochs` epochs."""
         every = self.every
         if every is None:
-            every = math.ceil(epochs / _MOST_EVALUATIONS) if whole_graph else 1
+            every = math.ceil(epochs / _MAX_EVALUATIONS) if whole_graph else 1
         return epoch == epochs or bool(every and epoch % every == 0)
 
 
@@ -305,30 +311,34 @@ class RuntimeConfig(Section):
     depth: Annotated[int, Field(ge=1, le=64), NoTruth] = 4
     """The number of steps that may be in flight, which means that they are sampled but not finished."""
     fuse_load: bool = True
-    """Whether trainers that read host memory aggregate input features where they lie, while loading them or
-    in the first layer, instead of copying the rows first."""
+    """Whether trainers that read host memory aggregate input features in place, while loading them or in the
+    first layer, instead of copying the rows first.
+    """
     device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
-    """The most memory that a device with memory of its own may use for mini-batches and weights; null leaves
-    it to the device."""
+    """The maximum memory that a device with separate memory may use for mini-batches and weights; null
+    leaves it to the device.
+    """
     on_device_loss: Literal["stop", "continue"] = "stop"
     """What to do if a device fails. `stop` ends the run; `continue` lets the other devices take over its
     targets."""
     stall_timeout_s: Positive = 120.0
-    """Fail the run if nothing has moved for this many seconds."""
+    """Fail the run if there is no progress for this many seconds."""
     trace: bool = False
     """Whether to write trace.json.gz into the run folder, however the run ends. The trace shows what every
     thread and device queue did, and when; open it at ui.perfetto.dev. `--trace` sets this."""
     trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
-    """The most events that the trace keeps for each track, which bounds its memory. It keeps the newest
-    events, and says how many older ones it has dropped."""
+    """The maximum number of events that the trace keeps for each track, which bounds its memory. It keeps the
+    newest events, and counts how many older ones it has dropped.
+    """
 
 
 class FullGraphConfig(Section):
     host_memory: Bytes | None = None
-    """For `--full-graph`, the most host memory that the matrices of a step may take, such as `512MiB` or
-    `1.5GiB`. Matrices that exceed it are kept in a file in the run folder (or, without a run folder, in the
-    system's folder for temporary files), which is deleted when the run ends. The results are the same. `null`
-    sets no limit."""
+    """For `--full-graph`, the maximum host memory for the matrices of a step, such as `512MiB` or `1.5GiB`.
+    Matrices that exceed it are kept in a file in the run folder (or, without a run folder, in the system's
+    folder for temporary files), which is deleted when the run ends. The results are the same. `null` sets
+    no limit.
+    """
     device_memory: Bytes | None = None
     """For `--full-graph`, how much of its memory a device that trains in chunks (`opencl`, `cuda`, `cpu`) may
     use. `null` lets it use all its memory; then a graph that fits is not cut."""
@@ -349,17 +359,19 @@ class FullGraphConfig(Section):
     used, and only these are copied to the device. 0 copies all rows. With `null`, the run measures the rates
     of the CPU and of the device's link, and computes from these the fraction below which picking out rows
     saves time; devices that read the host's memory in place then get all rows. For these devices, picking out
-    rows only costs time, and the run says so. The bits of the result do not depend on it."""
+    rows only costs time, which the run reports. The bits of the result do not depend on it."""
 
     @property
     def chunk_settings(self) -> list[str]:
-        """The settings of chunks that are not at their defaults, by their full names."""
+        """Full names of the chunk settings that are not at their defaults."""
         fields = FullGraphConfig.model_fields
-        return [f"fullgraph.{name}" for name in _OF_CHUNKS if getattr(self, name) != fields[name].default]
+        return [
+            f"fullgraph.{name}" for name in _CHUNK_SETTINGS if getattr(self, name) != fields[name].default
+        ]
 
     @property
     def asks_for_chunks(self) -> bool:
-        """Whether the settings want a device to train in chunks."""
+        """Whether the settings require training in chunks."""
         return bool(self.chunk_settings)
 
 
@@ -422,37 +434,37 @@ class DistributedConfig(Section):
 
     @property
     def given_shares(self) -> tuple[float, ...] | None:
-        """The parts of a step that ranks get, if the settings say them in numbers."""
+        """Fractions of a step per rank, if they are set as numbers."""
         return tuple(self.shares) if isinstance(self.shares, list) else None
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have each part of the rows in full-graph training."""
+        """Number of ranks that have each part of the rows in full-graph training."""
         if not self.algorithm.startswith("1.5d"):
             return 1
         return 2 if self.replication is None else self.replication
 
     @model_validator(mode="after")
-    def _knows_network(self) -> DistributedConfig:
-        """Refuse a name of no network; a file is read where the run is predicted, on rank 0."""
+    def _check_network(self) -> DistributedConfig:
+        """Reject unknown network names; a file is read on rank 0 when the run is predicted."""
         if self.network is not None and not self.network.endswith(FILES):
             find_network(self.network)
         return self
 
     @model_validator(mode="after")
-    def _replicates(self) -> DistributedConfig:
-        """Refuse copies of parts that the algorithm does not have."""
+    def _check_replication(self) -> DistributedConfig:
+        """Reject `replication` unless the algorithm replicates parts."""
         if self.replication not in (None, 1) and not self.algorithm.startswith("1.5d"):
-            how = "chooses it" if self.algorithm == "auto" else "has each part at one rank"
+            reason = "chooses it" if self.algorithm == "auto" else "has each part at one rank"
             raise ValueError(
                 f"distributed.replication={self.replication} needs distributed.algorithm=1.5d: "
-                f"{self.algorithm} {how}"
+                f"{self.algorithm} {reason}"
             )
         return self
 
     @model_validator(mode="after")
-    def _places_by_home(self) -> DistributedConfig:
-        """Refuse parts that the strategy does not look at."""
+    def _check_shares(self) -> DistributedConfig:
+        """Reject `shares` for strategies that ignore them."""
         if self.shares is not None and self.strategy != "home":
             raise ValueError(
                 f"distributed.shares is only for the strategy home, which moves targets between ranks: omit "
@@ -462,15 +474,15 @@ class DistributedConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _fetches_rows(self) -> DistributedConfig:
-        """Refuse settings of rows that travel where none do."""
-        given = [
+    def _check_exchanged_rows(self) -> DistributedConfig:
+        """Reject settings of exchanged rows for strategies that exchange none."""
+        changed = [
             name for name in ("cache", "wire") if getattr(self, name) != type(self).model_fields[name].default
         ]
-        if given and self.strategy in _WITHOUT_ROWS:
+        if changed and self.strategy in _STRATEGIES_WITHOUT_ROWS:
             raise ValueError(
-                f"distributed.{given[0]} is for strategies that fetch rows, and {self.strategy} fetches "
-                f"none: omit distributed.{given[0]}"
+                f"distributed.{changed[0]} is for strategies that fetch rows, and {self.strategy} fetches "
+                f"none: omit distributed.{changed[0]}"
             )
         return self
 
@@ -489,18 +501,20 @@ class CheckpointConfig(Section):
     the best evaluation so far."""
 
     def is_due_within(self, seconds: float, took_s: float) -> bool:
-        """Whether what is done of a step is kept, so many seconds after the last checkpoint.
+        """Return whether to write a mid-step checkpoint, `seconds` after the last checkpoint.
 
-        `took_s` is how long that took the last time.
+        `took_s` is the duration of the last such write.
         """
-        return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _PER_WRITING * took_s)
+        return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _WRITE_INTERVAL_FACTOR * took_s)
 
     def is_due_at_step(self, step: int) -> bool:
-        """Return whether `every_steps` wants a checkpoint after a step, counted from 1 in the whole run."""
+        """Return whether `every_steps` requires a checkpoint after a step, counted from 1 in the whole
+        run.
+        """
         return bool(self.every_steps and step % self.every_steps == 0)
 
     def is_due_at_epoch(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
-        """Return whether a checkpoint follows an epoch, counted from 1.
+        """Return whether to write a checkpoint after an epoch, counted from 1.
 
         `seconds` is the time since the last checkpoint.
         """
@@ -510,7 +524,7 @@ class CheckpointConfig(Section):
 
 
 class Config(Section):
-    """Every setting of a run."""
+    """All settings of a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63), NoTruth] = 0
     """The seed of initial weights, the order of targets, sampled edges and dropout."""
@@ -542,31 +556,32 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_the_model(cls, settings: Any, info: ValidationInfo) -> Any:
-        """Give what the model's kind trains well with to settings that say nothing of it.
+    def _fill_model_defaults(cls, settings: Any, info: ValidationInfo) -> Any:
+        """Fill in the defaults of the model kind for settings that are not set.
 
-        The sections of a run that was started are complete: a setting that one lacks did not exist then.
+        The sections of an existing run are complete: a missing setting did not exist when the run was
+        started.
         """
         if info.context is OWN_MODEL or not isinstance(settings, Mapping):
             return settings
-        given = {name: _given(settings.get(name, {})) for name in cls.model_fields}
+        sections = {name: _explicit_values(settings.get(name, {})) for name in cls.model_fields}
         kind = ModelConfig.model_fields["kind"].default
-        if isinstance(given["model"], Mapping):
-            kind = given["model"].get("kind", kind)
+        if isinstance(sections["model"], Mapping):
+            kind = sections["model"].get("kind", kind)
         if not isinstance(kind, str):
-            return settings  # Wrong in a way that is told with the setting's name.
+            return settings  # An error that is reported later with the setting's name.
         filled = dict(settings)
         for name, value in find_model(MODELS.spelling(kind)).defaults.items():
             section, _, key = name.partition(".")
             if info.context is LENIENT and section in settings:
                 continue
-            if isinstance(own := given.get(section, {}), Mapping):
-                filled[section] = given[section] = {key: value, **own}
+            if isinstance(explicit := sections.get(section, {}), Mapping):
+                filled[section] = sections[section] = {key: value, **explicit}
         return filled
 
     @property
     def gives_split(self) -> bool:
-        """Whether the settings say who gets how much of a step."""
+        """Whether the settings determine the split of a step."""
         return self.split is not None or any(request.share is not None for request in self.device_requests)
 
     @property
@@ -576,35 +591,37 @@ class Config(Section):
 
     @property
     def trained_on(self) -> list[DeviceRequest]:
-        """Those of `device_requests` that train: of a whole graph, nothing moves to one whose share is 0."""
+        """The `device_requests` that train: in full-graph training, devices with share 0 do not."""
         requests = self.device_requests
-        return [each for each in requests if each.share != 0] if self.sampler.whole_graph else requests
+        return (
+            [request for request in requests if request.share != 0] if self.sampler.whole_graph else requests
+        )
 
     @property
     def units_per_step(self) -> int:
-        """What the split cuts: targets, or subgraphs."""
+        """Number of units of a step that the split divides: targets, or subgraphs."""
         with SAMPLERS.blamed(self.sampler.kind, "units_per_step"):
             return self.sampler.units_per_step(self.data.batch_size)
 
     def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
-        """As `TrainConfig.build_objective`, with what `links` says of it."""
+        """Build the objective as `TrainConfig.build_objective` does, with the options in `links`."""
         links = self.links
         options = {"decoder": links.decoder, "loss": links.loss} if self.train.predicts_links else {}
         return self.train.build_objective(labels, **options)
 
     @property
     def excluded_links(self) -> str:
-        """Which edges carry no messages in a step: `both`, `edges` or `none`."""
+        """Edges that carry no messages in a step: `both`, `edges` or `none`."""
         without = self.sampler.whole_graph or self.links.supervision > 0
         return self.links.exclude or ("none" if without else "both")
 
     def _check_links(self) -> None:
-        """Refuse what link prediction does not do, and settings of it that have no effect."""
+        """Reject unsupported combinations with link prediction, and link settings that have no effect."""
         if not self.train.predicts_links:
             if not self.links.is_default:
-                given = sorted(self.links.model_fields_set) or ["split"]
+                names = sorted(self.links.model_fields_set) or ["split"]
                 raise ValueError(
-                    f"links.{given[0]} has no effect with train.objective={self.train.objective}: give "
+                    f"links.{names[0]} has no effect with train.objective={self.train.objective}: give "
                     "train.objective=links, or omit it"
                 )
             return
@@ -621,7 +638,7 @@ class Config(Section):
             raise ValueError(
                 "sampler.on_device=true draws the edges that train.objective=links leaves out: omit it"
             )
-        if self.sampler.whole_graph and [each.partition(":")[0] for each in self.devices] != ["cpu"]:
+        if self.sampler.whole_graph and [name.partition(":")[0] for name in self.devices] != ["cpu"]:
             raise ValueError(
                 f"train.objective=links with --full-graph trains on one CPU device, not on "
                 f"{', '.join(self.devices)}: give devices=cpu, or omit --full-graph"
@@ -634,13 +651,13 @@ class Config(Section):
 
     @property
     def fanouts(self) -> list[int]:
-        """Fan-out of each layer, the targets' first."""
+        """Fan-out of each layer; the first one is for the targets."""
         return self.sampler.fanouts(self.model.layers)
 
-    def _check_whole_graph(self, *, any_fanout: bool, was_started: bool) -> None:
-        """Refuse what would have no effect where each step is the whole graph.
+    def _check_full_graph(self, *, any_fanout: bool, was_started: bool) -> None:
+        """Reject settings that have no effect in full-graph training.
 
-        Runs of earlier versions were started with some of it.
+        Runs of earlier versions may have been started with some of these settings.
         """
         runtime, defaults = self.runtime, RuntimeConfig.model_fields
         for name in ("depth", "pipelined"):
@@ -650,7 +667,7 @@ class Config(Section):
                     f"runtime.{name}={str(value).lower()} has no effect with sampler.kind="
                     f"{self.sampler.kind}, whose stages and steps follow each other: omit it"
                 )
-        kind, draws = f"sampler.kind={self.sampler.kind}", self.evaluate.mode == "sampled"
+        kind, samples = f"sampler.kind={self.sampler.kind}", self.evaluate.mode == "sampled"
         if self.balance.policy in ("bottleneck", "model"):
             raise ValueError(
                 f"balance.policy={self.balance.policy} has no effect with {kind}, where there is nothing to "
@@ -661,19 +678,19 @@ class Config(Section):
                 f"data.cache={self.data.cache} has no effect with {kind}, whose rows stay where they are "
                 "trained: omit it"
             )
-        if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not draws:
+        if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not samples:
             raise ValueError(
                 f"data.batch_size={self.data.batch_size} has no effect with {kind}, whose steps train all "
                 "targets: omit it"
             )
-        if self.sampler.fanout is not None and not (draws or any_fanout):
+        if self.sampler.fanout is not None and not (samples or any_fanout):
             raise ValueError(
                 f"sampler.fanout has no effect with {kind}, which takes all neighbours, unless "
                 "evaluate.mode=sampled: omit it"
             )
 
-    def _check_no_whole_graph(self) -> None:
-        """Refuse what counts for whole graphs alone."""
+    def _check_no_full_graph(self) -> None:
+        """Reject settings that only apply to full-graph training."""
         for name, field in FullGraphConfig.model_fields.items():
             if getattr(self.fullgraph, name) != field.default:
                 raise ValueError(
@@ -682,16 +699,16 @@ class Config(Section):
                 )
 
     @model_validator(mode="after")
-    def _consistent(self, info: ValidationInfo) -> Config:
+    def _check_consistency(self, info: ValidationInfo) -> Config:
         requests = parse_requests(self.devices)
         if self.sampler.whole_graph:
-            # A module of the user's own gets as many blocks as there are fan-outs; and what a run was started
-            # with is not to be refused.
-            self._check_whole_graph(
+            # A user-defined module gets as many blocks as there are fan-outs. Settings of an existing run
+            # must not be rejected.
+            self._check_full_graph(
                 any_fanout=info.context in (OWN_MODEL, LENIENT), was_started=info.context is LENIENT
             )
         else:
-            self._check_no_whole_graph()
+            self._check_no_full_graph()
         with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
             self.sampler.check(self.model.layers)
         self._check_links()
@@ -724,19 +741,20 @@ class Config(Section):
                 )
         return self
 
-    # Not `__init__`: a validation of a model that has its own calls that, without the validation's context.
-    def __new__(cls, *given: Any, **sections: Any) -> Config:
-        if given:
+    # Not `__init__`: a model with its own `__init__` is validated through it, without the validation's
+    # context.
+    def __new__(cls, *args: Any, **sections: Any) -> Config:
+        if args:
             raise ConfigError(
-                f"hyrt.Config takes settings by section, as in train={{'epochs': 5}}, not {given[0]!r:.60}"
+                f"hyrt.Config takes settings by section, as in train={{'epochs': 5}}, not {args[0]!r:.60}"
             )
         return super().__new__(cls)
 
-    # The outermost of all validators, as it is the last.
+    # Defined last, so that it is the outermost of all validators.
     @model_validator(mode="wrap")
     @classmethod
-    def _in_plain_words(cls, settings: Any, validated: ModelWrapValidatorHandler[Config]) -> Config:
-        """Raise a ConfigError that names the first wrong key, and the nearest known one if it is unknown."""
+    def _convert_errors(cls, settings: Any, validated: ModelWrapValidatorHandler[Config]) -> Config:
+        """Raise a ConfigError that names the first wrong key, and the nearest known key if it is unknown."""
         for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if isinstance(value, Section):
                 check_known(value, f"{name}.")

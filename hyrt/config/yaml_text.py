@@ -14,12 +14,12 @@ from hyrt.config.settings import Config
 from hyrt.errors import ConfigError, SettingWarning, told_of_system, warn_user
 
 _NAMES = ("data.source", "links.relation", "links.split", "links.times", "distributed.network")
-"""Settings that are names, of files above all, which may have any letters in them."""
+"""Settings that are names, mostly of files, which may contain any characters."""
 _NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
 
 
 class TextYaml(StrictYaml):
-    """YAML in which every plain value but null is text: `no`, `on`, 007 and 1e3 stay what they are."""
+    """YAML loader that reads every plain value except null as text, such as `no`, `on`, 007 and 1e3."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, form) for tag, form in forms if tag in (_NULL, _MERGE)]
@@ -32,7 +32,7 @@ def _read_yaml(text: str) -> Any:
 
 
 def quoted_text(text: str) -> str:
-    """Return a text in double quotes, as YAML reads it, whatever letters it has."""
+    """Return a text in double quotes for YAML, with all special characters escaped."""
     escaped = (
         letter if " " <= letter <= "~" and letter not in '"\\' else f"\\U{ord(letter):08X}" for letter in text
     )
@@ -51,40 +51,42 @@ def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str
 
 
 def settings_of(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
-    """Settings in a YAML text as a nested dict (not yet validated); `where` is its place, for messages."""
+    """Parse a YAML text of settings to a nested dict (not yet validated); `where` names the source in
+    messages.
+    """
     try:
         loaded = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
-        # What is nested too deep, or a number of too many digits.
+        # Too deeply nested, or a number with too many digits.
         raise ConfigError(f"{where}: not readable as YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        found = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
-        found = "a list" if isinstance(loaded, list) else found
-        raise ConfigError(f"{where}: expected settings as `key: value`, found {found}")
+        content = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
+        content = "a list" if isinstance(loaded, list) else content
+        raise ConfigError(f"{where}: expected settings as `key: value`, found {content}")
     return loaded
 
 
 def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Set `key.path=value` entries in a nested dict; values are read as YAML.
+    """Set `key.path=value` entries in a nested dict; values are parsed as YAML.
 
-    The last one counts, and a warning names a setting that is given twice.
+    The last value counts; a warning names settings that are set twice.
 
     Raises
     ------
     ConfigError
-        For an entry without `=`, a value that is no YAML, or a path through a plain value.
+        For an entry without `=`, a value that is not YAML, or a path through a plain value.
     """
-    given: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for entry in overrides:
         path, equals, text = entry.partition("=")
         if not equals or not path:
             raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
         if not text.strip():
-            # Most likely an empty variable of a shell, which must not undo what a file has set.
+            # Most likely an empty shell variable, which must not undo a setting of a file.
             raise ConfigError(
                 f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
             )
@@ -94,7 +96,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
         except (RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
-        _note_given(given, path, value)
+        _record_override(recorded, path, value)
         *parents, leaf = path.split(".")
         node = settings
         for parent in parents:
@@ -106,23 +108,23 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
 
 
 def _read_name(text: str) -> Any:
-    """Read a name as it stands, if it is not in quotes: to YAML, 007 is 7, and `a: b` is no name."""
+    """Read an unquoted name literally: YAML would read 007 as 7, and `a: b` as a mapping."""
     text = text.strip()
     return _read_yaml(text) if text[0] in "'\"" or text in ("null", "~") else text
 
 
-def _note_given(given: dict[str, Any], path: str, value: Any) -> None:
-    """Warn of what takes the place of a setting that was given before, and note what is given now."""
-    now = dict(leaves({path: value}))
-    for key, before in given.items():
-        if key in now and now[key] != before:
-            warn_user(f"{key} is given twice: {_text(now[key])} counts, not {_text(before)}", SettingWarning)
-        if key.startswith(f"{path}.") and key not in now:
+def _record_override(recorded: dict[str, Any], path: str, value: Any) -> None:
+    """Record an override, and warn if it replaces an earlier one."""
+    new = dict(leaves({path: value}))
+    for key, before in recorded.items():
+        if key in new and new[key] != before:
+            warn_user(f"{key} is given twice: {_text(new[key])} counts, not {_text(before)}", SettingWarning)
+        if key.startswith(f"{path}.") and key not in new:
             warn_user(
                 f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too",
                 SettingWarning,
             )
-    given |= now
+    recorded |= new
 
 
 def _text(value: Any) -> str:
@@ -130,7 +132,9 @@ def _text(value: Any) -> str:
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a nested mapping; an empty one is a leaf too, else it would equal none at all."""
+    """Yield paths and values of a nested mapping; an empty mapping is a leaf, to differ from an absent
+    one.
+    """
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -139,12 +143,12 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved settings as YAML that `hyrt run` reads back to an equal config.
+    """Return the resolved settings as YAML that `hyrt run` reads as an equal config.
 
     Raises
     ------
     ConfigError
-        If Python has given what no file can hold, such as a function.
+        If a value cannot be stored in a file, such as a function.
     """
     try:
         return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
@@ -156,9 +160,9 @@ def to_yaml(config: Config) -> str:
 
 
 def setting_line(name: str, value: Any) -> str:
-    """A setting as one line of YAML, lists and mappings in brackets."""
+    """Return a setting as one line of YAML, with lists and mappings in brackets."""
     is_flow = isinstance(value, list | dict)
-    # A plain value alone is a document, and has an end: within a mapping it has none.
+    # A plain value alone is a YAML document, which ends with a marker; a value in a mapping has none.
     text = yaml.dump(
         value if is_flow else {name: value}, Dumper=StrictDumper, default_flow_style=is_flow, width=10**6
     ).rstrip("\n")

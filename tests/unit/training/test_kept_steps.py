@@ -38,7 +38,7 @@ def one_torch_thread() -> Iterator[None]:
 def without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be kept is kept at once."""
     monkeypatch.setattr(settings, "_CHECKPOINT_S", 0.0)
-    monkeypatch.setattr(settings, "_PER_WRITING", 0.0)
+    monkeypatch.setattr(settings, "_WRITE_INTERVAL_FACTOR", 0.0)
 
 
 def training(

@@ -208,7 +208,7 @@ def test_a_first_loss_may_be_large_but_not_beyond_all_bounds(scale: float, is_to
 def test_the_default_number_of_epochs_stays_over_interruptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyrt.config.settings._LEAST_STEPS", 7 * STEPS)
+    monkeypatch.setattr("hyrt.config.settings._MIN_STEPS", 7 * STEPS)
     whole, told, parts = Run(None, epochs=None), [], 0
     while (run := Run(tmp_path, Checkpointed, resume=parts > 0, epochs=None)).result.status != "finished":
         told += run.told()
