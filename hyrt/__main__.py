@@ -1,4 +1,4 @@
-"""`python -m hyrt` is `hyrt`."""
+"""`python -m hyrt` runs the command `hyrt`."""
 
 from hyrt.cli import main
 

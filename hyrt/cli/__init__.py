@@ -1,4 +1,4 @@
-"""The command line: one file per command."""
+"""Command line, with one file per command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Run the command line; see `hyrt.cli.commands.main`."""
     try:
-        # Imported here: Ctrl-C may come while this takes its time.
+        # Imported here, so that Ctrl-C during the slow import is handled too.
         from hyrt.cli.commands import main as run_command
     except KeyboardInterrupt:
         print("interrupted before the command began", file=sys.stderr)
@@ -20,10 +20,11 @@ def main() -> NoReturn:
     except (ImportError, MemoryError, OSError) as error:
         if os.environ.get("HYRT_TRACEBACK"):
             raise
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         print(
-            f"error: hyrt cannot be loaded ({type(error).__name__}{why and ': '}{why}): allow more memory "
-            "and open files (ulimit -v, ulimit -n), or install hyrt again; HYRT_TRACEBACK=1 shows where",
+            f"error: hyrt cannot be loaded ({type(error).__name__}{reason and ': '}{reason}): allow more "
+            "memory and open files (ulimit -v, ulimit -n), or install hyrt again; HYRT_TRACEBACK=1 shows "
+            "where",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -84,12 +84,12 @@ def calibrate(
     if show:
         if everything or models:
             raise ConfigError("--show prints what was measured: omit --all and --model")
-        found, stale = kept()
-        if found is None:
+        calibration, stale = kept()
+        if calibration is None:
             raise DeviceUnavailable(stale[0])
     else:
 
-        def say(text: str) -> None:
+        def print_progress(text: str) -> None:
             typer.echo(f"measuring {text} ...", err=True)
 
         if everything and models:
@@ -97,13 +97,19 @@ def calibrate(
                 "--model adds to what was measured, and --all measures it: run one after the other"
             )
         check_place()
-        found = measure_kinds(models.split(","), say) if models else measure(say, everything=everything)
+        calibration = (
+            measure_kinds(models.split(","), print_progress)
+            if models
+            else measure(print_progress, everything=everything)
+        )
         stale = []
-        keep(found)
+        keep(calibration)
     if as_json:
-        typer.echo(json.dumps({**plain(asdict(found)), "stale": stale, "file": str(calibration_file())}))
+        typer.echo(
+            json.dumps({**plain(asdict(calibration)), "stale": stale, "file": str(calibration_file())})
+        )
     else:
-        for line in _lines(found):
+        for line in _lines(calibration):
             typer.echo(line)
         typer.echo(f"stored in {calibration_file()}")
     for reason in stale:
@@ -113,7 +119,9 @@ def calibrate(
 
 
 def _calibrate_network(file: Path, *, as_json: bool) -> None:
-    """Measure as one of the processes that a launcher has started; the first one tells and writes it."""
+    """Measure the network as one of the ranks that a launcher has started; rank 0 prints and writes the
+    result.
+    """
     import json
     from dataclasses import asdict
 
@@ -138,22 +146,22 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
 
     with joined_by_launcher(timeout_s=DistributedConfig().timeout_s) as ranks:
         if launch.rank == 0:
-            place = _network_place(file)
+            destination = _network_file(file)
             typer.echo(f"measuring between {launch.size} ranks ...", err=True)
         with numbers_named():
-            found = measure_network(ranks, file.stem)
+            fitted = measure_network(ranks, file.stem)
         if launch.rank == 0:
-            write_atomically(place, network_text(found.network).encode())
+            write_atomically(destination, network_text(fitted.network).encode())
             if as_json:
-                facts = {**asdict(found.network), "errors": found.errors, "file": str(file)}
+                facts = {**asdict(fitted.network), "errors": fitted.errors, "file": str(file)}
                 typer.echo(json.dumps(facts))
             else:
-                for line in _network_lines(found, file):
+                for line in _network_lines(fitted, file):
                     typer.echo(line)
 
 
-def _network_place(file: Path) -> Path:
-    """Where a network is written; what is there may be a network, but nothing else."""
+def _network_file(file: Path) -> Path:
+    """Return the file to write a network to; an existing file is replaced only if it is a network."""
     from hyrt_perfmodel.communication.network import read_network
 
     from hyrt.errors import ConfigError
@@ -163,20 +171,20 @@ def _network_place(file: Path) -> Path:
         raise ConfigError(
             f"--network {file}: give a name that ends in .yaml, so that hyrt predict can read it"
         )
-    place = output_file(file, replace=True, option="--network")
-    if place.exists():
+    destination = output_file(file, replace=True, option="--network")
+    if destination.exists():
         try:
-            read_network(place)
+            read_network(destination)
         except ValueError as error:
             raise ConfigError(f"{file}: exists, and is not a network: give another --network") from error
-    return place
+    return destination
 
 
-def _network_lines(found: FittedNetwork, file: Path) -> list[str]:
+def _network_lines(fitted: FittedNetwork, file: Path) -> list[str]:
     from hyrt.quantities import duration, three_digits
 
-    network, rate = found.network, three_digits(found.network.gb_s)
-    errors = ", ".join(f"{operation} {error:.0%}" for operation, error in found.errors.items())
+    network, rate = fitted.network, three_digits(fitted.network.gb_s)
+    errors = ", ".join(f"{operation} {error:.0%}" for operation, error in fitted.errors.items())
     return [
         f"{network.name}: {rate} GB/s each way, {duration(network.latency_s)} a message; "
         f"exchanges reach {network.uneven_part:.0%} of the rate",
@@ -186,13 +194,13 @@ def _network_lines(found: FittedNetwork, file: Path) -> list[str]:
     ]
 
 
-def _lines(found: Calibration) -> list[str]:
-    machine, host, measured = found.machine, found.platform.host, found.measured
+def _lines(calibration: Calibration) -> list[str]:
+    machine, host, measured = calibration.machine, calibration.platform.host, calibration.measured
     lines = [
-        f"{machine.processor}, {machine.cores} cores · measured {found.date} in {found.seconds:.0f} s · "
-        f"hyrt {machine.versions['hyrt']}, torch {machine.versions['torch']}",
+        f"{machine.processor}, {machine.cores} cores · measured {calibration.date} in "
+        f"{calibration.seconds:.0f} s · hyrt {machine.versions['hyrt']}, torch {machine.versions['torch']}",
         "host memory  "
-        + " · ".join(f"{what} {rate:.1f} GB/s" for what, rate in measured["memory_gb_s"].items()),
+        + " · ".join(f"{name} {rate:.1f} GB/s" for name, rate in measured["memory_gb_s"].items()),
     ]
     fastest = max(host.sampling, key=lambda cost: cost.edges_per_s)
     slowest = min(host.sampling, key=lambda cost: cost.edges_per_s)
@@ -201,7 +209,7 @@ def _lines(found: Calibration) -> list[str]:
         f"{len(host.sampling)} cases of graph, mini-batch size and threads"
     )
     lines += _rates("cpu:0", host.models)
-    for accelerator in found.platform.accelerators:
+    for accelerator in calibration.platform.accelerators:
         lines += _rates(f"{accelerator.kind}:0", accelerator.models)
         if accelerator.link_gb_s != float("inf"):
             lines.append(
@@ -211,7 +219,9 @@ def _lines(found: Calibration) -> list[str]:
         "synchronization of a step, its waits for threads and for the interpreter lock, and share of the "
         "cores' time that sampling and loading use beside the trainers: "
         + ", ".join(
-            " ms, ".join(f"{1e3 * each:.2f}" for each in (sharing.step_s, sharing.wait_s, sharing.lock_s))
+            " ms, ".join(
+                f"{1e3 * seconds:.2f}" for seconds in (sharing.step_s, sharing.wait_s, sharing.lock_s)
+            )
             + f" ms and {sharing.efficiency:.0%} with {kinds or 'no trainer on the host'}"
             for kinds, sharing in host.sharing_of.items()
         )
@@ -223,7 +233,7 @@ def _lines(found: Calibration) -> list[str]:
         f"{sum(errors) / len(errors):.1%} off on average, {max(errors):.1%} at worst"
     )
     spread = measured["spread"]
-    noisy = [f"{what} {value:.0%}" for what, value in spread.items() if value > 0.1]
+    noisy = [f"{name} {value:.0%}" for name, value in spread.items() if value > 0.1]
     if noisy:
         lines.append(f"noisy: {', '.join(noisy)}. If anything else was running, calibrate again")
     lines += [f"left out: {name}: {reason}" for name, reason in measured["left_out"].items()]
@@ -240,5 +250,5 @@ def _rates(name: str, models: Mapping[str, TrainerRates]) -> list[str]:
 
 
 def _rate(per_s: float, unit: str) -> str:
-    """In 1e9; a term that the measurements did not need has no rate."""
+    """Format a rate in units of 1e9; a term that the measurements did not need has no rate."""
     return f"{'hidden' if per_s == float('inf') else f'{per_s / 1e9:.1f} {unit}':>13}"

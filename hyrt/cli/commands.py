@@ -1,4 +1,4 @@
-"""The command `hyrt` and its subcommands."""
+"""The command `hyrt` with its subcommands."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from hyrt.machine.this_process.process_end import ends_whole, exits_told
 from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
 from hyrt.report.terminal.printed_lines import replace_letters
 
-_OUR_WARNINGS = (DataWarning, MachineWarning, RunWarning, SettingWarning)
-_ENDS = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
-_OTHER_NAMES = {
+_HYRT_WARNINGS = (DataWarning, MachineWarning, RunWarning, SettingWarning)
+_TERMINATION_SIGNALS = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
+_COMMAND_ALIASES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
     **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
     **{word: f"data {word}" for word in ("convert", "generate", "import", "info")},
@@ -60,42 +60,44 @@ _OTHER_NAMES = {
 
 
 @contextlib.contextmanager
-def _interruption_told() -> Iterator[None]:
-    """End with a line where Ctrl-C comes, or where a plug-in raises what only Ctrl-C should."""
+def _report_interruption() -> Iterator[None]:
+    """Handle Ctrl-C, and KeyboardInterrupt raised by a plug-in, with a one-line message and an exit code."""
     try:
         yield
     except Interrupted:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except KeyboardInterrupt as error:
-        # As a library's own handler, or code that means to leave: nobody has pressed Ctrl-C.
+        # KeyboardInterrupt without a SIGINT, for example raised by a library.
         _end(
             error,
-            f"KeyboardInterrupt was raised at {_place(error)}, and no Ctrl-C has come: raise another "
+            f"KeyboardInterrupt was raised at {_source_line(error)}, and no Ctrl-C has come: raise another "
             "exception there, or run without the package that it belongs to",
             1,
         )
 
 
 class _Commands(Group):
-    """What every command does besides.
+    """Root command group, which replaces Click's handling of Ctrl-C.
 
-    Click says no word of Ctrl-C.
+    Click would exit without a message.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        with _interruption_told():
+        with _report_interruption():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with _interruption_told():
+        with _report_interruption():
             return super().make_context(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names; what other programs call it is told in ours."""
-        other = _OTHER_NAMES.get(args[0]) if args else None
-        if other is not None and self.get_command(ctx, args[0]) is None:
-            raise ConfigError(f"there is no command {args[0]!r}: write hyrt {other}")
+        """Return the command named by the first argument; for other programs' names, raise an error with
+        hyrt's name.
+        """
+        alias = _COMMAND_ALIASES.get(args[0]) if args else None
+        if alias is not None and self.get_command(ctx, args[0]) is None:
+            raise ConfigError(f"there is no command {args[0]!r}: write hyrt {alias}")
         return super().resolve_command(ctx, args)
 
 
@@ -116,8 +118,8 @@ app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"hyrt {__version__}")
         raise typer.Exit
 
@@ -129,25 +131,25 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Options before any command."""
+    """Handle options before any command."""
 
 
 def main() -> NoReturn:
-    """Run the command line; a user's error is one line, its exit code that of the error.
+    """Run the command line; a user error is printed as one line, and the error's exit code is used.
 
-    With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
+    With HYRT_TRACEBACK=1 in the environment, such errors are shown with their traceback.
     """
     _occupy_closed_streams()
     replace_letters()
-    # What crashes in a driver or a plug-in is named with its Python line, not by the signal alone.
+    # Reports crashes in drivers and plug-ins with the Python line, not only the signal.
     faulthandler.enable()
-    # So that a command's `finally` clears up its temporary files; under nohup a terminal may close.
-    for number in _ENDS:
+    # Lets `finally` blocks remove temporary files; under nohup, SIGHUP stays ignored.
+    for number in _TERMINATION_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, Terminated.raised)
     warnings.showwarning = _show_warning
-    for kind in _OUR_WARNINGS:
-        # Also where all warnings are to be errors: they would end the command in a traceback.
+    for kind in _HYRT_WARNINGS:
+        # Also with `-W error`, which would otherwise turn warnings into tracebacks.
         warnings.simplefilter("default", kind)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, Interrupted.raised)
@@ -157,23 +159,23 @@ def main() -> NoReturn:
 
 def _run_command() -> NoReturn:
     try:
-        with _interruption_told():
+        with _report_interruption():
             _check_current_folder()
             check_compiler()
             app(prog_name="hyrt")
     except HyrtError as error:
         _end(error, str(error), error.exit_code)
     except OSError as error:
-        where = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
+        subject = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
         if error.errno is None:
-            # As of a library that there is no memory for.
-            where = "something of this machine cannot be used"
-        _end(error, f"{where}: {one_line(told_of_system(error))}", 1)
+            # Raised by a library that runs out of memory, for example.
+            subject = "something of this machine cannot be used"
+        _end(error, f"{subject}: {one_line(told_of_system(error))}", 1)
     except MemoryError as error:
-        what = one_line(str(error))
+        detail = one_line(str(error))
         _end(
             error,
-            f"memory ran out{f' ({what})' if what else ''}: free some, allow more (ulimit -v), or give a "
+            f"memory ran out{f' ({detail})' if detail else ''}: free some, allow more (ulimit -v), or give a "
             "smaller dataset or model",
             1,
         )
@@ -191,8 +193,8 @@ def _run_command() -> NoReturn:
             error, f"{name} cannot be imported ({one_line(str(error))}): see what `hyrt doctor` says of it", 1
         )
     finally:
-        # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
-        for number in _ENDS:
+        # Cleanup is done; from here on, an exception in the handler would only print a second error at exit.
+        for number in _TERMINATION_SIGNALS:
             if signal.getsignal(number) == Terminated.raised:
                 signal.signal(number, signal.SIG_DFL)
     sys.exit(0)
@@ -206,34 +208,39 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
+    """Print hyrt's warnings as one line like its errors, and other warnings with their source location."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    print(f"warning: {message}" if category in _OUR_WARNINGS else text.rstrip(), file=file or sys.stderr)
+    print(f"warning: {message}" if category in _HYRT_WARNINGS else text.rstrip(), file=file or sys.stderr)
 
 
 def _check_current_folder() -> None:
-    """Of a folder that was deleted, libraries that load others end the process in their own words.
+    """Check that the current folder exists and may be entered.
 
-    In one that may not be entered, no file is found by a name that does not begin with /.
+    Otherwise libraries that load other libraries would exit with unhelpful errors, and relative paths would
+    fail.
     """
-    for look, what in ((os.getcwd, "is gone"), (lambda: os.stat("."), "may not be entered")):
+    for access, problem in ((os.getcwd, "is gone"), (lambda: os.stat("."), "may not be entered")):
         try:
-            look()
+            access()
         except OSError as error:
-            raise ConfigError(f"the current folder {what} ({error.strerror}): change to another") from None
+            raise ConfigError(f"the current folder {problem} ({error.strerror}): change to another") from None
 
 
 def _occupy_closed_streams() -> None:
-    """Else (`hyrt ... >&-`) a file hyrt opens gets the number of one, and what is printed lands in it."""
+    """Reopen closed standard streams on /dev/null.
+
+    Otherwise (`hyrt ... >&-`) a file that hyrt opens would get the stream's number and receive printed
+    output.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Like the streams that it stands for, it stays open to the end.
-            nothing = os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(nothing, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            # Stays open until the process ends, like a standard stream.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _place(error: BaseException) -> str:
-    """File and line that have raised an error."""
+def _source_line(error: BaseException) -> str:
+    """Return file and line where an error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -241,7 +248,7 @@ def _place(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return text whose letters that cannot be printed are written as escapes."""
+    """Escape unprintable characters."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in readable(text)
@@ -253,7 +260,7 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    # An error is one line, also of a file whose name has two; a report has lines of its own.
+    # An error is one line even if a file name contains a newline; only reports have several lines.
     has_lines = isinstance(error, HyrtError) and error.has_lines
     message = "\n".join(_printable(line) for line in (message.split("\n") if has_lines else [message]))
     prefix = rank_prefix()
@@ -265,9 +272,9 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
         if isinstance(error, HyrtError) and error.others_wait:
             from hyrt.distributed.joining.unjoined import tell_why_unjoined
 
-            # Whoever has pressed Ctrl-C meanwhile does not want to wait.
+            # A user who presses Ctrl-C meanwhile does not want to wait.
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
                 tell_why_unjoined(error)
-        # The interpreter's end would wait for operations with ranks that are gone.
+        # The interpreter's exit would wait for operations with lost ranks.
         os._exit(exit_code)
     sys.exit(exit_code)

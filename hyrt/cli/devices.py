@@ -1,4 +1,4 @@
-"""`hyrt devices`: show the devices, their speed, and what is missing."""
+"""`hyrt devices`: show the devices, their speed, and reasons why others are unavailable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hyrt.device.discovery import Survey
     from hyrt.predict.calibrate.store import KnownSpeed
 
-# On a narrower terminal its own wrapping is no worse.
-_LEAST_WIDTH = 40
+# On a narrower terminal, the terminal's own line wrapping is no worse.
+_MIN_WIDTH = 40
 _FACTS = (
     *("name", "kind", "index", "description", "memory_bytes"),
     *("zero_copy", "host_cores", "link", "simulated"),
@@ -52,7 +52,7 @@ def devices(
     if as_json:
         typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
-        # Into a pipe as well: it is people who read it there, and --json is for programs.
+        # Wrapped also in pipes, which people read; programs use --json.
         for line in _lines(surveys, speeds, shutil.get_terminal_size().columns):
             typer.echo(line)
     for note in notes:
@@ -60,18 +60,18 @@ def devices(
 
 
 def _measure(surveys: Sequence[Survey]) -> list[str]:
-    """Measure every real device once; what could not be measured, as lines."""
+    """Measure every real device once; return a line per device that could not be measured."""
     from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.store import keep, real_devices
 
     prepare_process()
     from hyrt.predict.calibrate.machine import measure_devices
 
-    found, left_out = measure_devices(
+    measured, failures = measure_devices(
         real_devices(surveys), lambda text: typer.echo(f"measuring {text} ...", err=True)
     )
-    keep(found)
-    return [f"{name} could not be measured: {reason}" for name, reason in left_out.items()]
+    keep(measured)
+    return [f"{name} could not be measured: {reason}" for name, reason in failures.items()]
 
 
 def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[
             else:
                 rates = {**asdict(known.rates), "not_used": known.not_used}
                 if not math.isfinite(rates["link_bytes_per_s"]):
-                    # JSON has no infinity: none where host memory is read in place.
+                    # JSON has no infinity; null for devices that read host memory in place.
                     rates["link_bytes_per_s"] = None
             listed.append({**facts, "provider": survey.provider, "rates": rates})
     problems = [
@@ -101,7 +101,7 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[
 
 
 def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: int) -> Iterator[str]:
-    """A name and what there is to say of it, wrapped to the width of the output."""
+    """Yield a name with its description per device, wrapped to the width of the output."""
     rows: list[tuple[str, list[str]]] = []
     for survey in surveys:
         alike: dict[str, list[DeviceInfo]] = {}
@@ -110,8 +110,8 @@ def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: i
         plug_in = f" [plug-in {survey.provider}]" if survey.is_foreign else ""
         for info, *others in alike.values():
             name = f"{info.name} to {others[-1].index}" if others else info.name
-            what = f"{info.description}{' (simulated)' if info.simulated else ''}{plug_in}"
-            rows.append((name, [what, _figures(info, speeds[info.name])]))
+            description = f"{info.description}{' (simulated)' if info.simulated else ''}{plug_in}"
+            rows.append((name, [description, _figures(info, speeds[info.name])]))
         if survey.problem:
             rows.append((survey.kind, [f"{survey.problem}{plug_in}"]))
     start = 2 + max((len(name) for name, _ in rows), default=0)
@@ -128,13 +128,13 @@ def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: i
 
 
 def _wrapped(texts: Sequence[str], width: int) -> list[str]:
-    """Paragraphs as lines; what a user may paste, like an address or a path, stays whole."""
-    wrapper = textwrap.TextWrapper(max(_LEAST_WIDTH, width), break_long_words=False, break_on_hyphens=False)
+    """Wrap paragraphs into lines without splitting addresses or paths, which users may copy."""
+    wrapper = textwrap.TextWrapper(max(_MIN_WIDTH, width), break_long_words=False, break_on_hyphens=False)
     return [line for text in texts for line in wrapper.wrap(text)]
 
 
 def _figures(info: DeviceInfo, known: KnownSpeed) -> str:
-    """Memory, link and rates, as far as they are known."""
+    """Return memory, link and rates, as far as they are known."""
     memory = size(info.memory_bytes) if info.memory_bytes else ""
     rates, stale = known.rates, f" ({known.not_used})" if known.not_used else ""
     if rates is None:

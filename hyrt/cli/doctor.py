@@ -1,4 +1,4 @@
-"""`hyrt doctor`: what a run needs of this machine, tried."""
+"""`hyrt doctor`: test what a run needs of this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(
     """Check that this machine has what a run needs.
 
     This checks versions, CPUs, memory, disk and caches, and runs a training step on every backend. Each check
-    runs in a process of its own, so that a broken package or driver is reported with its remedy and does not
+    runs in a separate process, so that a broken package or driver is reported with its remedy and does not
     end the command. If you give settings, memory and disk are checked against a run with them. The exit
     code is 1 if something that the run needs is broken; without settings, a run needs the CPU.
 
@@ -51,7 +51,7 @@ def doctor(
     words = [*([str(config)] if config is not None else []), *(arguments or [])]
     if full_graph:
         words.append(full_graph_override(words))
-    asked = Asked(
+    request = Asked(
         words=tuple(words), options={"data__source": data, "model__kind": model, "devices": devices}
     )
-    raise typer.Exit(diagnose(asked, output, limit_s=limit, as_json=as_json))
+    raise typer.Exit(diagnose(request, output, limit_s=limit, as_json=as_json))

@@ -87,11 +87,11 @@ def explore(
         card = load_part(part)
         base, build = _base_design(card, fifo_depth, reports)
         work, assumptions = _work(arguments or [], options, workload)
-        found = Explored(
+        result = Explored(
             part=card,
             work=work,
             front=search(card, work.at, work.batch_size, base),
-            # Table IV's design.
+            # The design of Table IV in the paper.
             paper=_evaluated(card, work, replace(base, pes=8, mac_rows=32, mac_cols=64), card.arena_words),
             base=base,
             build=build,
@@ -101,9 +101,9 @@ def explore(
     if as_json:
         import json
 
-        typer.echo(json.dumps(explored_json(found)))
+        typer.echo(json.dumps(explored_json(result)))
         return
-    print_wrapped(explored_lines(found))
+    print_wrapped(explored_lines(result))
 
 
 @fpga_app.command("build-files", cls=Command)
@@ -180,7 +180,7 @@ def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
 
 
 def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tuple[FpgaDesign, Build | None]:
-    """What is not searched: assumed, or of a build what its reports tell."""
+    """Return the fixed part of the design, either assumed or read from a build's reports."""
     if reports is None:
         return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
     from hyrt_hls.vitis.finished_build import check_fifo_depth, modelled, read_build
@@ -193,7 +193,7 @@ def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tu
 def _work(
     arguments: Sequence[str], options: Mapping[str, str | int | None], workload: Path | None
 ) -> tuple[TrainingWorkload, list[str]]:
-    """The work of a step on the card, and what is assumed of it."""
+    """Return the work of a step on the card, and the assumptions about it."""
     if workload is not None:
         return workload_alone(workload, arguments, options), []
     from hyrt.config.command_line import new_config, option_overrides, sort_arguments
@@ -212,8 +212,8 @@ def _work(
         sampler__fanout=fanout,
     )
     config = new_config(file, [*chosen, *overrides])
-    if why := why_no_kernels(config):
-        raise ConfigError(why)
+    if reason := why_no_kernels(config):
+        raise ConfigError(reason)
     work, assumed = configured_workload(config), assumptions_of(config)
     step = work.at(1.0)
     if step.sparse is not None:
@@ -225,7 +225,7 @@ def _work(
 
 
 def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:
-    """A design on the part, or why it cannot be."""
+    """Evaluate a design on the card; return the reason as text if it does not fit."""
     from hyrt_hls.parts.explore import evaluate
 
     try:

@@ -1,4 +1,4 @@
-"""`hyrt init`: a settings file for a dataset, to edit."""
+"""`hyrt init`: write a settings file for a dataset."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
 
-# What people change first; all other settings are in the file as comments.
+# Settings that users change first; the file has all other settings as comments.
 _CHANGED_FIRST = (
     *("seed", "devices", "data.source", "data.batch_size", "sampler.kind", "sampler.fanout"),
     *("model.kind", "model.layers", "model.hidden", "model.dropout"),
     *("train.epochs", "train.lr", "train.weight_decay", "train.metric"),
 )
-# Where one class has more of the labels, a model that knows nothing else looks good by its accuracy.
-_ONE_SIDED = 0.75
+# If one class has a larger share of the labels, accuracy makes a trivial model look good.
+_MAX_CLASS_SHARE = 0.75
 
 
 def init(
@@ -55,7 +55,7 @@ def init(
 ) -> None:
     """Write a settings file for your data, which you can then edit.
 
-    The file explains every setting. Those that are changed most often have values for this dataset and model;
+    The file explains every setting. Frequently changed settings have values for this dataset and model;
     all others are comments with their defaults.
 
     \b
@@ -87,12 +87,12 @@ def init(
         overrides = [full_graph_override(overrides), *overrides]
     config = new_config(file, overrides)
     for request in config.device_requests:
-        # The machine that trains may be another one, but its kinds of devices are known.
+        # Training may run on another machine, but the kinds of devices are known here.
         if request.name != AUTO:
             read_name(request.name)
     graph = open_graph(config.data.source)
-    chosen = file is not None or any(each.startswith("model.kind=") for each in overrides)
-    if graph.types is not None and not chosen:
+    has_model = file is not None or any(override.startswith("model.kind=") for override in overrides)
+    if graph.types is not None and not has_model:
         config = new_config(None, ["model.kind=rgcn", *overrides])
     config = _with_epochs(config, graph)
     shown = [*_CHANGED_FIRST, *(["data.split"] if graph.num_splits > 1 else [])]
@@ -102,7 +102,7 @@ def init(
 
 
 def _with_epochs(config: Config, graph: Graph) -> Config:
-    """The same settings with the number of epochs that a run would take, where none is given."""
+    """Return the settings with the number of epochs that a run would use if none is set."""
     from hyrt.training.setup import PreparedRun
 
     epochs = config.train.epochs_of(PreparedRun(config, graph).sampler.steps_per_epoch())
@@ -110,7 +110,7 @@ def _with_epochs(config: Config, graph: Graph) -> Config:
 
 
 def _head(config: Config, graph: Graph, output: Path) -> list[str]:
-    """What the file is, and what the dataset asks for."""
+    """Return the header of the file, with a summary of the dataset and suggested settings."""
     from hyrt.graph.info import describe, summary_lines
 
     facts = describe(graph)
@@ -123,7 +123,7 @@ def _head(config: Config, graph: Graph, output: Path) -> list[str]:
     labelled = sum(facts["class_counts"])
     if facts["labels"] == "classes" and labelled and graph.num_classes > 1:
         share = max(facts["class_counts"]) / labelled
-        if share > _ONE_SIDED:
+        if share > _MAX_CLASS_SHARE:
             metric = "roc_auc" if graph.num_classes == 2 else "macro_f1"
             lines += [
                 "",

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands have, and what is said where they are given wrong."""
+"""Arguments and options that several commands share, and error messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typer.core import TyperCommand, TyperGroup
 if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
-# The parent of all errors that the parser raises; typer has it from click, or its own.
+# Base class of all parser errors, which typer takes from click or defines itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-# As click does, though it is an error to it: print the help.
+# Click raises this as an error, but it only prints the help.
 _HELP_ERROR = "NoArgsIsHelpError"
 
 Settings = Annotated[
@@ -75,28 +75,28 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 
 
 def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, object]) -> TrainingWorkload:
-    """What `--workload` says, beside which nothing else may describe the work.
+    """Return the workload of `--workload`, which excludes other descriptions of the work.
 
     Raises
     ------
     ConfigError
-        Naming the settings and the options that are given too.
+        Naming the settings and options that are also present.
     """
     from hyrt_perfmodel.workloads.workload_file import load_workload
 
     from hyrt.errors import ConfigError
 
-    given = [f"--{name}" for name, value in options.items() if value is not None]
-    if arguments or given:
-        raise ConfigError(f"--workload gives all sizes: omit {', '.join([*given, *arguments])}")
+    used_options = [f"--{name}" for name, value in options.items() if value is not None]
+    if arguments or used_options:
+        raise ConfigError(f"--workload gives all sizes: omit {', '.join([*used_options, *arguments])}")
     return load_workload(file)
 
 
 class Group(TyperGroup):
-    """Commands under one name; what is wrong with its words is said in a line like hyrt's own errors."""
+    """Command group whose parser errors are one-line hyrt errors."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words up to the command.
+        """Parse the arguments up to the command.
 
         Raises
         ------
@@ -108,15 +108,15 @@ class Group(TyperGroup):
         except _UsageError as error:
             if type(error).__name__ == _HELP_ERROR:
                 raise
-            raise _refused(ctx, error) from None
+            raise _parser_error(ctx, error) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names.
+        """Return the command named by the first argument.
 
         Raises
         ------
         ConfigError
-            If there is none, with the nearest one.
+            If it does not exist; the message suggests the nearest name.
         """
         from hyrt.errors import ConfigError
 
@@ -129,103 +129,109 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command that keeps none of two values in silence, and knows settings that are written as options.
+    """Command that rejects repeated options and explains settings that are written as options.
 
-    Its help calls arguments what they are called, without the types that Python knows them by.
+    Its help shows the arguments' metavars without Python types.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for each in self._arguments():
-            each.get_help_record = partial(_without_type, each.get_help_record)
+        for argument in self._arguments():
+            argument.get_help_record = partial(_record_without_type, argument.get_help_record)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the usage line behind the command."""
-        return ["[OPTIONS]", *(str(each.metavar or each.name) for each in self._arguments())]
+        """Return the parts of the usage line after the command."""
+        return ["[OPTIONS]", *(str(argument.metavar or argument.name) for argument in self._arguments())]
 
     def _arguments(self) -> list[Any]:
-        return [each for each in self.params if each.param_type_name == "argument"]
+        return [parameter for parameter in self.params if parameter.param_type_name == "argument"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words behind the command.
+        """Parse the arguments after the command.
 
         Raises
         ------
         ConfigError
-            If an option is given twice or empty, is missing, does not exist or has no such choice, saying
-            what to write.
+            If an option is repeated, empty, missing, unknown or has an invalid value; the message says what
+            to write.
         """
         from hyrt.errors import ConfigError, listed
 
         try:
-            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            values, _, used_options = self.make_parser(ctx).parse_args(args=list(args))
         except _UsageError as error:
             name = str(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities"):
                 raise ConfigError(
-                    f"{name} is not an option of {ctx.command_path}: {self._instead(name, args)}"
+                    f"{name} is not an option of {ctx.command_path}: {self._suggestion(name, args)}"
                 ) from None
-            raise _refused(ctx, error) from None
-        for option in given:
-            if given.count(option) > 1 and getattr(option, "is_flag", None) is False:
+            raise _parser_error(ctx, error) from None
+        for option in used_options:
+            if used_options.count(option) > 1 and getattr(option, "is_flag", None) is False:
                 names = " or ".join(option.opts)
                 join = ", with commas between the names" if "--devices" in option.opts else ""
                 raise ConfigError(f"{names} is given more than once: give it once{join}")
         self._check_empty(values)
         try:
-            rest = super().parse_args(ctx, args)
+            remaining = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             from pydantic import ValidationError
 
             if error.param is None or hasattr(error, "param_type"):
-                raise _refused(ctx, error) from None
-            wrong = re.search(r"'(.*)' is not one of (.*)", error.message)
-            if wrong is not None:
-                choices = re.findall(r"'([^']+)'", wrong[2])
-                raise ConfigError(f"{error.param.opts[0]} {wrong[1]}: give {listed(choices, 'or')}") from None
+                raise _parser_error(ctx, error) from None
+            match = re.search(r"'(.*)' is not one of (.*)", error.message)
+            if match is not None:
+                choices = re.findall(r"'([^']+)'", match[2])
+                raise ConfigError(f"{error.param.opts[0]} {match[1]}: give {listed(choices, 'or')}") from None
             if isinstance(error.__cause__, ValidationError):
                 from hyrt.config.explained import wanted
 
                 first = error.__cause__.errors()[0]
                 raise ConfigError(f"{error.param.opts[0]} {first['input']}: {wanted(first)}") from None
-            raise _refused(ctx, error) from None
+            raise _parser_error(ctx, error) from None
         except _UsageError as error:
-            raise _refused(ctx, error) from None
+            raise _parser_error(ctx, error) from None
         for key, value in ctx.params.items():
-            # A shell leaves it as it is in `--output=~/runs`, and a folder named ~ is what nobody wants.
+            # Shells do not expand the tilde in `--output=~/runs`; expand it here.
             if isinstance(value, Path):
-                ctx.params[key] = _at_home(value)
+                ctx.params[key] = _expand_home(value)
             elif isinstance(value, list):
-                ctx.params[key] = [_at_home(each) if isinstance(each, Path) else each for each in value]
-        return rest
+                ctx.params[key] = [_expand_home(item) if isinstance(item, Path) else item for item in value]
+        return remaining
 
     def _check_empty(self, values: Mapping[str, Any]) -> None:
-        """Refuse what is given and empty, as of a variable that is not set.
+        """Reject empty values, for example from an unset shell variable.
 
-        As a path it would be the current folder.
+        An empty path would mean the current folder.
         """
         from hyrt.errors import ConfigError
 
-        for each in self.params:
-            value = values.get(str(each.name))
+        for parameter in self.params:
+            value = values.get(str(parameter.name))
             if value == "" or (isinstance(value, list | tuple) and "" in value):
-                is_option = each.param_type_name == "option"
-                name = " or ".join(each.opts) if is_option else f"the argument {each.metavar or each.name}"
-                omit = "" if each.required else ", or omit it"
+                is_option = parameter.param_type_name == "option"
+                name = (
+                    " or ".join(parameter.opts)
+                    if is_option
+                    else f"the argument {parameter.metavar or parameter.name}"
+                )
+                omit = "" if parameter.required else ", or omit it"
                 raise ConfigError(f"{name} is given, but empty: give a value{omit}")
 
-    def _instead(self, name: str, args: Sequence[str]) -> str:
-        """What to write in place of an option that does not exist."""
+    def _suggestion(self, name: str, args: Sequence[str]) -> str:
+        """Suggest a replacement for an option that does not exist."""
         from hyrt.errors import listed
 
         file = next((word for word in args if word.startswith("-") and os.path.lexists(word)), None)
         if file is not None:
             return f"to name the file, write {shlex.quote(f'./{file}')}"
-        options = [option for each in self.params for option in each.opts if option.startswith("--")]
+        options = [
+            option for parameter in self.params for option in parameter.opts if option.startswith("--")
+        ]
         if not name.startswith("--"):
-            same = [option for option in options if option[2] == name[1]]
-            return f"did you mean {listed(same, 'or')}?" if same else "--help lists the options"
-        takes_settings = any(each.name == "arguments" for each in self.params)
+            candidates = [option for option in options if option[2] == name[1]]
+            return f"did you mean {listed(candidates, 'or')}?" if candidates else "--help lists the options"
+        takes_settings = any(parameter.name == "arguments" for parameter in self.params)
         near = nearest_name(name, options, 0.75)
         word = name.removeprefix("--").replace("-", "_")
         setting = None
@@ -233,28 +239,28 @@ class Command(TyperCommand):
             from hyrt.config.build import nearest_setting
 
             setting = nearest_setting(word)
-        # `--seed` is a setting's own name, and only near `--seeds`.
+        # `--seed` is the name of a setting, and only similar to `--seeds`.
         is_setting = setting is not None and setting.rpartition(".")[2] == word
         if near and not is_setting:
             return f"did you mean {near}?"
         if takes_settings:
             if setting is not None:
-                value = _value_of(name, args)
+                value = _presumed_value(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
         settings = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
         return f"--help lists the options{settings}"
 
 
 class RankCommand(Command):
-    """A command that several processes run together: what is wrong with one's words is told to all."""
+    """Command that several ranks run together: a parser error of one rank is reported to all."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words behind the command.
+        """Parse the arguments after the command.
 
         Raises
         ------
         ConfigError
-            As the method of `Command`.
+            As in `Command`.
         """
         from hyrt.distributed.launch import unjoined
 
@@ -262,26 +268,26 @@ class RankCommand(Command):
             return super().parse_args(ctx, args)
 
 
-def _at_home(path: Path) -> Path:
+def _expand_home(path: Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def _without_type(record: Callable[[Any], tuple[str, str] | None], ctx: Any) -> tuple[str, str] | None:
-    """An argument's name and help."""
-    found = record(ctx)
-    return found and (re.sub(r" <[^<>]*>$", "", found[0]), found[1])
+def _record_without_type(record: Callable[[Any], tuple[str, str] | None], ctx: Any) -> tuple[str, str] | None:
+    """Return an argument's name without its type, and its help."""
+    name_and_help = record(ctx)
+    return name_and_help and (re.sub(r" <[^<>]*>$", "", name_and_help[0]), name_and_help[1])
 
 
-def _refused(ctx: Any, error: Any) -> Exception:
-    """What the parser says, in a line like hyrt's own errors."""
+def _parser_error(ctx: Any, error: Any) -> Exception:
+    """Convert a parser error to a one-line hyrt error."""
     from hyrt.errors import ConfigError
 
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return ConfigError(f"{ctx.command_path}: {said[:1].lower()}{said[1:]}: see {ctx.command_path} --help")
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return ConfigError(f"{ctx.command_path}: {text[:1].lower()}{text[1:]}: see {ctx.command_path} --help")
 
 
-def _value_of(name: str, args: Sequence[str]) -> str:
-    """What was given to an option that does not exist, as far as one can tell."""
+def _presumed_value(name: str, args: Sequence[str]) -> str:
+    """Return the presumed value of an option that does not exist, or "..."."""
     for word, following in zip(args, [*args[1:], ""], strict=True):
         if word.partition("=")[0] == name:
             value = word.partition("=")[2] or following

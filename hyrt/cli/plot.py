@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Method(StrEnum):
-    """How `hyrt plot --embeddings` lays out rows on a plane."""
+    """Layout method of `hyrt plot --embeddings`."""
 
     pca = "pca"
     umap = "umap"
@@ -99,27 +99,27 @@ def plot(
 
     check_plot(output, "--output")
     learned: dict[Learned, bool] = {"embeddings": embeddings, "confusion": confusion, "roc": roc}
-    wanted = [name for name, given in learned.items() if given]
-    asked = [*(["charts"] if charts else []), *wanted]
-    if len(asked) > 1:
-        raise ConfigError(f"--{asked[0]} and --{asked[1]} exclude each other: plot them to two files")
-    if wanted and len(runs) > 1:
-        raise ConfigError(f"--{asked[0]} is a plot of one run: give one")
+    model_plots = [name for name, is_set in learned.items() if is_set]
+    exclusive = [*(["charts"] if charts else []), *model_plots]
+    if len(exclusive) > 1:
+        raise ConfigError(f"--{exclusive[0]} and --{exclusive[1]} exclude each other: plot them to two files")
+    if model_plots and len(runs) > 1:
+        raise ConfigError(f"--{exclusive[0]} is a plot of one run: give one")
     if method and not embeddings:
         raise ConfigError("--method is how --embeddings finds a plane: add --embeddings")
     if method == Method.umap:
         check_umap()
     file = output_file(output, replace=force)
-    if wanted:
-        said = plot_learned(runs[0], wanted[0], file, by_umap=method == Method.umap)
-        typer.echo(f"plot {shell_word(output)}: {said}")
+    if model_plots:
+        description = plot_learned(runs[0], model_plots[0], file, by_umap=method == Method.umap)
+        typer.echo(f"plot {shell_word(output)}: {description}")
         return
-    # The same folder twice is one run.
+    # Deduplicate: the same folder twice is one run.
     records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
 
-    def charted(runs: Sequence[RunRecord]) -> list[Chart]:
+    def build_charts(runs: Sequence[RunRecord]) -> list[Chart]:
         return charts_of(runs[0]) if len(runs) == 1 else charts_beside(runs, labels(runs))
 
     keys = None if charts is None else [name.strip() for name in charts.split(",")]
-    plot_charts(chosen_charts(told_of(records, charted), keys), file)
+    plot_charts(chosen_charts(told_of(records, build_charts), keys), file)
     typer.echo(f"plot {shell_word(output)}")

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion
 
-# The search for the best split takes seconds with more.
-_MOST_ACCELERATORS = 128
+# With more accelerators, the search for the best split takes seconds.
+_MAX_ACCELERATORS = 128
 
 
 def predict(
@@ -135,98 +135,105 @@ def predict(
     from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
-    question = _question(ranks, network, strategy, locality, homes)
-    if question is not None and (accelerators, plot, paper) != (None, None, False):
+    rank_request = _rank_request(ranks, network, strategy, locality, homes)
+    if rank_request is not None and (accelerators, plot, paper) != (None, None, False):
         raise ConfigError("--ranks cannot be combined with --accelerators, --plot or --paper: omit them")
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
         raise ConfigError("--plot plots the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
-    here = platform == THIS_MACHINE
-    if devices is not None and not here:
+    is_this_machine = platform == THIS_MACHINE
+    if devices is not None and not is_this_machine:
         raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
     with numbers_named():
-        there, stale = machine(platform)
+        target, stale = machine(platform)
         for reason in stale:
             typer.echo(
                 f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
             )
         words = [*short_forms(epochs, lr, hidden, layers, batch_size, seed), *(arguments or [])]
         work, config = _work(words, data, model, workload, devices, full_graph=full_graph)
-        if here:
+        if is_this_machine:
             from hyrt.predict.choose_devices import resolve_auto_for
 
             config = resolve_auto_for(config, work)
-            there = devices_of(config, there)
+            target = devices_of(config, target)
         settings = None if workload is not None else config
-        if question is not None:
+        if rank_request is not None:
             if work.resident:
-                _print_full_graph(there, work, settings, question, as_json=as_json)
+                _print_full_graph(target, work, settings, rank_request, as_json=as_json)
                 return
             from hyrt.predict.ranks.on_ranks import predict_on_ranks
 
-            _print_on_ranks(predict_on_ranks(there, work, settings, question), as_json=as_json)
+            _print_on_ranks(predict_on_ranks(target, work, settings, rank_request), as_json=as_json)
             return
-        found = predict_on(there, work, settings, here=here, counts=counts, paper=paper)
+        prediction = predict_on(target, work, settings, here=is_this_machine, counts=counts, paper=paper)
     if plot is not None:
-        plot_scaling(found.scaling, plot)
-    # What else is known is of a run without chunks.
-    alone = found.chunked if found.in_chunks else None
+        plot_scaling(prediction.scaling, plot)
+    # The remaining facts describe a run without chunks.
+    chunked = prediction.chunked if prediction.in_chunks else None
     if as_json:
         import json
 
         facts: dict[str, Any] = {
-            **found.now.to_json(),
-            "advice": [asdict(line) for line in found.advice],
-            "choices": found.choices,
-            "assumptions": found.assumptions,
+            **prediction.now.to_json(),
+            "advice": [asdict(line) for line in prediction.advice],
+            "choices": prediction.choices,
+            "assumptions": prediction.assumptions,
             "stale": stale,
         }
-        if found.chunked is not None:
-            facts["chunks"] = found.chunked.to_json()
-        if alone is not None:
-            kept = {key: facts[key] for key in ("platform", "source", "assumptions", "stale", "chunks")}
+        if prediction.chunked is not None:
+            facts["chunks"] = prediction.chunked.to_json()
+        if chunked is not None:
+            common = {key: facts[key] for key in ("platform", "source", "assumptions", "stale", "chunks")}
             facts = {
-                **kept,
-                "epoch_s": alone.epoch_s,
-                "iteration_s": alone.epoch_s,
-                "relative_error": alone.relative_error,
+                **common,
+                "epoch_s": chunked.epoch_s,
+                "iteration_s": chunked.epoch_s,
+                "relative_error": chunked.relative_error,
             }
-        if found.scaling:
-            facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
+        if prediction.scaling:
+            facts["scaling"] = [
+                {"accelerators": count, **scaled.to_json()} for count, scaled in prediction.scaling
+            ]
         typer.echo(json.dumps(facts))
         return
     lines = [
-        *found.choices,
-        *prediction_lines(found.now, found.advice, found.machine, found.assumptions),
+        *prediction.choices,
+        *prediction_lines(prediction.now, prediction.advice, prediction.machine, prediction.assumptions),
     ]
-    if alone is not None:
-        source = f"{found.now.platform}, {found.now.source}"
-        lines = [*alone.lines(), f"estimated error ± {alone.relative_error:.0%}: {source}"]
-        lines += [f"assumed: {assumption}" for assumption in found.assumptions]
-    elif found.chunked is not None:
-        lines += found.chunked.lines()
-    if found.scaling:
-        lines += ["", *scaling_lines(found.scaling)]
+    if chunked is not None:
+        source = f"{prediction.now.platform}, {prediction.now.source}"
+        lines = [*chunked.lines(), f"estimated error ± {chunked.relative_error:.0%}: {source}"]
+        lines += [f"assumed: {assumption}" for assumption in prediction.assumptions]
+    elif prediction.chunked is not None:
+        lines += prediction.chunked.lines()
+    if prediction.scaling:
+        lines += ["", *scaling_lines(prediction.scaling)]
     print_wrapped(lines, also_in_pipes=True)
 
 
-def _question(
+def _rank_request(
     ranks: int | None,
     network: str | None,
     strategy: str | None,
     locality: float | None,
     homes: Path | None,
 ) -> RanksQuestion | None:
-    """What is asked of several ranks; None where nothing is."""
+    """Return the request for a prediction of several ranks; None for a single one."""
     from hyrt.errors import ConfigError
 
     if ranks is None:
-        given = {"--network": network, "--strategy": strategy, "--locality": locality, "--homes": homes}
-        alone = [name for name, value in given.items() if value is not None]
-        if alone:
-            raise ConfigError(f"{alone[0]} is for several machines: give their number with --ranks")
+        rank_options = {
+            "--network": network,
+            "--strategy": strategy,
+            "--locality": locality,
+            "--homes": homes,
+        }
+        used = [name for name, value in rank_options.items() if value is not None]
+        if used:
+            raise ConfigError(f"{used[0]} is for several machines: give their number with --ranks")
         return None
     from hyrt.predict.ranks.on_ranks import RanksQuestion
 
@@ -239,23 +246,23 @@ def _question(
     )
 
 
-def _print_on_ranks(found: RanksComparison, *, as_json: bool) -> None:
+def _print_on_ranks(comparison: RanksComparison, *, as_json: bool) -> None:
     from hyrt.report.tables.ranks_table import ranks_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     if as_json:
         import json
 
-        typer.echo(json.dumps(found.to_json()))
+        typer.echo(json.dumps(comparison.to_json()))
     else:
-        print_wrapped(ranks_lines(found), also_in_pipes=True)
+        print_wrapped(ranks_lines(comparison), also_in_pipes=True)
 
 
 def _print_full_graph(
     platform: Platform,
     work: TrainingWorkload,
     config: Config | None,
-    question: RanksQuestion,
+    rank_request: RanksQuestion,
     *,
     as_json: bool,
 ) -> None:
@@ -266,21 +273,23 @@ def _print_full_graph(
 
     if config is None:
         raise ConfigError("--full-graph counts what ranks send on a graph: give --data instead of --workload")
-    given = {"--strategy": question.strategy_name, "--locality": question.locality}
-    for name, value in given.items():
+    unsupported = {"--strategy": rank_request.strategy_name, "--locality": rank_request.locality}
+    for name, value in unsupported.items():
         if value is not None:
             raise ConfigError(f"{name} is for mini-batches: omit it, or omit --full-graph")
 
-    def say(line: str) -> None:
+    def print_progress(line: str) -> None:
         typer.echo(line, err=True)
 
-    found = predict_full_graph(platform, work, config, question.ranks, question.network, question.homes, say)
+    prediction = predict_full_graph(
+        platform, work, config, rank_request.ranks, rank_request.network, rank_request.homes, print_progress
+    )
     if as_json:
         import json
 
-        typer.echo(json.dumps(found.to_json()))
+        typer.echo(json.dumps(prediction.to_json()))
     else:
-        print_wrapped(full_graph_lines(found), also_in_pipes=True)
+        print_wrapped(full_graph_lines(prediction), also_in_pipes=True)
 
 
 def _counts(text: str | None) -> list[int]:
@@ -292,10 +301,10 @@ def _counts(text: str | None) -> list[int]:
     first, dots, last = text.partition("..")
     low, high = whole_number(first), whole_number(last if dots else first)
     counts = range(0) if low is None or high is None else range(low, high + 1)
-    if not counts or counts[-1] > _MOST_ACCELERATORS:
+    if not counts or counts[-1] > _MAX_ACCELERATORS:
         raise ConfigError(
             f"--accelerators {text}: give a number such as 4, or a range such as 1..16, of at most "
-            f"{_MOST_ACCELERATORS}"
+            f"{_MAX_ACCELERATORS}"
         )
     return list(counts)
 
@@ -309,7 +318,7 @@ def _work(
     *,
     full_graph: bool,
 ) -> tuple[TrainingWorkload, Config]:
-    """The work, and the settings it follows from; where it is given in sizes, these name the devices only."""
+    """Return the work and its settings; with `--workload`, the settings only name the devices."""
     from hyrt.config.command_line import full_graph_override, new_config, option_overrides, sort_arguments
     from hyrt.predict.workload import configured_workload
 

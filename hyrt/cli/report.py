@@ -54,7 +54,7 @@ def report(
             raise ConfigError(
                 f"{path} is not a run: to write to that file, give it as --output {shell_word(path)}"
             )
-    # The same folder twice is one run.
+    # Deduplicate: the same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
     records = [read_run(path) for path in paths]
     if output is None:

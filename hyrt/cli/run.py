@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
 
-_NEEDED_TO_JOIN = "distributed.timeout_s="
-# Each of them has a run folder; a longer series would take days to be listed alone.
-_MOST_SEEDS = 10_000
+_JOIN_SETTINGS = "distributed.timeout_s="
+# Every run has a folder; just listing the settings of a longer series would take days.
+_MAX_SEEDS = 10_000
 
 
 def run(
@@ -67,7 +67,7 @@ def run(
         typer.Option(
             metavar="N",
             min=1,
-            max=_MOST_SEEDS,
+            max=_MAX_SEEDS,
             help="Train with N seeds; print the mean and deviation of each metric.",
         ),
     ] = None,
@@ -123,11 +123,11 @@ def run(
     )
     from hyrt.distributed.launch import launched, unjoined
 
-    shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard)
+    display = _DisplayOptions(plain=plain, quiet=quiet, dashboard=dashboard)
     series = None
     with unjoined():
-        short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
-        file, overrides = sort_arguments([*short, *(arguments or [])])
+        short_overrides = short_forms(epochs, lr, hidden, layers, batch_size, seed)
+        file, overrides = sort_arguments([*short_overrides, *(arguments or [])])
         options = option_overrides(data__source=data, model__kind=model, devices=devices, loggers=loggers)
         overrides = [*options, *overrides]
         if full_graph:
@@ -135,7 +135,7 @@ def run(
         if trace:
             overrides = ["runtime.trace=true", *overrides]
         launch = launched()
-        follows = resume is not None and launch is not None and launch.rank > 0 and not print_config
+        is_follower = resume is not None and launch is not None and launch.rank > 0 and not print_config
         if resume is None:
             config = new_config(file, overrides)
         else:
@@ -146,16 +146,18 @@ def run(
             if seeds is not None or splits is not None:
                 raise ConfigError("--seeds and --splits start a series: omit them to resume one")
             if name is not None or output != Path("runs"):
-                given = "--output" if name is None else "--name"
-                raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {given}")
+                option = "--output" if name is None else "--name"
+                raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {option}")
             if (resume / SERIES).is_file():
                 if launch is not None:
                     raise ConfigError(f"{resume}: is a series of runs: resume it without torchrun")
                 series = RunSeries.open(resume, file, overrides)
                 config = series.config
-            elif follows:
-                # Rank 0 has the folder, and tells the settings in it.
-                config = new_config(None, [each for each in overrides if each.startswith(_NEEDED_TO_JOIN)])
+            elif is_follower:
+                # Rank 0 reads the folder and broadcasts its settings.
+                config = new_config(
+                    None, [override for override in overrides if override.startswith(_JOIN_SETTINGS)]
+                )
             else:
                 folder = RunFolder.open(resume)
                 config = located(resumed_config(folder.config(), file, overrides))
@@ -168,18 +170,18 @@ def run(
 
         typer.echo(to_yaml(config), nl=False)
     elif series is not None:
-        _resume_series(series, shown)
+        _resume_series(series, display)
     elif resume is None:
-        _start(config, output, name, shown, seeds, splits)
+        _start(config, output, name, display, seeds, splits)
     elif launch is not None:
-        _resume_on_ranks(config, launch, shown, None if follows else folder, file, overrides)
+        _resume_on_ranks(config, launch, display, None if is_follower else folder, file, overrides)
     else:
-        _resume_alone(config, folder, shown)
+        _resume_alone(config, folder, display)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """How a run is shown, as its options say."""
+class _DisplayOptions:
+    """Display options of a run."""
 
     plain: bool
     quiet: bool
@@ -201,26 +203,31 @@ class _Shown:
 def _run_as_rank(
     config: Config,
     launch: Launch,
-    shown: _Shown,
+    display: _DisplayOptions,
     signals: StopSignals,
     folder: Callable[[int], tuple[RunFolder, bool]],
     resumed: ResumedSettings | None = None,
 ) -> int:
-    """Train as one of the processes that a launcher has started."""
+    """Train as one of the ranks that a launcher has started."""
     from hyrt.cli.sessions.rank_session import RankSession
 
     return RankSession(
         config=config,
         launch=launch,
         signals=signals,
-        progress=shown.progress,
+        progress=display.progress,
         folder=folder,
         resumed=resumed,
     ).run()
 
 
 def _start(
-    config: Config, output: Path, name: str | None, shown: _Shown, seeds: int | None, splits: str | None
+    config: Config,
+    output: Path,
+    name: str | None,
+    display: _DisplayOptions,
+    seeds: int | None,
+    splits: str | None,
 ) -> None:
     from hyrt.machine.this_process.stop_signals import StopSignals
 
@@ -252,22 +259,22 @@ def _start(
                     )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:
-                """The folder of the run that the launcher has started again, or a new one."""
-                before = output / name if name is not None and restarts else None
-                if before is not None and (before / "config.yaml").is_file():
-                    return RunFolder.open(before), False
-                if before is not None:
-                    RunFolder.remove_unbegun(before)
+                """Return the run folder of the restarted launch, or a new folder, and whether it is new."""
+                existing = output / name if name is not None and restarts else None
+                if existing is not None and (existing / "config.yaml").is_file():
+                    return RunFolder.open(existing), False
+                if existing is not None:
+                    RunFolder.remove_unbegun(existing)
                 return RunFolder.create(output, name, config), True
 
-            raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of))
-        # Opened first, so that bad data leaves nothing behind.
+            raise typer.Exit(_run_as_rank(config, launch, display, signals, folder_of))
+        # Opened first, so that bad data leaves no empty run folder.
         graph = opened_graph(config)
         prepared = PreparedRun(config, graph)
         config, choice = resolve_auto(config, prepared)
-        config, prepared, rows = resolve_rows(config, prepared)
+        config, prepared, row_note = resolve_rows(config, prepared)
         graph = prepared.graph
-        config, dealt = share_columns(config, prepared)
+        config, column_note = share_columns(config, prepared)
         unused = ""
         if choice is not None and choice.unused:
             unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
@@ -275,16 +282,16 @@ def _start(
         if seeds is not None or splits is not None:
             numbers = chosen_splits(splits, config, graph)
             series = RunSeries.create(output, name, config, seeds, numbers)
-            for line in filter(None, (unused, rows, dealt)):
-                shown.say(line)
-            exit_code = _run_series(series, graph, shown, signals)
+            for line in filter(None, (unused, row_note, column_note)):
+                display.say(line)
+            exit_code = _run_series(series, graph, display, signals)
         else:
             with (
                 RunFolder.create(output, name, config) as folder,
                 locked(folder.path),
-                shown.progress() as progress,
+                display.progress() as progress,
             ):
-                for line in filter(None, (unused, rows, dealt)):
+                for line in filter(None, (unused, row_note, column_note)):
                     progress.handle(Notice(kind="info", text=line))
                 session = Session(
                     *(config, graph, folder, progress, signals),
@@ -294,7 +301,7 @@ def _start(
     raise typer.Exit(exit_code)
 
 
-def _resume_series(series: RunSeries, shown: _Shown) -> None:
+def _resume_series(series: RunSeries, display: _DisplayOptions) -> None:
     from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
@@ -303,12 +310,12 @@ def _resume_series(series: RunSeries, shown: _Shown) -> None:
         prepare_process()
         from hyrt.training.given.opened_graph import opened_graph
 
-        exit_code = _run_series(series, opened_graph(series.config), shown, signals)
+        exit_code = _run_series(series, opened_graph(series.config), display, signals)
     raise typer.Exit(exit_code)
 
 
-def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSignals) -> int:
-    """Train the runs of a series that are not done, and print what all come to; returns the exit code."""
+def _run_series(series: RunSeries, graph: Graph, display: _DisplayOptions, signals: StopSignals) -> int:
+    """Train the unfinished runs of a series and print their summary; return the exit code."""
     from hyrt.cli.sessions.run_session import Session, newest_checkpoint
     from hyrt.config.command_line import check_same_training
     from hyrt.report.records.run_lock import locked
@@ -324,8 +331,8 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
                 folder, is_new = series.folder_of(path, config)
                 if folder.is_finished(config.train.epochs):
                     continue
-                with folder, locked(path), shown.progress() as progress:
-                    shown.say(f"run {number} of {len(runs)}: split {config.data.split}, seed {config.seed}")
+                with folder, locked(path), display.progress() as progress:
+                    display.say(f"run {number} of {len(runs)}: split {config.data.split}, seed {config.seed}")
                     folder.remove_leftovers()
                     checkpoint = None if is_new else newest_checkpoint(folder, progress)
                     if checkpoint is not None:
@@ -349,12 +356,12 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
 def _resume_on_ranks(
     config: Config,
     launch: Launch,
-    shown: _Shown,
+    display: _DisplayOptions,
     folder: RunFolder | None,
     file: Path | None,
     overrides: list[str],
 ) -> None:
-    """Resume a run as one of several ranks; all but rank 0 learn its settings from there."""
+    """Resume a run as one of several ranks; ranks other than 0 receive the settings from rank 0."""
     from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
@@ -365,19 +372,19 @@ def _resume_on_ranks(
         from hyrt.config import to_yaml
         from hyrt.config.command_line import located, resumed_config
 
-        def changed(of_run: Config) -> Config:
-            return located(resumed_config(of_run, file, overrides, also=OWN_SETTINGS))
+        def apply_changes(run_config: Config) -> Config:
+            return located(resumed_config(run_config, file, overrides, also=OWN_SETTINGS))
 
         def folder_of(restarts: int) -> tuple[RunFolder, bool]:
             assert folder is not None
             return folder, False
 
         text = None if folder is None else to_yaml(folder.config())
-        resumed = ResumedSettings(text, changed)
-        raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, resumed))
+        resumed = ResumedSettings(text, apply_changes)
+        raise typer.Exit(_run_as_rank(config, launch, display, signals, folder_of, resumed))
 
 
-def _resume_alone(config: Config, folder: RunFolder, shown: _Shown) -> None:
+def _resume_alone(config: Config, folder: RunFolder, display: _DisplayOptions) -> None:
     from hyrt.machine.this_process.stop_signals import StopSignals
     from hyrt.report.records.run_lock import locked
 
@@ -396,7 +403,7 @@ def _resume_alone(config: Config, folder: RunFolder, shown: _Shown) -> None:
         from hyrt.config.command_line import check_same_training
         from hyrt.training.given.opened_graph import opened_graph
 
-        with folder, shown.progress() as progress:
+        with folder, display.progress() as progress:
             checkpoint = newest_checkpoint(folder, progress)
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])

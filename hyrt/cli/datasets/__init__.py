@@ -1,1 +1,1 @@
-"""The commands that make, inspect and cut datasets."""
+"""Commands that create, inspect and partition datasets."""

@@ -64,23 +64,23 @@ def info(
         facts["partition"] = partition_figures(read_manifest(folder))
         lines += ["", *partition_lines(facts["partition"])]
     if memory is not None:
-        key, told = _memory(graph, memory)
+        key, memory_lines = _memory(graph, memory)
         facts |= key
-        lines += ["", *told]
+        lines += ["", *memory_lines]
     typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
 
 
 def _memory(graph: Graph, kind: str) -> tuple[dict[str, Any], list[str]]:
-    """What training keeps in memory, for JSON and as lines."""
+    """Return the memory that training needs, as a JSON entry and as lines of text."""
     if graph.types is not None:
         from hyrt.predict.whole_graphs.typed_memory import typed_memory_facts, typed_memory_lines
 
-        found = typed_memory_facts(graph, kind)
-        return {"typed_memory": found}, typed_memory_lines(found)
+        facts = typed_memory_facts(graph, kind)
+        return {"typed_memory": facts}, typed_memory_lines(facts)
     from hyrt.predict.graph_memory import memory_facts, memory_lines
 
-    found = memory_facts(graph, kind)
-    return {"full_graph_memory": found}, memory_lines(found)
+    facts = memory_facts(graph, kind)
+    return {"full_graph_memory": facts}, memory_lines(facts)
 
 
 @data_app.command(cls=Command)
@@ -214,9 +214,9 @@ def import_files(
         try:
             schema_start, comments = guess_schema(files).schema, []
         except DataError as error:
-            # What cannot be guessed is for the user to say, in what is printed.
-            begun = begin_schema(files, f"Edit what is wrong below: {one_line(str(error))}")
-            schema_start, comments = begun.schema, begun.lines
+            # Let the user edit the parts of the printed schema that cannot be guessed.
+            incomplete = begin_schema(files, f"Edit what is wrong below: {one_line(str(error))}")
+            schema_start, comments = incomplete.schema, incomplete.lines
         typer.echo("".join(f"# {line}\n" for line in comments) + schema_text(schema_start), nl=False)
         return
     if output is None:
@@ -258,10 +258,10 @@ def generate(
     _write(spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}", destination, force=force)
 
 
-def _write(source: str, destination: Path, **how: Any) -> None:
+def _write(source: str, destination: Path, **options: Any) -> None:
     from hyrt.graph.formats.convert import Conversion
     from hyrt.graph.formats.convert import convert as write
     from hyrt.report.terminal.printed_lines import shell_word
 
-    write(Conversion(source, destination, **how), typer.echo)
+    write(Conversion(source, destination, **options), typer.echo)
     typer.echo(f"wrote {shell_word(destination)}")

@@ -1,1 +1,1 @@
-"""One process's work on a run: alone, or as one of several ranks."""
+"""Work of one process on a run, alone or as one of several ranks."""

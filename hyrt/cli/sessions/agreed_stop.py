@@ -1,4 +1,4 @@
-"""Stopping together: a signal to one rank stops all of them after the same step."""
+"""Coordinated stop: a signal to one rank stops all ranks after the same step."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from hyrt.machine.this_process.stop_signals import StopSignals
 
 
 class Agreement(Protocol):
-    """Knows what all ranks have agreed on."""
+    """Source of the signal on which all ranks have agreed."""
 
     @property
     def agreed_signal(self) -> int:
-        """The number of the signal after which all ranks stop; 0 for none."""
+        """Number of the signal after which all ranks stop; 0 if there is none."""
         ...
 
 
 class AgreedStop:
-    """Stands for the signals of one process where all ranks have to stop together.
+    """Replacement for the stop signals of one process if all ranks must stop together.
 
     Parameters
     ----------
     signals
-        The signals of this process.
+        Stop signals of this process.
     agreement
-        What the ranks have agreed on.
+        Agreement of all ranks.
     """
 
     def __init__(self, signals: StopSignals, agreement: Agreement) -> None:
@@ -39,9 +39,9 @@ class AgreedStop:
 
     @property
     def exit_code(self) -> int:
-        """128 + the number of the signal, the same at all ranks."""
+        """128 + the number of the signal, equal on all ranks."""
         return 128 + self._agreement.agreed_signal
 
     def wait_for_step(self, announce: Callable[[str], None], last_words: Callable[[], str]) -> None:
-        """As `StopSignals.wait_for_step`, of this process's own signals."""
+        """Forward to `StopSignals.wait_for_step` of this process's signals."""
         self._signals.wait_for_step(announce, last_words)

@@ -1,4 +1,4 @@
-"""The records of a run whose rank 0 is lost: another rank writes them."""
+"""Leader failover: if rank 0 is lost, another rank writes the records of the run."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from hyrt.report.records.run_lock import take_over
 
 
 class LostLeader:
-    """Stands in for rank 0 in its run folder, once it is lost.
+    """Stand-in for a lost rank 0 in its run folder.
 
     Parameters
     ----------
     path, holder
-        The run folder and the name of its holder, as rank 0 has told them.
+        Run folder and name of its lock's holder, as broadcast by rank 0.
     """
 
     def __init__(self, path: Path, holder: str) -> None:
         self._path = path
         self._holder = holder
-        self._held: ExitStack | None = None
+        self._lock: ExitStack | None = None
 
     def folder(self) -> Path | None:
-        """The run folder, which this process then holds; None where rank 0 or another rank has it, or it is
-        on another machine.
+        """Take over the run folder and return it.
+
+        None if rank 0 or another rank holds the folder, or if the folder is on another machine.
         """
-        if self._held is None:
-            self._held = take_over(self._path, self._holder)
-        return None if self._held is None else self._path
+        if self._lock is None:
+            self._lock = take_over(self._path, self._holder)
+        return None if self._lock is None else self._path
 
     def record(self, error: BaseException, known: Mapping[str, Any]) -> None:
-        """Write the summary and the report of the run that has failed, and print how it goes on.
+        """Write the summary and the report of the failed run, and print how to resume it.
 
         Parameters
         ----------
         error
-            Why it failed.
+            Cause of the failure.
         known
-            What this rank knows of the run, for the summary.
+            Facts about the run that this rank knows, for the summary.
         """
         path = self.folder()
         if path is None:
@@ -55,9 +56,9 @@ class LostLeader:
             tell_how_to_go_on(folder)
 
     def close(self) -> None:
-        """Let go of the folder."""
-        if self._held is not None:
-            self._held.close()
+        """Release the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _warn(text: str) -> None:

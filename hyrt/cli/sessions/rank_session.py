@@ -1,4 +1,4 @@
-"""One rank's work on a run that several processes train together."""
+"""Training session of one rank of a distributed run."""
 
 from __future__ import annotations
 
@@ -57,99 +57,103 @@ from hyrt.training.given.opened_graph import opened_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
-# A rank that has lost another joins its threads and closes its devices in less, unless something hangs.
-_LEAVE_S = 6.0
-# An exchange that is so long says enough of the network to choose an algorithm.
+# After the loss of another rank, joining threads and closing devices takes less, unless something hangs.
+_EXIT_DELAY_S = 6.0
+# Duration of the network measurement, sufficient to choose an algorithm.
 _MEASURED_S = 0.03
 OWN_SETTINGS = (
     *("devices", "split", "data.source", "distributed.network"),
     *("checkpoint", "evaluate.memory_gib", "fullgraph"),
 )
-"""Each rank may have its own."""
+"""Settings that may differ between ranks."""
 _VERSIONS = {"the version of hyrt": __version__, "the version of torch": torch.__version__}
-# How far ahead steps are cut follows from the first two: all ranks divide the same steps alike.
-_SAME_RUNTIME = ("runtime.depth", "runtime.pipelined", "runtime.trace")
+# The first two determine how far ahead steps are split, which must be equal on all ranks.
+_COMMON_RUNTIME = ("runtime.depth", "runtime.pipelined", "runtime.trace")
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedSettings:
-    """The settings of a run that goes on, which all ranks but the first learn from there."""
+    """Settings of a resumed run, which all other ranks receive from rank 0."""
 
     text: str | None
-    """Those that the run was started with, as YAML, at rank 0; None at the others."""
+    """Settings that the run was started with, as YAML, on rank 0; None on other ranks."""
     changed: Callable[[Config], Config]
-    """Makes of these what the words of this rank ask for."""
+    """Applies the command-line changes of this rank to the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSession:
-    """Trains as one of several ranks; rank 0 has the run folder and the display."""
+    """Training session of one of several ranks; rank 0 owns the run folder and the display."""
 
     config: Config
     launch: Launch
     signals: StopSignals
     progress: Callable[[], Progress]
-    """Makes the display."""
+    """Creates the display."""
     folder: Callable[[int], tuple[RunFolder, bool]]
-    """Gives, from how often ranks have been started again, the folder of the run, and whether it is new."""
+    """Returns the run folder for a number of restarts, and whether it is new."""
     resumed: ResumedSettings | None = None
-    """Where the run is resumed: `config` is then no more at the others than what it takes to join rank 0."""
+    """Set if the run is resumed: `config` then only has the settings needed to join rank 0, except on rank
+    0.
+    """
     said: tuple[str, ...] = ()
-    """What is to be said at the start."""
+    """Notices to print at the start."""
     measured: Network | None = None
-    """The network, where it has been measured."""
+    """Measured network, or None."""
 
     def run(self) -> int:
-        """Train to the end, or until a signal comes to any rank; the exit code is the same at all of them.
+        """Train to the end or until any rank receives a stop signal; the exit code is equal on all ranks.
 
         Raises
         ------
         HyrtError
-            As a run of one process does, and `RankLost` where another rank has failed or been lost.
+            As in a run of one process, and `RankLost` if another rank has failed or is lost.
         """
         with unjoined():
             self._check()
         timeout_s = self.config.distributed.timeout_s
-        with joined_by_launcher(timeout_s=timeout_s, on_loss=_end_soon) as ranks:
+        with joined_by_launcher(timeout_s=timeout_s, on_loss=_schedule_exit) as ranks:
             ranks.agree("versions", _VERSIONS)
             ranks.agree("command", {"--resume": "not given" if self.resumed is None else "given"})
             code = self._with_settings_of_run(ranks)._run(ranks)
         if ranks.leaves_work_behind:
-            _leave(code)
+            _exit_now(code)
         return code
 
     def _with_settings_of_run(self, ranks: JoinedRanks) -> RankSession:
-        """The session with the settings that rank 0 has found in the folder of the run, if it goes on."""
+        """Return a session with the settings that rank 0 has read from the run folder, if the run is
+        resumed.
+        """
         if self.resumed is None:
             return self
         text = told_by_all(ranks.control, self.resumed.text)[0]
         if ranks.rank == 0:
             return self
-        of_run = build_config(settings_of(text, "the run"), lenient=True)
-        session = replace(self, config=self.resumed.changed(of_run))
+        run_config = build_config(settings_of(text, "the run"), lenient=True)
+        session = replace(self, config=self.resumed.changed(run_config))
         session._check()
         return session
 
     def _run(self, ranks: JoinedRanks) -> int:
         config = self.config
         ranks.agree("settings", common_settings(config))
-        typed = self._typed_graph(ranks)
-        if typed is not None:
-            return self._train_typed(ranks, typed)
+        hetero_graph = self._hetero_graph(ranks)
+        if hetero_graph is not None:
+            return self._train_hetero(ranks, hetero_graph)
         if config.sampler.whole_graph and config.distributed.algorithm == "auto":
-            chosen, reason, network = _chosen(config, ranks)
-            return replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
+            config_with_algorithm, reason, network = _choose_algorithm(config, ranks)
+            return replace(self, config=config_with_algorithm, said=(reason,), measured=network)._train(ranks)
         return self._train(ranks)
 
     def _train(self, ranks: JoinedRanks) -> int:
         config = self.config
         part = self._part()
         ranks.agree("partition", {"the id of the partition": part.manifest.id})
-        whole = config.sampler.whole_graph
-        shares_rows = config.distributed.share_rows and not whole
+        is_full_graph = config.sampler.whole_graph
+        shares_rows = config.distributed.share_rows and not is_full_graph
         source = config.data.source
-        beside = rows_beside(source, part, ranks) if shares_rows else no_rows_beside(ranks.size)
-        own = OwnRows(part.rows, part.homes, part.places, beside.rows)
+        same_host_rows = rows_beside(source, part, ranks) if shares_rows else no_rows_beside(ranks.size)
+        local_rows = OwnRows(part.rows, part.homes, part.places, same_host_rows.rows)
         is_split = part.manifest.topology == "split"
         if is_split and config.train.predicts_links:
             raise ConfigError(
@@ -158,20 +162,21 @@ class RankSession:
             )
         graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
         graph = link_graph(config, graph) if config.train.predicts_links else graph
-        rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
+        rows = graph if is_full_graph else graph_of_all_rows(config, graph, local_rows, ranks)
         prepared = PreparedRun(config, rows)
-        share = share_full_graph if whole else share_run
-        mine = share(
-            *(config, graph, own, ranks, prepared, lambda: self.signals.first), edges_are_split=is_split
+        share = share_full_graph if is_full_graph else share_run
+        rank_part = share(
+            *(config, graph, local_rows, ranks, prepared, lambda: self.signals.first),
+            edges_are_split=is_split,
         )
-        stop = AgreedStop(self.signals, mine.reduction)
-        way = config.distributed.algorithm if whole else config.distributed.strategy
-        told = RanksHook(ranks, list(prepared.model.parameters()), way)
-        mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
-        hooks = [told, *mine.hooks]
+        stop = AgreedStop(self.signals, rank_part.reduction)
+        method = config.distributed.algorithm if is_full_graph else config.distributed.strategy
+        ranks_hook = RanksHook(ranks, list(prepared.model.parameters()), method)
+        rank_part = replace(rank_part, shared=replace(rank_part.shared, seen=ranks_hook.seen))
+        hooks = [ranks_hook, *rank_part.hooks]
         if ranks.rank:
-            return self._follow(ranks, prepared, mine, stop, hooks)
-        seen = RankRun(
+            return self._follow(ranks, prepared, rank_part, stop, hooks)
+        rank_run = RankRun(
             config=config,
             graph=part.graph.with_features(part.rows),
             homes=part.homes,
@@ -179,13 +184,13 @@ class RankSession:
             sampler=lambda: prepared.sampler,
             edges_are_split=is_split,
             measured=self.measured,
-            machines=beside.machines,
+            machines=same_host_rows.machines,
         )
-        told_first = replace(self, said=(*self.said, *beside.said))
-        return told_first._lead(ranks, prepared, mine, stop, hooks, seen)
+        session = replace(self, said=(*self.said, *same_host_rows.said))
+        return session._lead(ranks, prepared, rank_part, stop, hooks, rank_run)
 
-    def _typed_graph(self, ranks: JoinedRanks) -> Graph | None:
-        """The graph, where it is a typed one: no rank has a part of it."""
+    def _hetero_graph(self, ranks: JoinedRanks) -> Graph | None:
+        """Return the graph if it is heterogeneous, which means that it is not partitioned."""
         config, kind = self.config, self.config.model.kind
         if not find_model(kind).typed and not takes_edge_types(kind):
             return None
@@ -196,29 +201,32 @@ class RankSession:
         graph = opened_graph(config)
         return None if graph.types is None else graph
 
-    def _train_typed(self, ranks: JoinedRanks, graph: Graph) -> int:
-        """Train on a graph of which every rank has all."""
+    def _train_hetero(self, ranks: JoinedRanks, graph: Graph) -> int:
+        """Train on a graph that is replicated on every rank."""
         if self.config.sampler.whole_graph:
-            config, said = as_one_step(self.config, graph)
-            return replace(self, config=config, said=(said,))._train_typed(ranks, graph)
+            config, notice = as_one_step(self.config, graph)
+            return replace(self, config=config, said=(notice,))._train_hetero(ranks, graph)
         ranks.agree("dataset", {"labels and training vertices": graph.checksum})
         prepared = PreparedRun(self.config, graph)
-        mine = share_typed(self.config, graph, ranks, prepared, lambda: self.signals.first)
-        stop = AgreedStop(self.signals, mine.reduction)
-        compared = [*prepared.model.parameters(), *(table.values for table in tables_of(prepared.model))]
-        told = RanksHook(ranks, compared, "model-centric")
-        mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
+        rank_part = share_typed(self.config, graph, ranks, prepared, lambda: self.signals.first)
+        stop = AgreedStop(self.signals, rank_part.reduction)
+        compared_tensors = [
+            *prepared.model.parameters(),
+            *(table.values for table in tables_of(prepared.model)),
+        ]
+        ranks_hook = RanksHook(ranks, compared_tensors, "model-centric")
+        rank_part = replace(rank_part, shared=replace(rank_part.shared, seen=ranks_hook.seen))
         if ranks.rank:
-            return self._follow(ranks, prepared, mine, stop, [told])
-        return self._lead(ranks, prepared, mine, stop, [told], None)
+            return self._follow(ranks, prepared, rank_part, stop, [ranks_hook])
+        return self._lead(ranks, prepared, rank_part, stop, [ranks_hook], None)
 
     def _check(self) -> None:
-        """Refuse settings that several ranks cannot follow."""
+        """Refuse settings that do not work with several ranks."""
         config = self.config
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
-        if refused := why_no_links(config):
-            raise ConfigError(refused)
+        if reason := why_no_links(config):
+            raise ConfigError(reason)
         strategy, devices = config.distributed.strategy, config.devices
         one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
         if config.sampler.whole_graph:
@@ -229,38 +237,40 @@ class RankSession:
                 f"distributed.strategy={strategy} trains on one CPU device a rank, not on {listed(devices)}: "
                 "give devices=cpu or another strategy"
             )
-        given = config.distributed
-        if refused := why_no_shares(config, self.launch.size):
-            raise ConfigError(refused)
-        if strategy in ("p3", "naive-migration") and (given.cache is not None or given.wire != "float32"):
+        distributed = config.distributed
+        if reason := why_no_shares(config, self.launch.size):
+            raise ConfigError(reason)
+        if strategy in ("p3", "naive-migration") and (
+            distributed.cache is not None or distributed.wire != "float32"
+        ):
             raise ConfigError(
                 f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
                 "distributed.wire to round: omit both"
             )
-        if refused := why_impossible(config, strategy):
-            raise ConfigError(refused)
+        if reason := why_impossible(config, strategy):
+            raise ConfigError(reason)
 
     def _check_full_graph(self) -> None:
-        """Refuse settings of full-graph training that several ranks cannot follow."""
-        given, size = self.config.distributed, self.launch.size
+        """Refuse settings of full-graph training that do not work with several ranks."""
+        distributed, size = self.config.distributed, self.launch.size
         for name in ("strategy", "shares", "cache", "wire", "share_rows"):
-            if getattr(given, name) != type(given).model_fields[name].default:
+            if getattr(distributed, name) != type(distributed).model_fields[name].default:
                 raise ConfigError(
-                    f"distributed.{name}={getattr(given, name)} is for mini-batches, but --full-graph "
+                    f"distributed.{name}={getattr(distributed, name)} is for mini-batches, but --full-graph "
                     f"trains the whole graph in every step: omit distributed.{name}"
                 )
-        if size % given.num_replicas:
+        if size % distributed.num_replicas:
             raise ConfigError(
-                f"distributed.replication={given.num_replicas} does not divide the {size} ranks: start a "
-                "multiple of it, or give another distributed.replication"
+                f"distributed.replication={distributed.num_replicas} does not divide the {size} ranks: "
+                "start a multiple of it, or give another distributed.replication"
             )
 
     def _part(self) -> OpenPart:
         source, size = self.config.data.source, self.launch.size
-        whole = self.config.sampler.whole_graph
-        copies = self.config.distributed.num_replicas if whole else 1
+        is_full_graph = self.config.sampler.whole_graph
+        copies = self.config.distributed.num_replicas if is_full_graph else 1
         size //= copies
-        # A folder of parts that lacks partition.json is damaged.
+        # A folder of parts without partition.json is damaged.
         if not is_partition(Path(source)) and not (Path(source) / GRAPH).is_dir():
             check_name(source)
             raise DataError(
@@ -299,8 +309,8 @@ class RankSession:
         seen: RankRun | None,
     ) -> int:
         with ExitStack() as stack:
-            found, is_new = self.folder(ranks.restarts)
-            folder = stack.enter_context(found)
+            opened, is_new = self.folder(ranks.restarts)
+            folder = stack.enter_context(opened)
             holder = stack.enter_context(locked(folder.path))
             progress = stack.enter_context(self.progress())
             for text in self.said:
@@ -332,12 +342,12 @@ class RankSession:
         hooks: Sequence[Hook],
     ) -> int:
         path, holder = told_by_all(ranks.control, None)[0]
-        checkpoint = _take_checkpoint(ranks)
+        checkpoint = _receive_checkpoint(ranks)
         mine.go_on_from(checkpoint)
         leader = LostLeader(Path(path), holder)
 
-        def hear(event: Event) -> None:
-            # Rank 0 tells of the run, but knows nothing of this process.
+        def print_warning(event: Event) -> None:
+            # Rank 0 reports on the run, but has no warnings of this process.
             if isinstance(event, Notice) and event.kind == "warning":
                 print(f"warning: {rank_prefix()}{event.text}", file=sys.stderr, flush=True)
 
@@ -345,7 +355,7 @@ class RankSession:
             compose_run(
                 self.config,
                 mine.graph,
-                emit=hear,
+                emit=print_warning,
                 should_stop=lambda: stop.requested,
                 on_stall=_print_stacks,
                 hooks=[*hooks_of_environment(ranks.rank, ranks.size), *hooks],
@@ -354,7 +364,7 @@ class RankSession:
             )
         )
         if checkpoint is not None:
-            # The assignments in it are of rank 0's trainers.
+            # The checkpoint's assignments are for rank 0's trainers.
             training.resume(
                 Checkpoint(checkpoint.step, checkpoint.path, {**checkpoint.state, "balance": None})
             )
@@ -370,9 +380,10 @@ class RankSession:
         return stop.exit_code if status == "interrupted" else 0
 
 
-def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
-    """The settings with the algorithm that the cost model says is fastest, why, and the network; rank 0
-    chooses.
+def _choose_algorithm(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
+    """Choose the fastest algorithm by the cost model, on rank 0.
+
+    Returns the settings with the algorithm, the reason, and the measured network.
     """
     from hyrt.predict.calibrate.network import measure_network
     from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
@@ -380,42 +391,45 @@ def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
     network = measure_network(ranks, "measured", _MEASURED_S).network
     choice = chosen_algorithm(config, ranks.size, network) if ranks.rank == 0 else None
     algorithm, replication, reason = told_by_all(ranks.control, choice)[0]
-    given = config.distributed.model_copy(
+    distributed = config.distributed.model_copy(
         update={"algorithm": algorithm, "replication": replication if replication > 1 else None}
     )
-    return config.model_copy(update={"distributed": given}), reason, network
+    return config.model_copy(update={"distributed": distributed}), reason, network
 
 
 def common_settings(config: Config) -> dict[str, Any]:
-    """What has to be the same at all ranks."""
+    """Return the settings that must be equal on all ranks."""
     return {
         name: value
         for name, value in leaves(config.model_dump(mode="json"))
-        if name in _SAME_RUNTIME
-        or not any(name == own or name.startswith(f"{own}.") for own in (*OWN_SETTINGS, "runtime", "balance"))
+        if name in _COMMON_RUNTIME
+        or not any(
+            name == rank_setting or name.startswith(f"{rank_setting}.")
+            for rank_setting in (*OWN_SETTINGS, "runtime", "balance")
+        )
     }
 
 
 def _send_checkpoint(ranks: JoinedRanks, checkpoint: Checkpoint | None) -> None:
-    """Give the other ranks the file that the run goes on from."""
+    """Broadcast the file of the checkpoint to resume from."""
     name, data = b"", b""
     if checkpoint is not None:
         name, data = checkpoint.path.name.encode(), checkpoint.path.read_bytes()
-    for sent in (name, data):
-        ranks.control.from_first(torch.tensor([len(sent)]), "control")
-        ranks.control.from_first(torch.from_numpy(np.frombuffer(sent, np.uint8).copy()), "control")
+    for payload in (name, data):
+        ranks.control.from_first(torch.tensor([len(payload)]), "control")
+        ranks.control.from_first(torch.from_numpy(np.frombuffer(payload, np.uint8).copy()), "control")
 
 
-def _take_checkpoint(ranks: JoinedRanks) -> Checkpoint | None:
-    """The same, at another rank."""
-    taken: list[bytes] = []
+def _receive_checkpoint(ranks: JoinedRanks) -> Checkpoint | None:
+    """Receive the checkpoint file that rank 0 broadcasts; None if there is none."""
+    payloads: list[bytes] = []
     for _ in range(2):
         length = torch.zeros(1, dtype=torch.int64)
         ranks.control.from_first(length, "control")
         data = torch.empty(int(length), dtype=torch.uint8)
         ranks.control.from_first(data, "control")
-        taken.append(data.numpy().tobytes())
-    name, data_bytes = taken
+        payloads.append(data.numpy().tobytes())
+    name, data_bytes = payloads
     return checkpoint_of(Path(name.decode()), data_bytes) if name else None
 
 
@@ -423,20 +437,20 @@ def _print_stacks(stacks: str) -> None:
     print(f"{rank_prefix()}{stacks}", file=sys.stderr, flush=True)
 
 
-def _end_soon(loss: RankLost) -> None:
-    """End the process from beside a main thread that does not come back from what it does."""
+def _schedule_exit(loss: RankLost) -> None:
+    """End the process soon, even if the main thread hangs."""
 
-    def end() -> None:
+    def exit_process() -> None:
         print(f"error: {rank_prefix()}{loss}", file=sys.stderr, flush=True)
-        _leave(loss.exit_code)
+        _exit_now(loss.exit_code)
 
-    timer = threading.Timer(_LEAVE_S, end)
+    timer = threading.Timer(_EXIT_DELAY_S, exit_process)
     timer.daemon = True
     timer.start()
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process at once: it might else wait for ranks that are gone, or be aborted."""
+def _exit_now(code: int) -> NoReturn:
+    """End the process at once; a normal exit might wait for lost ranks or abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What a process leaves in the folder of a run, and says of it, when the run has ended."""
+"""Records and messages at the end of a run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from hyrt.training.checkpoint import has_checkpoint
 
 
 def write_report(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """The page of the run so far; a run that went well does not fail for it, but `warn` is told why."""
+    """Write the report of the run so far; return None and warn if that fails, because the run has
+    succeeded.
+    """
     from hyrt.report.html.page import REPORT, page_of
     from hyrt.report.html.render import write_page
     from hyrt.report.records.run_record import read_run
 
     path = folder / REPORT
     try:
-        later = f"Free space, then write it with: hyrt report {shell_word(folder)}"
-        write_page(path, page_of(read_run(folder)), later)
+        hint = f"Free space, then write it with: hyrt report {shell_word(folder)}"
+        write_page(path, page_of(read_run(folder)), hint)
     except Exception as error:
         warn(f"the report could not be written: {describe(error)}")
         return None
@@ -34,44 +36,44 @@ def write_report(folder: Path, warn: Callable[[str], None]) -> Path | None:
 def record_failure(
     folder: RunFolder, error: BaseException, known: Mapping[str, Any], warn: Callable[[str], None]
 ) -> None:
-    """Write the summary and the report of a run that has failed.
+    """Write the summary and the report of a failed run.
 
     Parameters
     ----------
     folder
         The run folder.
     error
-        Why it failed; gets a note where that cannot be written.
+        Cause of the failure; gets a note if the records cannot be written.
     known
-        What else is known of the run, for the summary.
+        Further known facts about the run, for the summary.
     warn
-        Told why there is no report.
+        Called with the reason if the report cannot be written.
     """
     try:
         summary = {"error": f"{type(error).__name__}: {error}", **known}
         folder.handle(RunEnded(status="failed", summary=summary))
         write_report(folder.path, warn)
     except HyrtError as second:
-        # A full disk takes no record of itself; what the user needs to know most is the first error.
+        # A full disk cannot record its own failure; the first error is the important one.
         error.add_note(f"the failure could not be recorded: {second}")
 
 
 def tell_how_to_go_on(folder: RunFolder, resumes: Path | None = None) -> None:
-    """Print how to resume a run that has failed, where it has a checkpoint; arguments of `how_to_go_on`."""
+    """Print how to resume a failed run, if it has a checkpoint; same arguments as `how_to_go_on`."""
     if can_go_on(folder):
         with contextlib.suppress(OSError):
             print(how_to_go_on(folder, resumes), file=sys.stderr)
 
 
 def how_to_go_on(folder: RunFolder, resumes: Path | None = None) -> str:
-    """How to resume a run.
+    """Return the message that tells how to resume a run.
 
     Parameters
     ----------
     folder
         The run folder.
     resumes
-        The folder to name, that of the run's series; None for its own.
+        Folder of the run's series to resume instead, or None.
     """
     command = f"hyrt run --resume {shell_word(resumes or folder.path)}"
     if resumes is None and not can_go_on(folder):
@@ -80,7 +82,7 @@ def how_to_go_on(folder: RunFolder, resumes: Path | None = None) -> str:
 
 
 def can_go_on(folder: RunFolder) -> bool:
-    """Whether there is a checkpoint."""
+    """Return whether the run has a checkpoint."""
     try:
         return has_checkpoint(folder.checkpoints)
     except OSError:

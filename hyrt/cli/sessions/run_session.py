@@ -1,4 +1,4 @@
-"""One process's work on a run: its folder, its display, its signals, and the training between them."""
+"""Training session of one process: run folder, display, signals and training."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
-# From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
-_LAST_RESORT_S = 4.0
-# How long loggers may take to end a run whose process is ended then.
-_LAST_WORDS_S = 1.0
+# Delay after a stall before the process is killed: joining threads and closing devices takes less, unless
+# they hang.
+_KILL_DELAY_S = 4.0
+# Time limit for loggers to finish before the process exits.
+_LOGGER_CLOSE_S = 1.0
 
 
 def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
-    """Where a run goes on; None where it has to start over.
+    """Return the checkpoint to resume from; None if the run has to start over.
 
     Raises
     ------
     CheckpointError
-        If there are checkpoints, but none is whole.
+        If there are checkpoints, but all are damaged.
     """
     if not has_checkpoint(folder.checkpoints):
         progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
@@ -63,7 +64,7 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
 
 @dataclass
 class Session:
-    """Trains in a run folder."""
+    """Training session in a run folder."""
 
     config: Config
     graph: Graph
@@ -71,15 +72,15 @@ class Session:
     progress: Progress
     signals: StopSignals | AgreedStop
     resumes: Path | None = None
-    """The folder to name in what resumes it: that of its series; None for its own."""
+    """Folder to name in the resume command: the folder of the run's series, or None for the run folder."""
     prepared: PreparedRun | None = None
-    """The run's model and sampler, where choosing the devices has already asked for them."""
+    """Model and sampler of the run, if the choice of devices has already built them."""
     shared: SharedRun = ALONE
-    """This process's part of the run, where several train together."""
+    """Part of this process in a run of several ranks."""
     predict: Predict | None = predict_run
     """Predicts the run."""
     hooks: Sequence[Hook] = ()
-    """Watch the run, beside those that the environment wants."""
+    """Further hooks besides the hooks requested by environment variables."""
     _loggers: RunLoggers | None = field(default=None, init=False)
     _checkpoint: Checkpoint | None = field(default=None, init=False)
     _is_new: bool = field(default=True, init=False)
@@ -89,24 +90,24 @@ class Session:
     _training: Training | None = field(default=None, init=False)
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
-        """Train to the end, or until a signal comes.
+        """Train to the end or until a signal is received.
 
         Parameters
         ----------
         checkpoint
-            The checkpoint to continue from; None to start.
+            Checkpoint to continue from; None to start from scratch.
         is_new
-            Whether the folder was made for this call: only then may it be removed.
+            Whether the folder was created for this call; only then may it be removed.
 
         Returns
         -------
-        The exit code: 0, or that of the signal that has interrupted it (`StopSignals.exit_code`).
+        Exit code: 0, or that of the received signal (`StopSignals.exit_code`).
 
         Raises
         ------
         HyrtError
-            After summary.json says `failed`. A run that is refused before its first step leaves the folder as
-            it was: a new one none.
+            After summary.json has the status `failed`. A run that is refused before its first step leaves the
+            folder unchanged; a new folder is removed.
         """
         self._checkpoint, self._is_new = checkpoint, is_new
         with RunLoggers.of(self.config, self.folder.path, self._warn) as self._loggers:
@@ -133,32 +134,33 @@ class Session:
             )
             if self._checkpoint is not None:
                 training.resume(self._checkpoint)
-            # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
-            self.signals.wait_for_step(self._notice, self._last_words)
+            # Not earlier: building the training may take long (GraphSAINT's counts), with no step that could
+            # end.
+            self.signals.wait_for_step(self._notice, self._exit_message)
             status = training.run().status
         except BaseException as error:
-            self._stop_last_resort()
+            self._cancel_kill_timer()
             self._fail(error)
-            if self._last_resort is not None:
+            if self._kill_timer is not None:
                 stalled = Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}")
                 for note in getattr(error, "__notes__", ()):
                     stalled.add_note(note)
                 raise stalled from error
             raise
         self._has_ended = True
-        written = write_report(self.folder.path, self._warn)
+        report = write_report(self.folder.path, self._warn)
         if status == "interrupted":
-            self.progress.say(self._how_to_go_on())
+            self.progress.say(self._resume_message())
             return self.signals.exit_code
         self.progress.say(
-            f"run folder {shell_word(path)}" + (f" · report {shell_word(written)}" if written else "")
+            f"run folder {shell_word(path)}" + (f" · report {shell_word(report)}" if report else "")
         )
         return 0
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             if not self._is_new:
-                # Not before: until here the run may be refused, and then its folder stays as it was.
+                # Not earlier: until here the run may be refused, which must leave its folder unchanged.
                 self.folder.truncate_metrics(0 if self._checkpoint is None else self._checkpoint.step)
                 self.folder.set_config(self.config)
             self._notice(f"hyrt {__version__} · run {shell_word(self.folder.path)}")
@@ -172,53 +174,53 @@ class Session:
     def _notice(self, text: str, kind: str = "info") -> None:
         self.progress.handle(Notice(kind=kind, text=text))
 
-    def _how_to_go_on(self) -> str:
+    def _resume_message(self) -> str:
         return how_to_go_on(self.folder, self.resumes)
 
     def _warn(self, text: str) -> None:
         self._notice(text, "warning")
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         if self._training is not None:
             self._training.leave()
         if self._has_ended:
             return (
                 "exiting before the report is written; write it with: hyrt report "
-                f"{shell_word(self.folder.path)}. {self._how_to_go_on()}"
+                f"{shell_word(self.folder.path)}. {self._resume_message()}"
             )
-        return f"exiting before the step has ended. {self._how_to_go_on()}"
+        return f"exiting before the step has ended. {self._resume_message()}"
 
     def _write_stacks(self, stacks: str) -> None:
-        # Where the main thread is what hangs, nobody hears of the failure: this one ends the process then.
-        self._last_resort = threading.Timer(_LAST_RESORT_S, self._leave, [stacks.partition("\n")[0]])
-        self._last_resort.daemon = True
-        self._last_resort.start()
+        # If the main thread hangs, it cannot raise the failure; this timer then ends the process.
+        self._kill_timer = threading.Timer(_KILL_DELAY_S, self._exit_stalled, [stacks.partition("\n")[0]])
+        self._kill_timer.daemon = True
+        self._kill_timer.start()
         (self.folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
 
-    def _stop_last_resort(self) -> None:
-        if self._last_resort is not None:
-            self._last_resort.cancel()
-            self._last_resort.join()
+    def _cancel_kill_timer(self) -> None:
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+            self._kill_timer.join()
 
-    def _leave(self, stalled: str) -> NoReturn:
-        """Record a failure and end the process from beside a main thread that does not come back."""
+    def _exit_stalled(self, stalled: str) -> NoReturn:
+        """Record a failure and exit while the main thread hangs."""
         error = Stalled(stalled)
         path = self.folder.path / "stacks.txt"
         print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
         try:
-            # Before the report, which links it.
+            # Before the report, which links to the trace.
             if self._training is not None:
                 self._training.end_failed(error)
             self._fail(error)
             if self._loggers is not None:
-                self._loggers.close("failed", _LAST_WORDS_S)
+                self._loggers.close("failed", _LOGGER_CLOSE_S)
             for note in getattr(error, "__notes__", ()):
                 print(f"warning: {note}", file=sys.stderr, flush=True)
         finally:
             os._exit(Stalled.exit_code)
 
     def _fail(self, error: BaseException) -> None:
-        """Leave a record; or what was there before, where the run was refused before its first step."""
+        """Record the failure; or leave the folder unchanged if the run was refused before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
         if refused and not self._has_trained:
             if self._is_new:

@@ -1,1 +1,1 @@
-"""Commands that apply or write what a run has learned."""
+"""Commands that apply or export a trained model."""

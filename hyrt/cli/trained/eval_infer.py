@@ -24,14 +24,14 @@ _Checkpoint = Annotated[
 
 
 class Mode(StrEnum):
-    """How an evaluation finds neighbours."""
+    """Neighbour selection of an evaluation."""
 
     full = "full"
     sampled = "sampled"
 
 
 class What(StrEnum):
-    """What `hyrt infer` writes of each vertex."""
+    """Output of `hyrt infer` per vertex."""
 
     scores = "scores"
     classes = "classes"
@@ -69,7 +69,7 @@ def evaluate(
     from hyrt.report.terminal.progress_line import metric_name
     from hyrt.training.setup import assign_threads, evaluation_workers
 
-    # All metrics are shown: the one that chose among epochs need not exist on other data.
+    # All metrics are shown; the metric that selects the best epoch may not exist for other data.
     overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
     trained = open_trained(run, overrides, checkpoint, _warn)
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
@@ -92,10 +92,10 @@ def evaluate(
         typer.echo(
             f"{split:<6}" + "  ".join(f"{metric_name(k)} {three_digits(v)}" for k, v in values.items())
         )
-    things = "vertices" if trained.graph.links is None else "links"
+    targets = "vertices" if trained.graph.links is None else "links"
     for split, word in (("val", "validation"), ("test", "test")):
         if split not in metrics:
-            typer.echo(f"{split:<6}the data has no {word} {things}")
+            typer.echo(f"{split:<6}the data has no {word} {targets}")
 
 
 def infer(
@@ -164,24 +164,24 @@ def infer(
     from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
 
-    # Of a split only its vertices are wanted, and of labels nothing.
+    # Of a split only the vertices are used; labels are not used.
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False)
     graph, model = trained.graph, cast(GNN, trained.model)
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
-    _check_wanted(what, vertices, links, predicts_links=graph.links is not None)
+    _check_output(what, vertices, links, predicts_links=graph.links is not None)
     pairs, pair_names = None, None
     if links is not None and links.suffix == ".csv":
         pairs, pair_names = read_named_pairs(links, graph)
     elif links is not None:
         pairs = read_pairs(links, graph)
-    wanted = chosen_vertices(graph, vertices or "all", trained.config.data.split)
+    chosen = chosen_vertices(graph, vertices or "all", trained.config.data.split)
     if as_table and vertices is None and graph.types is not None and graph.links is None:
         if what is not What.embeddings:
-            # Other types have no labels, so their scores mean nothing.
-            wanted = wanted[graph.types.types_of(wanted) == graph.types.number(graph.types.target)]
-    team = closing(evaluation_workers(assign_threads(trained.config)))
+            # Other types have no labels, so their scores are meaningless.
+            chosen = chosen[graph.types.types_of(chosen) == graph.types.number(graph.types.target)]
+    closing_workers = closing(evaluation_workers(assign_threads(trained.config)))
     target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
-    with team as workers, explained(output, "Free space, or give another --output."):
+    with closing_workers as workers, explained(output, "Free space, or give another --output."):
         if pairs is not None:
             score = DECODERS[trained.config.links.decoder].score
             bound = {"memory_bytes": memory_bytes}
@@ -189,36 +189,36 @@ def infer(
                 count = write_link_scores(target, model, graph, pairs, score, workers, **bound)
                 if as_table:
                     ids = graph.vertices.vertex_ids
-                    shown = pair_names or (pairs if ids is None else ids[pairs]).tolist()
-                    write_named_pairs(file, shown, map_npy(target))
+                    names = pair_names or (pairs if ids is None else ids[pairs]).tolist()
+                    write_named_pairs(file, names, map_npy(target))
             finally:
                 if as_table:
                     target.unlink(missing_ok=True)
             shape: tuple[int, ...] = (count,)
-            named = "scores of links"
+            output_name = "scores of links"
         else:
-            # What a run that predicts links calls embeddings is all that its model gives.
-            named = "embeddings" if graph.links is not None else (what or What.scores).value
+            # The embeddings of a link-prediction run are the whole output of its model.
+            output_name = "embeddings" if graph.links is not None else (what or What.scores).value
             model = model.embedding_model() if isinstance(model, LinkGNN) else model
             kind = What.scores if graph.links is not None else what or What.scores
             try:
                 shape = write_rows(
-                    target, model, graph, wanted, kind.value, workers, memory_bytes=memory_bytes
+                    target, model, graph, chosen, kind.value, workers, memory_bytes=memory_bytes
                 )
                 if as_table:
                     classes = trained.schema.classes
-                    write_named_rows(file, map_npy(target), wanted, graph, classes, kind.value)
+                    write_named_rows(file, map_npy(target), chosen, graph, classes, kind.value)
             finally:
                 if as_table:
                     target.unlink(missing_ok=True)
     size = " x ".join(f"{n:,}" for n in shape)
-    typer.echo(f"wrote {shell_word(output)}: {named} {size} · weights of {trained.weights}")
+    typer.echo(f"wrote {shell_word(output)}: {output_name} {size} · weights of {trained.weights}")
 
 
-def _check_wanted(
+def _check_output(
     what: What | None, vertices: str | None, links: Path | None, *, predicts_links: bool
 ) -> None:
-    """Refuse what a run has no words for."""
+    """Refuse outputs that the run cannot produce."""
     from hyrt.errors import ConfigError
 
     if links is None:
@@ -230,8 +230,8 @@ def _check_wanted(
         return
     if not predicts_links:
         raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
-    for option, given in (("--what", what), ("--vertices", vertices)):
-        if given is not None:
+    for option, value in (("--what", what), ("--vertices", vertices)):
+        if value is not None:
             raise ConfigError(f"--links and {option} exclude each other: give one of them")
 
 

@@ -1,4 +1,4 @@
-"""`hyrt export`: a trained model as files that need no hyrt."""
+"""`hyrt export`: write a trained model as files that do not need hyrt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of `hyrt plot` that applies the weights of a run."""
+"""Plots of `hyrt plot` that apply the weights of a run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ Learned = Literal["embeddings", "confusion", "roc"]
 
 
 def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False) -> str:
-    """Plot embeddings of all vertices, classes taken for others, or ROC curves; says what was plotted.
+    """Plot embeddings of all vertices, a confusion matrix, or ROC curves; return a description of the plot.
 
-    With `by_umap`, embeddings are laid out by UMAP, and else on their principal plane. Confusions and curves
-    are those of the test vertices, or of the validation vertices where there are none.
+    With `by_umap`, UMAP lays out the embeddings; otherwise their two principal components are plotted.
+    Confusion matrices and ROC curves use the test vertices, or the validation vertices if there are no test
+    vertices.
 
     Raises
     ------
     ConfigError
-        If the run has no embeddings or no classes, or no class or label that can be told from the rest.
+        If the run has no embeddings or classes, or no class or label with both positive and negative
+        vertices.
     """
     from hyrt.machine.this_process.process_settings import prepare_process
 
@@ -41,7 +43,7 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
 
     trained = open_trained(run, [], "best", lambda text: typer.echo(f"warning: {text}", err=True))
     graph, config, model = trained.graph, trained.config, cast(GNN, trained.model)
-    of_split, labelled = what != "embeddings", graph.vertices.label_kind
+    uses_split, labelled = what != "embeddings", graph.vertices.label_kind
     if what == "confusion" and (labelled != "classes" or graph.links is not None):
         raise ConfigError(
             "--confusion: a confusion matrix needs classes, and this run does not predict classes"
@@ -51,18 +53,18 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
             "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither"
         )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
-    if of_split and not splits:
+    if uses_split and not splits:
         raise ConfigError(f"--{what}: the dataset has neither test nor validation vertices")
-    split = splits[0] if of_split else "all"
+    split = splits[0] if uses_split else "all"
     vertices = chosen_vertices(graph, split, config.data.split)
-    whole = graph.links is not None or of_split
+    needs_scores = graph.links is not None or uses_split
     model = model.embedding_model() if isinstance(model, LinkGNN) else model
     with (
         closing(evaluation_workers(assign_threads(config))) as workers,
         TemporaryDirectory(dir=trained.scratch) as folder,
     ):
         rows_file = Path(folder) / "rows.npy"
-        kind: Literal["scores", "embeddings"] = "scores" if whole else "embeddings"
+        kind: Literal["scores", "embeddings"] = "scores" if needs_scores else "embeddings"
         memory_bytes = int(config.evaluate.memory_gib * 2**30)
         write_rows(rows_file, model, graph, vertices, kind, workers, memory_bytes=memory_bytes)
         rows = np.load(rows_file)

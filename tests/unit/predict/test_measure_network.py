@@ -12,7 +12,7 @@ import pytest
 import torch
 from unit.distributed.ranks_in_threads import results_of
 
-from hyrt.cli.calibrate import _network_place
+from hyrt.cli.calibrate import _network_file
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError
@@ -90,13 +90,13 @@ def test_known_times_give_their_latency_and_bandwidth(monkeypatch: pytest.Monkey
 
 def test_only_a_network_is_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "lan.yaml"
-    assert _network_place(file) == file
+    assert _network_file(file) == file
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
-    assert _network_place(file) == file
+    assert _network_file(file) == file
     file.write_text("of: mine\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="exists, and is not a network: give another --network"):
-        _network_place(file)
+        _network_file(file)
     with pytest.raises(ConfigError, match=r"give a name that ends in \.yaml"):
-        _network_place(tmp_path / "lan")
+        _network_file(tmp_path / "lan")
     with pytest.raises(ConfigError, match="no such folder: create it, or give another --network"):
-        _network_place(tmp_path / "none" / "lan.yaml")
+        _network_file(tmp_path / "none" / "lan.yaml")
