@@ -73,7 +73,7 @@ def same(
     for home in (None, on_devices):
         with monkeypatch.context() as patch:
             if home is not None:
-                patch.setattr(ops, "_home", lambda x: on_devices)
+                patch.setattr(ops, "_backend", lambda x: on_devices)
             out = found(*inputs)
             assert off(out, wanted) < 1e-13
             for a, b in zip(torch.autograd.grad(out, inputs, along), gradients, strict=True):
@@ -132,7 +132,7 @@ def test_of_equal_ones_the_first_takes_the_gradient_and_what_is_no_number_is_see
     for home, dtype in itertools.product(
         (gradients, on_devices), (torch.float64, torch.bfloat16, torch.float16)
     ):
-        monkeypatch.setattr(ops, "_home", lambda x, home=home: home)
+        monkeypatch.setattr(ops, "_backend", lambda x, home=home: home)
         for of_edges in (False, True):
             size = E if of_edges else V
             x = drawn(size, 20).detach().round().to(dtype).requires_grad_()
@@ -156,7 +156,7 @@ def test_of_equal_ones_the_first_takes_the_gradient_and_what_is_no_number_is_see
     x[4, 0] = np.nan
     reached = [4 in graph.indices[graph.indptr[i] : graph.indptr[i + 1]] for i in range(V)]
     for home in (gradients, on_devices):
-        monkeypatch.setattr(ops, "_home", lambda x, home=home: home)
+        monkeypatch.setattr(ops, "_backend", lambda x, home=home: home)
         for found in (ops.spmm(graph, x, reduce="max"), ops.edge_reduce(graph, x[graph.indices], "max")):
             assert found[:, 0].isnan().tolist() == reached
             assert not found[:, 1].isnan().any()
@@ -334,7 +334,7 @@ def test_rows_without_columns_have_sums_and_gradients(
     graph: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for home in (gradients, on_devices):
-        monkeypatch.setattr(ops, "_home", lambda x, home=home: home)
+        monkeypatch.setattr(ops, "_backend", lambda x, home=home: home)
         for tail in ((0,), (2, 0)):
             x, w = drawn(V, *tail), drawn(E, *tail[:-1], seed=1)
             out = ops.spmm(graph, x, w)
@@ -444,6 +444,6 @@ def test_a_second_derivative_is_refused_instead_of_taken_for_zero(
 def test_on_other_devices_a_second_derivative_is_exact(
     graph: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "_home", lambda x: on_devices)
+    monkeypatch.setattr(ops, "_backend", lambda x: on_devices)
     x = drawn(V, 2)
     assert torch.autograd.gradgradcheck(lambda x: ops.spmm(graph, x).sin(), (x,))

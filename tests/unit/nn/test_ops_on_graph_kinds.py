@@ -228,7 +228,7 @@ def test_bfloat16_is_the_dense_result_of_the_rounded_inputs_rounded_once(
     kind: str, operator: Callable[[Topology], list[Case]], home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a unit in the last of 8 bits, whatever the number; gradients may be rounded on the way, too."""
-    monkeypatch.setattr(ops, "_home", lambda x: home)
+    monkeypatch.setattr(ops, "_backend", lambda x: home)
     for case in operator(topology(kind, V)):
         if "div" in case.name:
             continue  # The square before it is rounded, too, and is no part of the operator.
@@ -251,7 +251,7 @@ def test_a_long_row_of_16_bits_loses_nothing_and_neither_does_its_gradient(
     dtype: torch.dtype, home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Added up in 8 bits, ones would stay at 256."""
-    monkeypatch.setattr(ops, "_home", lambda x: home)
+    monkeypatch.setattr(ops, "_backend", lambda x: home)
     edges = 3000
     into = Topology(np.array([0, edges, *[edges] * (V - 1)]), np.arange(edges, dtype=np.int32) % V)
     x = torch.rand(V, 2, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()

@@ -128,7 +128,7 @@ def test_a_score_of_minus_infinity_leaves_a_source_out(
     loops: bool, home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it stands in a row; without any other score the softmax is no number, as torch's."""
-    monkeypatch.setattr(ops, "_home", lambda x: home)
+    monkeypatch.setattr(ops, "_backend", lambda x: home)
     of = topology("multi-edges")
     for dtype, bound in ((torch.float32, 3e-6), (torch.float64, 1e-13)):
         given = drawn(3, 16)
