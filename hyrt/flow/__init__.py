@@ -1,1 +1,1 @@
-"""Bounded channels, the threads they join, and the guard against a standstill: it knows nothing of graphs."""
+"""Bounded channels, stage threads and the watchdog of a pipeline, independent of graphs."""

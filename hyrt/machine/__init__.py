@@ -1,1 +1,3 @@
-"""What every floor stands on: worker threads, recycled memory, CPUs, process settings, files, generator."""
+"""Runtime services without dependencies on graphs: worker threads, buffer pools, CPUs, files, random
+numbers.
+"""

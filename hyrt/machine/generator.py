@@ -1,4 +1,4 @@
-"""The counter-based random generator that every sampled edge and every dropout mask comes from.
+"""Counter-based random generator for every sampled edge and every dropout mask.
 
 A random number is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the
 thread, the device, the order or the mini-batch it is made in. The mixing function is the finaliser of

@@ -117,21 +117,21 @@ def _work_alone(work: Chunk, size: int, grain: int) -> None:
 
 
 class Workers:
-    """A resizable team of threads for calls that release the interpreter lock.
+    """Resizable team of threads for calls that release the interpreter lock.
 
-    The calling thread works too, so a team of one starts no thread. Chunk borders depend on the size and the
-    grain only: results that are computed chunk by chunk are equal for any number of threads.
+    The calling thread works too, so a team of one starts no thread. Chunk boundaries depend only on the size
+    and the grain: results that are computed chunk by chunk are equal for any number of threads.
 
     Parameters
     ----------
     count
-        Threads in the team, the caller included.
+        Number of threads, including the caller.
     name
-        Prefix of the threads' names.
+        Prefix of thread names.
     on_start
-        Called once in every thread the team starts.
+        Called once in every started thread.
     pool
-        Memory for what the team computes in a step; fresh memory without one.
+        Buffer pool for results of a step; without a pool, memory is newly allocated.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""A child process that is asked about what may crash or hang, and what is said if it cannot be."""
+"""Isolated worker process for code that may crash or hang, and a report of unexpected exits."""

@@ -1,1 +1,1 @@
-"""What numba compiles, and where it keeps it."""
+"""Compiled kernels: numba, its kernel cache, and conversions of half-precision floats."""

@@ -26,7 +26,7 @@ _load: Any = IndexDataCacheFile.load
 def _data_name(self: Any, number: int) -> str:
     """Return a new unique file name for one kernel of a function, independent of numba's counter.
 
-    numba counts up from 1 and locks nothing. Two processes that save kernels of one function at the same time
+    numba counts up from 1 and takes no lock. Two processes that save kernels of one function at the same time
     may both take the same number, and later runs would load one kernel in place of the other, for example a
     loop for another row width. A process that reads the new index of a changed source before the kernel is
     written would load the kernel of the old source.

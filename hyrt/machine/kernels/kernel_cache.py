@@ -38,7 +38,7 @@ def check_compiler() -> None:
 def ensure_kernel_cache() -> None:
     """Create a temporary kernel cache if neither the package's folder nor the user's cache is writable.
 
-    Every process then recompiles its kernels. Does nothing if NUMBA_CACHE_DIR is set. The folder is new and
+    Every process then recompiles its kernels. No-op if NUMBA_CACHE_DIR is set. The folder is new and
     private, because numba executes cached files.
     """
     if "NUMBA_CACHE_DIR" in os.environ:

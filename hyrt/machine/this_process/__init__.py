@@ -1,1 +1,1 @@
-"""The process that hyrt runs in: what it is set up with, what stops it, and how it ends."""
+"""Setup, signals, fork safety and exit of the current process."""

@@ -22,11 +22,11 @@ class _LazyCompiler(ModuleType):
     """Lazy stand-in for torch's compiler module, replaced by the real module on first real use.
 
     torch's optimizers import the compiler only to exclude functions from compilation. If it is not loaded,
-    nothing is compiled and nothing has to be excluded.
+    no function is compiled, so none has to be excluded.
     """
 
     def graph_break(self, *_: Any, **__: Any) -> None:
-        """Do nothing: there is no compiled graph to break."""
+        """Return at once: there is no compiled graph to break."""
 
     def disable(self, function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
         """Return the function unchanged: it is never compiled."""
