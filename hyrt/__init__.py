@@ -41,7 +41,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
+_MODULES = {
     "from_dgl": "hyrt.nn.own_modules.dgl_stack",
     "from_pyg": "hyrt.nn.own_modules.pyg_stack",
     "load": "hyrt.api",
@@ -67,21 +67,21 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name in ("nn", "ops"):
         return import_module(f"hyrt.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'hyrt' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def _version() -> str:
-    # What reads it takes longer to import than all else that `import hyrt` does.
+    # importlib.metadata takes longer to import than the rest of `import hyrt`.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("hyrt")
-    except PackageNotFoundError:  # A source tree on the path, not installed.
+    except PackageNotFoundError:  # A source tree on the path that is not installed.
         return "0+unknown"
 
 
 def __dir__() -> list[str]:
-    # What is imported at first use belongs to the module before, and what it is made with does not.
+    # Lazily imported names are listed even before their import; helpers of this module are not.
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""The Python interface: open a graph, train a model on it, load what a run has learned."""
+"""Python interface: open a graph, train a model on it, load a trained run."""
 
 from __future__ import annotations
 
@@ -61,31 +61,31 @@ def save(
     order: str | None = None,
     force: bool = False,
 ) -> None:
-    """Write a graph to a file or a folder, as `hyrt data convert` does: complete or not at all.
+    """Write a graph to a file or a folder, as `hyrt data convert` does, atomically.
 
     Parameters
     ----------
     source
-        What `load` takes, such as a PyG `HeteroData`.
+        A source as for `load`, such as a PyG `HeteroData`.
     destination
-        A `.npz` file, or a folder where it does not end so.
+        A `.npz` file; a path with any other suffix is a folder.
     rows
-        The format of dense features, such as `float16` or `int8`; by default the one they have.
+        Format of dense features, such as `float16` or `int8`; by default unchanged.
     normalize
-        How features are scaled, as for `load`.
+        Scaling of features, as for `load`.
     reverse
-        Relations of a typed graph get others that go back, named `rev_` and their names.
+        Add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
     order
-        A new order of the vertices, such as `degree`; by default they keep theirs.
+        New order of the vertices, such as `degree`; by default unchanged.
     force
-        Replace what is at the destination.
+        Replace an existing destination.
 
     Raises
     ------
     ConfigError
-        If an argument is of no kind that it may have.
+        If an argument has a wrong type.
     DataError
-        For bad input, and for a destination that exists or cannot be written.
+        For invalid input, and for a destination that exists or cannot be written.
     """
     check_compiler()
     from hyrt.graph.formats.convert import Conversion, convert
@@ -93,9 +93,9 @@ def save(
     if isinstance(source, str | Path) and str(source):
         _check_path("source", source, "give a graph, the path of one, or a name such as synthetic:tiny")
     _check_path("destination", destination, "give the path of a .npz file or a folder")
-    for name, given in (("rows", rows), ("normalize", normalize), ("order", order)):
-        if given is not None and not isinstance(given, str):
-            raise ConfigError(f"{name}={show(given)}: give a word, as hyrt data convert --help lists them")
+    for name, value in (("rows", rows), ("normalize", normalize), ("order", order)):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name}={show(value)}: give a word, as hyrt data convert --help lists them")
     _check_flags(reverse=reverse, force=force)
     convert(
         Conversion(
@@ -126,24 +126,24 @@ def train(
     Parameters
     ----------
     graph
-        A graph from `load`, or a source as `load` takes it.
+        A graph from `load`, or a source as for `load`.
     model
-        A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a torch module of your
-        own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a
-        source of the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2
-        by default, or as many as it has layers if it is of `hyrt.nn.stack` or `hyrt.from_pyg`).
+        A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a custom torch module
+        that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row per source of
+        the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (by default
+        2, or its number of layers if it is from `hyrt.nn.stack` or `hyrt.from_pyg`).
     config
         All settings, in place of `sections`.
     emit
-        Called with each event of the run (`hyrt.observe.events`). Without it, the warnings among them are
-        Python's, of the category `hyrt.errors.RunWarning`.
+        Called with each event of the run (`hyrt.observe.events`). By default, warning events become Python
+        warnings of the category `hyrt.errors.RunWarning`.
     folder
-        Where checkpoints go, which has none yet; none are written without it. `loggers` need it, too.
+        New folder for checkpoints; by default no checkpoints are written. `loggers` need a folder, too.
     full_graph
-        Train on the whole graph in each step; short for `sampler={"kind": "full"}`. A module of your own gets
-        blocks of all vertices, and returns scores of all.
+        Train on the full graph in each step; short for `sampler={"kind": "full"}`. A custom module gets
+        blocks of all vertices, and returns scores of all vertices.
     **sections
-        Settings by section, as in `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
+        Settings by section, such as `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
 
     Returns
     -------
@@ -177,15 +177,15 @@ def train(
     from hyrt.training.train import Training
 
     check_compiler()
-    given: dict[str, Any] = dict(sections)
-    _check_given(graph, config, emit, folder, full_graph, given)
+    settings_by_section: dict[str, Any] = dict(sections)
+    _check_train_arguments(graph, config, emit, folder, full_graph, settings_by_section)
     module = None
     if full_graph:
-        given["sampler"] = {**given.get("sampler", {}), "kind": "full"}
+        settings_by_section["sampler"] = {**settings_by_section.get("sampler", {}), "kind": "full"}
     if isinstance(model, str):
-        given["model"] = {"kind": model}
+        settings_by_section["model"] = {"kind": model}
     elif isinstance(model, Mapping):
-        given["model"] = dict(model)
+        settings_by_section["model"] = dict(model)
     elif isinstance(model, type):
         raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     elif not callable(getattr(model, "parameters", None)):
@@ -194,19 +194,21 @@ def train(
         )
     else:
         module = model
-        fanout = as_list(given.get("sampler", {}).get("fanout"))
+        fanout = as_list(settings_by_section.get("sampler", {}).get("fanout"))
         depth = len(fanout) if isinstance(fanout, Sequence) else depth_of(module)
         if depth is not None:
-            given["model"] = {"layers": depth}
-    if config is not None and (given.keys() - {"model"} or (module is None and model != "graphsage")):
+            settings_by_section["model"] = {"layers": depth}
+    if config is not None and (
+        settings_by_section.keys() - {"model"} or (module is None and model != "graphsage")
+    ):
         raise ConfigError("give either a config or sections as keywords, not both")
-    settings = config or build_config(given, own_model=module is not None)
+    settings = config or build_config(settings_by_section, own_model=module is not None)
     if settings.loggers:
         if folder is None:
             raise ConfigError("loggers keep the name of the run in its folder: give folder=...")
         check_loggers(settings.loggers)
     if folder is not None:
-        # Else the first checkpoint, after an epoch, would be what refuses them.
+        # Otherwise unserialisable settings would only fail at the first checkpoint, after an epoch.
         to_yaml(settings)
     _check_torch(own_model=module is not None)
     if module is not None:
@@ -218,21 +220,21 @@ def train(
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     if checkpoints is not None and prepared.graph.links is not None:
         write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
-    hear = emit or _hears_warnings(user_warner(RunWarning))
-    tell = hear
+    handle_event = emit or _forward_warnings(user_warner(RunWarning))
+    emit_event = handle_event
     mark_forks()
     with ExitStack() as stack:
         if settings.loggers and folder is not None:
             loggers = RunLoggers.of(
-                settings, Path(folder), lambda text: hear(Notice(kind="warning", text=text))
+                settings, Path(folder), lambda text: handle_event(Notice(kind="warning", text=text))
             )
-            tell = _told_both(hear, stack.enter_context(loggers).handle)
+            emit_event = _fan_out(handle_event, stack.enter_context(loggers).handle)
         training = Training(
             compose_run(
                 settings,
                 prepared.graph,
                 prepared=prepared,
-                emit=tell,
+                emit=emit_event,
                 checkpoints=checkpoints,
                 predict=predict_run,
                 hooks=hooks_of_environment(),
@@ -241,18 +243,18 @@ def train(
         return training.run()
 
 
-def _told_both(first: Emit, second: Emit) -> Emit:
-    def tell(event: Event) -> None:
+def _fan_out(first: Emit, second: Emit) -> Emit:
+    def forward(event: Event) -> None:
         first(event)
         second(event)
 
-    return tell
+    return forward
 
 
-def _check_given(
+def _check_train_arguments(
     graph: Any, config: Any, emit: Any, folder: Any, full_graph: Any, sections: Mapping[str, Any]
 ) -> None:
-    """Refuse arguments of `train` that would be taken for something else, or for nothing."""
+    """Reject arguments of `train` that would be misinterpreted or ignored."""
     for name in ("data", "sampler"):
         if not isinstance(sections.get(name, {}), Mapping):
             build_config({name: sections[name]})
@@ -264,7 +266,7 @@ def _check_given(
     if config is not None and not isinstance(config, Config):
         raise ConfigError(f"config={show(config)}: give a hyrt.Config, or settings by section as keywords")
     if config is not None:
-        # What `model_copy` was given, pydantic takes as it is, and leaves out what it does not know.
+        # pydantic's `model_copy` neither validates values nor drops unknown keys.
         check_known(config)
         build_config(config.model_dump(warnings=False), own_model=True)
     if emit is not None and not callable(emit):
@@ -275,7 +277,7 @@ def _check_given(
 
 
 def _check_torch(*, own_model: bool) -> None:
-    """Refuse what was set for all of torch, and keeps a model of hyrt's from being trained."""
+    """Reject global torch settings that prevent training."""
     import torch
 
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
@@ -296,32 +298,32 @@ def _check_torch(*, own_model: bool) -> None:
         )
 
 
-def _check_flags(**given: Any) -> None:
-    """Refuse what is neither True nor False: the word 'no' would count as True."""
-    for name, value in given.items():
+def _check_flags(**flags: Any) -> None:
+    """Reject values other than True and False: the word 'no' would count as True."""
+    for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{name}={show(value)}: give True or False")
 
 
-def _check_path(name: str, given: Any, wanted: str) -> None:
-    """Refuse what is no path."""
-    if not isinstance(given, str | Path) or not str(given) or "\0" in str(given) or is_too_long(Path(given)):
-        raise ConfigError(f"{name}={show(given)}: {wanted}")
+def _check_path(name: str, value: Any, remedy: str) -> None:
+    """Reject values that are not valid paths."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value) or is_too_long(Path(value)):
+        raise ConfigError(f"{name}={show(value)}: {remedy}")
 
 
-def _hears_warnings(warn: Callable[[str], None]) -> Emit:
-    """What tells of the warnings among a run's events only."""
+def _forward_warnings(warn: Callable[[str], None]) -> Emit:
+    """Return an event callback that only forwards warnings."""
     from hyrt.observe.events import Notice
 
-    def hear(event: Event) -> None:
+    def handle(event: Event) -> None:
         if isinstance(event, Notice) and event.kind == "warning":
             warn(event.text)
 
-    return hear
+    return handle
 
 
 def _new_checkpoints(folder: Path) -> Path:
-    """The folder for the checkpoints of a training, made before it starts."""
+    """Create the folder for checkpoints before training starts."""
     from hyrt.errors import CheckpointNotWritten
     from hyrt.training.checkpoint import has_checkpoint
 
@@ -333,7 +335,7 @@ def _new_checkpoints(folder: Path) -> Path:
             f"{checkpoints} cannot be made: {error.strerror or error}: give another folder"
         ) from error
     if has_checkpoint(checkpoints):
-        # Else `load_run` would find whichever of the two has made more steps.
+        # Otherwise `load_run` would choose between two runs by their numbers of steps.
         raise ConfigError(f"{folder} has the checkpoints of another run: give a new folder, or delete it")
     return checkpoints
 
@@ -346,34 +348,35 @@ def load_run(
     model: torch.nn.Module | None = None,
     checkpoint: str = "best",
 ) -> TrainedRun:
-    """Load what a run has learned.
+    """Load a trained run.
 
     Parameters
     ----------
     folder
         Folder of a run of `hyrt run`, or the `folder` of `train`.
     graph
-        The graph, from `load`, or what `load` takes; it may be other data, which get the form that the run
-        was trained on. By default the dataset of the run's settings, which `train` does not keep.
+        A graph from `load`, or a source as for `load`; it may contain other data, which are converted to the
+        form that the run was trained on. By default the dataset of the run's settings, which `train` does not
+        store.
     model
-        The module of your own that was trained, which takes the weights. By default the settings' model.
+        The custom module that was trained, which receives the weights. By default the settings' model.
     checkpoint
-        `best`: the weights of the best evaluation (the newest where there was none); `newest`; or the file of
-        a checkpoint.
+        `best`: the weights of the best evaluation (the newest weights if there was none); `newest`; or the
+        file of a checkpoint.
 
     Returns
     -------
-    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has what
-    was fitted besides the weights. `scores()` applies the model.
+    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has the
+    other fitted data. `scores()` applies the model.
 
     Raises
     ------
     CheckpointError
-        If the folder is not that of a run, has no such weights, or they do not fit the graph or the module.
+        If the folder is not a run, has no such weights, or the weights do not fit the graph or the module.
     ConfigError
-        If the graph has to be given.
+        If `graph` is required.
     DataError
-        If the graph lacks what the model reads, naming the differences.
+        If the graph lacks data that the model reads; the message names the differences.
     """
     from hyrt.report.records.trained_run import open_trained
 

@@ -1,7 +1,7 @@
-"""Checks of arguments at the public boundary: compiled loops do not look where they read and write.
+"""Checks of arguments of the public API, because compiled loops check no bounds.
 
-Each check looks at a header, or reads the values of one array once. Settings are read without numpy, which
-takes long to import: only a check of an array, or of what is not a Python number, imports it.
+Each check reads a header, or the values of one array once. numpy takes long to import and settings are
+validated without it: only checks of arrays, or of values that are not Python numbers, import numpy.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-_SHOWN_LETTERS = 40
+_MAX_LETTERS = 40
 
 
 def show(value: Any) -> str:
-    """Return a value in a few words for a message: an array as its dtype and shape."""
+    """Return a short form of a value for messages: dtype and shape of an array."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     text = one_line(repr(value))
-    if isinstance(value, str) and len(text) > _SHOWN_LETTERS:
-        return f"{text[:_SHOWN_LETTERS]}..."
-    is_short = len(text) <= _SHOWN_LETTERS and " at 0x" not in text
+    if isinstance(value, str) and len(text) > _MAX_LETTERS:
+        return f"{text[:_MAX_LETTERS]}..."
+    is_short = len(text) <= _MAX_LETTERS and " at 0x" not in text
     return text if is_short else f"of type {type(value).__name__}"
 
 
 def check_kind(name: str, value: Any, kind: type[Value], remedy: str) -> Value:
-    """Return a value that is of a class, or refuse it with a remedy."""
+    """Return `value` if it is an instance of `kind`; otherwise raise an error with the remedy."""
     if not isinstance(value, kind):
         raise ArgumentError(f"{name} is {show(value)}: {remedy}")
     return value
 
 
 def check_word(name: str, value: Any, words: Iterable[str]) -> str:
-    """Return a word that is one of several."""
+    """Return `value` if it is one of `words`."""
     known = list(words)
     if not isinstance(value, str) or value not in known:
         raise ArgumentError(f"{name} is {show(value)}: give one of {', '.join(known)}")
@@ -52,12 +52,12 @@ def check_word(name: str, value: Any, words: Iterable[str]) -> str:
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False; the word 'no' would count as True."""
-    if not isinstance(value, bool) and not _is_truth_of_numpy(value):
+    if not isinstance(value, bool) and not _is_numpy_bool(value):
         raise ArgumentError(f"{name} is {show(value)}: give True or False")
     return bool(value)
 
 
-def _is_truth_of_numpy(value: Any) -> bool:
+def _is_numpy_bool(value: Any) -> bool:
     """Return whether a value is numpy's True or False."""
     import numpy as np
 
@@ -91,26 +91,28 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
 def check_array(
     name: str, value: Any, dtypes: str | tuple[Any, ...], shape: tuple[int | None, ...], what: str
 ) -> Array:
-    """Return a numpy array of a dtype and a shape.
+    """Return a numpy array that has an allowed dtype and the expected shape.
 
     Parameters
     ----------
     name, value
         The argument.
     dtypes
-        Kinds of dtypes as numpy has them, such as `iu`; or the dtypes themselves.
+        Kinds of dtypes as in numpy, such as `iu`, or the dtypes themselves.
     shape
-        The entries of each axis; None for any number.
+        Size of each axis; None for any size.
     what
-        What to give, for the message.
+        Description of a valid argument, for the message.
     """
     import numpy as np
 
-    fits = isinstance(value, np.ndarray) and (
+    is_valid = isinstance(value, np.ndarray) and (
         value.dtype.kind in dtypes if isinstance(dtypes, str) else value.dtype in dtypes
     )
-    fits = fits and value.ndim == len(shape) and value.dtype.isnative
-    if not fits or any(size not in (None, wanted) for size, wanted in zip(shape, value.shape, strict=True)):
+    is_valid = is_valid and value.ndim == len(shape) and value.dtype.isnative
+    if not is_valid or any(
+        size not in (None, expected) for size, expected in zip(shape, value.shape, strict=True)
+    ):
         sizes = ", ".join("n" if size is None else f"{size:,}" for size in shape)
         raise ArgumentError(f"{name} is {show(value)}: give {what} as a numpy array [{sizes}]")
     array: Array = value
@@ -118,12 +120,12 @@ def check_array(
 
 
 def check_range(name: str, values: Array, count: int, of: str) -> None:
-    """Refuse whole numbers that are not from 0 to count - 1, naming the first."""
+    """Check that whole numbers are from 0 to count - 1; the error names the first wrong one."""
     if not len(values) or (values.min() >= 0 and values.max() < count):
         return
-    at = int(((values < 0) | (values >= count)).argmax())
+    index = int(((values < 0) | (values >= count)).argmax())
     raise ArgumentError(
-        f"{name}[{at}] is {values[at]}, which is none of the {count:,} {of}: give numbers from 0 to "
+        f"{name}[{index}] is {values[index]}, which is none of the {count:,} {of}: give numbers from 0 to "
         f"{count - 1:,}"
     )
 
@@ -131,20 +133,20 @@ def check_range(name: str, values: Array, count: int, of: str) -> None:
 def check_ids(
     name: str, values: Any, count: int, of: str = "vertices", *, dtype: Any = None, distinct: bool = False
 ) -> Array:
-    """Return [n] numbers of vertices, or of other things, that compiled loops may use as places.
+    """Return [n] ids of vertices, or of other items, that compiled loops may use as indices.
 
     Parameters
     ----------
     name, values
         The argument: an array of whole numbers.
     count
-        How many vertices there are: each number is from 0 to count - 1.
+        Number of vertices: each id is from 0 to count - 1.
     of
-        What they are the numbers of, for the message.
+        Noun for the items, for the message.
     dtype
-        The dtype to return; by default that of the values, int64 if it is neither int32 nor int64.
+        Dtype to return; by default that of the values, or int64 if it is neither int32 nor int64.
     distinct
-        Also refuse a number that is there twice.
+        Also reject repeated ids.
 
     Raises
     ------
@@ -159,14 +161,14 @@ def check_ids(
         ordered = np.sort(ids)
         repeats = ordered[1:] == ordered[:-1]
         if repeats.any():
-            twice = ordered[1:][repeats.argmax()]
-            raise ArgumentError(f"{name} has {twice} twice: give each of the {of} once")
-    kept = ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64
-    return np.require(ids, np.dtype(kept if dtype is None else dtype), ["C", "W", "E"])
+            repeated = ordered[1:][repeats.argmax()]
+            raise ArgumentError(f"{name} has {repeated} twice: give each of the {of} once")
+    default = ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64
+    return np.require(ids, np.dtype(default if dtype is None else dtype), ["C", "W", "E"])
 
 
 def check_offsets(name: str, values: Any, rows: int, entries: int, dtypes: tuple[Any, ...]) -> Array:
-    """Return [rows + 1] places where rows begin: from 0, never falling, to the number of entries."""
+    """Return row offsets [rows + 1], which start at 0, never decrease, and end at the number of entries."""
     offsets = check_array(
         name, values, dtypes, (rows + 1,), "where each row begins, and the end of the last,"
     )

@@ -1,6 +1,6 @@
-"""The errors hyrt raises for its users: each says what was wrong, where, and what to do.
+"""Exceptions for users of hyrt: each message names the problem, its location and the remedy.
 
-The command line prints them as one line and exits with `exit_code`.
+The command line prints the message as one line and exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from typing import NoReturn
 
 
 class Terminated(SystemExit):
-    """A signal asks the process to end: what it interrupts has not failed."""
+    """Raised if a signal ends the process; the interrupted work has not failed."""
 
     @classmethod
     def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
-        """A signal handler: the process ends with 128 + the signal's number."""
+        """Signal handler that exits with 128 + the signal's number."""
         raise cls(128 + number)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has come. Where the command line runs, any other KeyboardInterrupt was raised without one."""
+    """Raised on Ctrl-C. In the command line, any other KeyboardInterrupt was raised without Ctrl-C."""
 
     @classmethod
     def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
-        """A signal handler."""
+        """Signal handler that raises this exception."""
         raise cls
 
 
 class StepStopped(BaseException):
-    """A run is asked to stop, and what is done of the step that is under way is kept: nothing has failed."""
+    """Raised if a run is stopped within a step whose partial work has been saved; this is not a failure."""
 
 
 class HyrtError(Exception):
-    """Root of every error a user of hyrt may want to catch."""
+    """Base class of all errors that users may want to catch."""
 
     exit_code = 1
     has_lines = False
-    """Whether the message is a report whose lines are printed one below the other."""
+    """Whether the message is a report of several lines."""
     others_wait = False
-    """Whether other processes, if a launcher has started any, wait for this one to join them."""
+    """Whether other ranks, if a launcher has started any, wait for this rank to join."""
 
 
 class DataError(HyrtError):
-    """A dataset is not what its schema says: the message names file, key and first bad position."""
+    """A dataset violates its schema: the message names file, key and first bad position."""
 
     exit_code = 2
 
 
 class DataWarning(UserWarning):
-    """A dataset holds something that is not read, or nothing that can be learnt."""
+    """A dataset contains data that is ignored, or nothing to learn."""
 
 
 class SettingWarning(UserWarning):
-    """A setting is given that does not count."""
+    """A setting has no effect."""
 
 
 class MachineWarning(UserWarning):
-    """Something of the machine makes hyrt slower than it has to be."""
+    """The state of the machine makes hyrt slower than necessary."""
 
 
 class RunWarning(UserWarning):
-    """What a run tells of and goes on after, where nobody hears its events."""
+    """A warning of a run that continues, for runs without an event listener."""
 
 
 _PACKAGES = {"hyrt", "hyrt_devices", "hyrt_perfmodel", "hyrt_hls"}
@@ -77,43 +77,46 @@ _LIBRARIES = tuple(
 )
 
 
-def _is_hyrts(frame: FrameType) -> bool:
+def _is_hyrt_frame(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Return whether a frame runs the user's code, which is neither hyrt's nor an installed library's."""
-    return not _is_hyrts(frame) and not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARIES))
+    """Return whether a frame runs the user's code, which belongs neither to hyrt nor to an installed
+    library.
+    """
+    return not _is_hyrt_frame(frame) and not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARIES))
 
 
 def user_warner(category: type[Warning]) -> Callable[[str], None]:
-    """Return a function that warns at the line of the user's code that is calling hyrt now.
+    """Return a function that warns at the line of user code that is calling hyrt now.
 
-    Any thread may call the function. If only libraries call hyrt, warnings are at the line of the innermost.
+    Any thread may call the function. If only libraries call hyrt, warnings refer to the innermost library
+    line.
     """
     frame: FrameType | None = sys._getframe(1)
     frames = []
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
-    callers = [frame for frame in frames if not _is_hyrts(frame)] or frames
+    callers = [frame for frame in frames if not _is_hyrt_frame(frame)] or frames
     caller = next((frame for frame in callers if is_user_frame(frame)), callers[0])
-    place, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
+    location, names = (caller.f_code.co_filename, caller.f_lineno), caller.f_globals
 
     def warn(text: str) -> None:
         registry = names.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(text, category, *place, names.get("__name__"), registry)
+        warnings.warn_explicit(text, category, *location, names.get("__name__"), registry)
 
     return warn
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that is calling hyrt."""
+    """Warn at the line of user code that is calling hyrt."""
     user_warner(category)(text)
 
 
 class DataNotWritten(DataError):
-    """The machine could not write a dataset: a full or read-only disk."""
+    """A dataset could not be written: the disk is full or read-only."""
 
     exit_code = 1
 
@@ -125,13 +128,17 @@ class ConfigError(HyrtError):
 
 
 class ArgumentError(HyrtError, ValueError):
-    """An argument of a call is of a wrong type, shape or range: the message names it and what to give."""
+    """An argument of a call has a wrong type, shape or range: the message names the argument and the
+    remedy.
+    """
 
     exit_code = 2
 
 
 class HostMemoryExhausted(HyrtError):
-    """What was to go to a file, because host memory is limited, could not: a full or read-only disk."""
+    """Data that exceeds the host memory limit could not be written to a file: the disk is full or read-
+    only.
+    """
 
 
 class CheckpointError(HyrtError):
@@ -141,13 +148,13 @@ class CheckpointError(HyrtError):
 
 
 class CheckpointNotWritten(CheckpointError):
-    """The machine could not write a checkpoint: a full or read-only disk. Earlier ones are untouched."""
+    """A checkpoint could not be written: the disk is full or read-only. Earlier checkpoints are unchanged."""
 
     exit_code = 1
 
 
 class DeviceUnavailable(HyrtError):
-    """An asked-for device is not there; the message carries the remedy."""
+    """A requested device is not available; the message has the remedy."""
 
     exit_code = 2
 
@@ -159,20 +166,20 @@ class UnsupportedModel(HyrtError):
 
 
 class PluginConflict(HyrtError):
-    """Two distributions declare the same name in one entry-point group, like the same device kind."""
+    """Two distributions declare the same name in one entry-point group, for example the same device kind."""
 
     exit_code = 2
 
 
 class DeviceOutOfMemory(HyrtError):
-    """A device could not hold a mini-batch. Recoverable: with fewer targets it may fit.
+    """A device could not store a mini-batch. Recoverable: with fewer targets it may fit.
 
     Parameters
     ----------
     message
-        What was wanted, and what there is.
+        Requested and available memory.
     remedy
-        What to do where fewer targets do not help; empty where it is smaller mini-batches or more memory.
+        Remedy if fewer targets do not help; empty if smaller mini-batches or more memory help.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -181,26 +188,26 @@ class DeviceOutOfMemory(HyrtError):
 
 
 class DeviceFault(HyrtError):
-    """A device failed and cannot go on. Terminal: every later call on it raises this again."""
+    """A device failed permanently: every later call on it raises this error again."""
 
 
 class StageFailure(HyrtError):
-    """A pipeline stage failed; the message names stage, device and step, the cause is chained."""
+    """A pipeline stage failed; the message names stage, device and step, and the cause is chained."""
 
 
 class RankLost(StageFailure):
-    """Another process of a distributed run has failed, or cannot be reached; the message names its rank."""
+    """Another rank of a distributed run has failed or cannot be reached; the message names the rank."""
 
 
 class Stalled(HyrtError):
-    """The no-progress guard ended a run in which nothing moved."""
+    """The watchdog ended a run without progress."""
 
 
 class Diverged(HyrtError):
     """A loss or a gradient is not finite; the step was not applied."""
 
 
-_REMEDIES = {
+_SYSTEM_REMEDIES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "give one that you may use, or change its permissions"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space, or give another place"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n), or close some"),
@@ -215,20 +222,20 @@ _REMEDIES = {
 
 
 def told_of_system(error: OSError) -> str:
-    """What the system says, and what to do about it: `No space left on device: free space, or give ...`."""
-    said = error.strerror or str(error) or type(error).__name__
-    remedy = _REMEDIES.get(error.errno or 0)
-    return f"{said}: {remedy}" if remedy else said
+    """Return the system's error message with a remedy: `No space left on device: free space, or give ...`."""
+    message = error.strerror or str(error) or type(error).__name__
+    remedy = _SYSTEM_REMEDIES.get(error.errno or 0)
+    return f"{message}: {remedy}" if remedy else message
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:
-    """Names for a sentence: `a`, `a and b`, `a, b and c`."""
+    """Join names for a sentence: `a`, `a and b`, `a, b and c`."""
     *others, last = names
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: hyrt's own speak for themselves, others are named."""
+    """Return an error as one line: hyrt's errors without, other errors with the name of the class."""
     text = str(error)
     if isinstance(error, HyrtError):
         return text
@@ -237,7 +244,9 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def numbers_named() -> Iterator[None]:
-    """Turn what is wrong with numbers of the user's into a ConfigError that says so."""
+    """Turn ValueError and ArithmeticError within the block into ConfigError, for numbers given by the
+    user.
+    """
     try:
         yield
     except ValueError as error:
@@ -247,16 +256,16 @@ def numbers_named() -> Iterator[None]:
 
 
 def readable(name: str) -> str:
-    r"""A name of a file that is not UTF-8, by its bytes as a shell's `$'...'` takes them: `b\xffd`.
+    r"""Return a file name with non-UTF-8 bytes escaped as in a shell's `$'...'`: `b\xffd`.
 
     Parameters
     ----------
     name
-        With lone surrogates for such bytes, which no output can show.
+        Name with such bytes as lone surrogates, which cannot be printed.
     """
     return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", name)
 
 
 def one_line(text: str) -> str:
-    """Text of others (drivers, exceptions) as one printable line."""
+    """Return foreign text (of drivers or exceptions) as one printable line."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in readable(text)).split())

@@ -1,4 +1,4 @@
-"""Numbers and arrays as people read them: the one place that decides on digits and units."""
+"""Formatting of numbers, sizes, durations and arrays for people."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ _DAY_S = 24 * _HOUR_S
 _MILLISECONDS_BELOW_S = 0.0995
 _TENTH_FROM_S, _HUNDREDTH_FROM_S = 0.05, 0.005
 _MINUTES_FROM_S = 99.95
-_SHOWN_ENTRIES = 4
-_SHOWN_LETTERS = 80
+_MAX_ENTRIES = 4
+_MAX_LETTERS = 80
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text says; None where it is not of 1 to 18 digits from 0 to 9.
+    """Parse a whole number; None if the text is not 1 to 18 digits from 0 to 9.
 
-    `int` also takes digits of other scripts, underscores and blanks, and fails on more than 4,300 digits.
+    `int` would also accept digits of other scripts, underscores and blanks, and fails on more than 4,300
+    digits.
     """
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits: 0, 0.0250, 9.10, 14.8, 1,240."""
+    """Format a number with three significant digits: 0, 0.0250, 9.10, 14.8, 1,240."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
     return f"{value:,.0f}" if 99.95 <= abs(value) < 1e9 else f"{value:#.3g}"
 
 
 def _brief(value: float) -> str:
-    """At most three significant digits, without zeros at the end."""
+    """Format a number with at most three significant digits, without trailing zeros."""
     return f"{value:,.0f}" if 99.95 <= value < 1e9 else f"{value:.3g}"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number of things: `1 target`, `1,200 targets`; a plural that is not made by an s is given."""
+    """Format a count with its noun: `1 target`, `1,200 targets`; `plural` is only needed for irregular
+    plurals.
+    """
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in powers of 1024: `512 bytes`, `19.6 MiB`, `1.5 GiB`."""
+    """Format bytes in powers of 1024: `512 bytes`, `19.6 MiB`, `1.5 GiB`."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= factor:
             return f"{_brief(num_bytes / factor)} {unit}"
@@ -51,7 +54,9 @@ def size(num_bytes: float) -> str:
 
 
 def duration(time_s: float) -> str:
-    """At most three digits and a unit that suits: `15 us`, `46.1 ms`, `3.52 s`, `12.3 min`, `2.1 h`."""
+    """Format a duration with at most three digits and a unit: `15 us`, `46.1 ms`, `3.52 s`, `12.3 min`, `2.1
+    h`.
+    """
     if 0 < time_s < 1e-3:
         return f"{_brief(time_s * 1e6)} us"
     if time_s < 0.1:
@@ -67,12 +72,12 @@ def duration(time_s: float) -> str:
 
 
 def milliseconds(time_s: float) -> str:
-    """Milliseconds with three digits and without the unit, for a column: 0, 0.0250, 9.10, 1,240."""
+    """Format milliseconds with three digits and without the unit, for a column: 0, 0.0250, 9.10, 1,240."""
     return three_digits(time_s * 1e3)
 
 
 def brief_milliseconds(time_s: float) -> str:
-    """Milliseconds without the unit, for lines that change all the time: 0, 0.4, 9.1, 41."""
+    """Format milliseconds without the unit, for lines that are updated often: 0, 0.4, 9.1, 41."""
     value = time_s * 1e3
     if value >= 9.95:
         return f"{value:,.0f}"
@@ -80,7 +85,7 @@ def brief_milliseconds(time_s: float) -> str:
 
 
 def brief_duration(time_s: float) -> str:
-    """A time for such lines: `46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
+    """Format a duration for lines that are updated often: `46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
     if time_s < _MILLISECONDS_BELOW_S:
         return f"{brief_milliseconds(time_s)} ms"
     if time_s < _MINUTES_FROM_S:
@@ -90,7 +95,7 @@ def brief_duration(time_s: float) -> str:
 
 
 def duration_beside(time_s: float, other_s: float) -> str:
-    """A time in the unit of the brief one before it, or with a unit of its own where it would not be told."""
+    """Format a duration that follows another one, without the unit if both have the same unit."""
     if other_s < _MILLISECONDS_BELOW_S:
         return brief_milliseconds(time_s)
     if other_s < _MINUTES_FROM_S and _HUNDREDTH_FROM_S <= time_s < _MINUTES_FROM_S:
@@ -99,24 +104,28 @@ def duration_beside(time_s: float, other_s: float) -> str:
 
 
 def one_line(value: Any) -> str:
-    """A dataclass in one line, for its `__repr__`: an array is its dtype and shape, as `int64[2709]`."""
+    """Return a dataclass in one line, for its `__repr__`; an array is its dtype and shape, such as
+    `int64[2709]`.
+    """
     shown = [
-        f"{field.name}={_shown(getattr(value, field.name))}"
+        f"{field.name}={_short_value(getattr(value, field.name))}"
         for field in fields(value)
         if field.repr and not field.name.startswith("_")
     ]
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
-def _shown(value: Any) -> str:
+def _short_value(value: Any) -> str:
     if getattr(value, "ndim", 0) and hasattr(value, "dtype"):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
         named = isinstance(value, Mapping)
-        items = [f"{key!r}: {_shown(value[key])}" for key in value] if named else map(_shown, value)
-        first, number = list(items)[:_SHOWN_ENTRIES], len(value)
+        items = (
+            [f"{key!r}: {_short_value(value[key])}" for key in value] if named else map(_short_value, value)
+        )
+        first, number = list(items)[:_MAX_ENTRIES], len(value)
         text = ", ".join([*first, *([f"... {number} in all"] if number > len(first) else [])])
         return f"{{{text}}}" if named else f"[{text}]"
     text = f"{value:.4g}" if isinstance(value, float) else repr(value)
-    short = len(text) <= _SHOWN_LETTERS or is_dataclass(value)
+    short = len(text) <= _MAX_LETTERS or is_dataclass(value)
     return text if short and "\n" not in text and " at 0x" not in text else f"<{type(value).__name__}>"
