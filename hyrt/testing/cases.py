@@ -241,14 +241,14 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
     assert isinstance(device, CachesRows)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
     source = graph.features
-    is_narrow = isinstance(source, NarrowFeatures) and "narrow" in device.info.forms
+    is_quantized = isinstance(source, NarrowFeatures) and "narrow" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
         # Reuses one buffer for all pieces, as a device must expect.
         half = -(-len(vertices) // 2)
         wide = np.empty((half, source.width), np.float32)
         for ids in (vertices[:half], vertices[half:]):
-            if is_narrow:
+            if is_quantized:
                 assert isinstance(source, NarrowFeatures)
                 rows = NarrowRows.room(source.row_format, (len(ids), source.width), source.column_scales)
                 source.narrow_rows(ids, rows, ALONE)
@@ -259,7 +259,7 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
 
     device.keep_rows(len(vertices), pieces())
     places = RowPlaces(ranks_of(vertices, graph.num_vertices), len(vertices))
-    return InputPlan("cached", places=places, sends_narrow=is_narrow)
+    return InputPlan("cached", places=places, sends_narrow=is_quantized)
 
 
 def with_edge_weights(graph: Graph) -> Graph:

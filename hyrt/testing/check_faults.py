@@ -93,17 +93,17 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     skip_unless(trial.computes, "it computes nothing")
 
     # Both are consistent in themselves: `transfer` may refuse other mini-batches without a fault.
-    def cut(batch: MiniBatch) -> None:
+    def drop_block(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[1:]
         batch.inputs = batch.inputs[: batch.blocks[0].num_src].contiguous()
 
-    def narrow(batch: MiniBatch) -> None:
+    def drop_column(batch: MiniBatch) -> None:
         batch.inputs = batch.inputs[:, 1:].contiguous()
 
-    for defect, spoil in {"a block too few": cut, "rows of another width": narrow}.items():
+    for defect, damage in {"a block too few": drop_block, "rows of another width": drop_column}.items():
         device = trial.loaded()
         batch = trial.batch()
-        spoil(batch)
+        damage(batch)
         fault = must_fault(f"a mini-batch with {defect}", partial(step, device, batch))
         _name_is_in(device, fault)
         _stays_faulted(trial, device, object(), fault)

@@ -93,7 +93,7 @@ def probe_finds_devices_of_its_kind(trial: Trial) -> None:
     _demand([info.name for info in devices] == names, "probe to find the same again", names)
 
 
-def a_device_that_computes_nothing_says_it_is_simulated(trial: Trial) -> None:
+def a_device_without_computation_is_marked_simulated(trial: Trial) -> None:
     """Check that a device without computation is marked as simulated."""
     simulated = trial.computes or trial.open().info.simulated
     _demand(simulated, "info.simulated of a device that computes nothing", False)

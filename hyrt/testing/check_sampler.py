@@ -60,7 +60,7 @@ def _compare(actual: Hop, expected: Hop, where: str, *, relabelled: bool) -> Non
         demand(same, f"the {field} that the host draws, bit for bit, {where}", "they differ")
 
 
-def sampler_draws_what_the_host_draws(trial: Trial) -> None:
+def sampler_matches_the_host(trial: Trial) -> None:
     """Check the sampled edges for fan-outs on both sides of every method, isolated vertices, and empty
     input.
     """

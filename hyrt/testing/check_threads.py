@@ -78,7 +78,7 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
     together(partial(run_guarded, transfer), partial(run_guarded, propagate))
 
 
-def each_call_may_come_from_another_thread(trial: Trial) -> None:
+def calls_may_use_different_threads(trial: Trial) -> None:
     """Check that no call is bound to the thread that opened the device; a repeated step runs on another
     thread.
     """

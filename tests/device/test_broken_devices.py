@@ -802,7 +802,7 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
         "times are plausible",
         "it gives one for 'kernels'",
     ),
-    ("one thread", BoundToItsThread, "each call may come from another thread", "no context on this thread"),
+    ("one thread", BoundToItsThread, "calls may use different threads", "no context on this thread"),
     ("no overlap", OneCallAtATime, "transfer and propagate run on two threads", "the queue is in use"),
     ("forgives", Forgives, "propagating a foreign object is a fault", "transfer after a fault; it returned"),
     (
@@ -848,19 +848,19 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     (
         "other neighbours",
         sampling(lambda hop: replace(hop, neighbors=hop.neighbors[::-1].copy())),
-        "sampler draws what the host draws",
+        "sampler matches the host",
         "the neighbors that the host draws",
     ),
     (
         "other numbers",
         sampling(_misnumbered),
-        "sampler draws what the host draws",
+        "sampler matches the host",
         "the sources that the host draws",
     ),
     (
         "wide neighbours",
         sampling(lambda hop: replace(hop, neighbors=hop.neighbors.astype(np.int64))),
-        "sampler draws what the host draws",
+        "sampler matches the host",
         "neighbors of int32",
     ),
     ("its own copy", TrustsItsCopy, "mini batches it sampled are trained", "the device sampled"),
@@ -886,7 +886,7 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     (
         "large fan-outs",
         LowersFanouts,
-        "sampler draws what the host draws",
+        "sampler matches the host",
         "at fan-out 65",
     ),
 ]
@@ -930,7 +930,7 @@ def test_an_info_that_says_nothing_is_found_out(change: dict[str, Any], says: st
 
 
 def test_a_device_that_says_it_computes_nothing_is_simulated() -> None:
-    with pytest.raises(ConformanceError, match="computes nothing says it is simulated"):
+    with pytest.raises(ConformanceError, match="without computation is marked simulated"):
         check_device(lambda options: CpuDevice(INFO, options), computes=False, only="simulated")
 
 

@@ -81,7 +81,7 @@ def test_a_device_that_can_be_broken() -> None:
         (
             SamplingDevice,
             {
-                "sampler draws what the host draws",
+                "sampler matches the host",
                 "mini batches it sampled are trained",
                 "sampler draws while the device trains",
                 "the sampler may outlive the device",
@@ -114,7 +114,7 @@ def test_the_report_has_a_line_for_each_check() -> None:
     assert heard == list(report.verdicts)
     first, *lines = str(report).splitlines()
     assert first == f"{INFO.name} ({INFO.description}): 0 passed, 3 skipped, 0 failed"
-    assert lines[0] == "  skipped  sampler draws what the host draws: it does not sample"
+    assert lines[0] == "  skipped  sampler matches the host: it does not sample"
 
 
 def test_the_error_lists_every_failed_check() -> None:
@@ -144,7 +144,7 @@ def test_the_backend_of_the_documentation_conforms(tmp_path: Path, monkeypatch: 
         *(f"input form {form} gives the same sums" for form in FORMS),
         "heterogeneous mini batches match dense float64",
         "parts of a heterogeneous step add up to the whole",
-        "sampler draws what the host draws",
+        "sampler matches the host",
         "mini batches it sampled are trained",
         "sampler draws while the device trains",
         "the sampler may outlive the device",
