@@ -48,7 +48,7 @@ class InjectedFaults(Hook):
     """
 
     def __init__(self, wanted: Sequence[Fault], rank: int = 0, size: int = 1) -> None:
-        self._wanted = wanted
+        self._faults = wanted
         self._rank = rank
         self._size = size
         self._pending: list[_PendingFault] = []
@@ -65,12 +65,12 @@ class InjectedFaults(Hook):
             If the run does not have the trainer or the rank of a fault.
         """
         names = [device.info.name for device in devices]
-        for fault in self._wanted:
+        for fault in self._faults:
             if fault.rank is not None and fault.rank >= self._size:
                 raise ConfigError(
                     f"{VARIABLE}: {str(fault)!r}: the run has {counted(self._size, 'rank')}, numbered from 0"
                 )
-        local = [fault for fault in self._wanted if fault.rank in (None, self._rank)]
+        local = [fault for fault in self._faults if fault.rank in (None, self._rank)]
         for fault in local:
             if fault.stage not in (*OF_HOST, "checkpoint") and fault.place not in (*names, "*"):
                 raise ConfigError(
@@ -106,7 +106,7 @@ class InjectedFaults(Hook):
 
     @property
     def _warning(self) -> str:
-        return f"faults are injected into this run ({VARIABLE}={_join_faults(self._wanted)}): it is a test"
+        return f"faults are injected into this run ({VARIABLE}={_join_faults(self._faults)}): it is a test"
 
     def _due(self, stage: str, place: str, step: int) -> str | None:
         """Return the kind of the fault that is due now, or None."""

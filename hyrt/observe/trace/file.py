@@ -114,26 +114,24 @@ class _Writer:
 
     def _slices(self, number: int, track: Track) -> None:
         # Copied first: otherwise a slice that a hanging thread ends meanwhile would appear in neither list.
-        unfinished_slices = list(track.open)
+        open_slices = list(track.open)
         table = track.ring.rows()
         stages = {self._trace.names.index(name): name for name in STAGES if name in self._trace.names}
         if track.ring.left_out:
             self._mark(number, int(table["start"][0]), f"{track.ring.left_out:,} earlier events left out")
         rows = [(*row, False) for row in table.tolist()]
-        ended = {(row[0], row[2]) for row in rows} if unfinished_slices else set()
+        ended = {(row[0], row[2]) for row in rows} if open_slices else set()
         now = max([self._now, *table["end"][-1:].tolist()])
         rows += [
-            (start, now, *fields, True)
-            for start, *fields in unfinished_slices
-            if (start, fields[0]) not in ended
+            (start, now, *fields, True) for start, *fields in open_slices if (start, fields[0]) not in ended
         ]
         rows.sort(key=lambda row: (row[0], -row[1]))
-        for start, end, name, step, trainer, share, units, unfinished in rows:
+        for start, end, name, step, trainer, share, units, is_open in rows:
             known = (("step", step), ("share", share), ("units", units))
             arguments = [f'"{key}":{value}' for key, value in known if value != NONE]
             if trainer != NONE:
                 arguments.append(f'"trainer":{self._trainers[trainer]}')
-            if unfinished:
+            if is_open:
                 arguments.append('"unfinished":true')
             self._slice(self._host, number, name, start, end, f',"args":{{{",".join(arguments)}}}')
             if name in stages and end > start:
