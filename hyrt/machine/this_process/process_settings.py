@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -55,6 +54,8 @@ def prepare_process() -> None:
     sys.modules.setdefault(_COMPILER, _LazyCompiler(_COMPILER))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if sys.platform == "linux" and not any(name.startswith("MALLOC_") for name in os.environ):
+        import ctypes
+
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
             for option, setting in (
