@@ -234,8 +234,8 @@ class RankSession:
             return
         if strategy in ("p3", "naive-migration") and not one_cpu:
             raise ConfigError(
-                f"distributed.strategy={strategy} trains on one CPU device a rank, not on {listed(devices)}: "
-                "give devices=cpu or another strategy"
+                f"distributed.strategy={strategy} trains on one CPU device per rank, not on "
+                f"{listed(devices)}: give devices=cpu or another strategy"
             )
         distributed = config.distributed
         if reason := why_no_shares(config, self.launch.size):

@@ -86,7 +86,7 @@ class Session:
     _is_new: bool = field(default=True, init=False)
     _has_trained: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
-    _last_resort: threading.Timer | None = field(default=None, init=False)
+    _kill_timer: threading.Timer | None = field(default=None, init=False)
     _training: Training | None = field(default=None, init=False)
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
