@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hyrt.config import build_config
+from hyrt.errors import ConfigError
 from hyrt.report.records.run_series import RunSeries
 
 
@@ -23,6 +24,13 @@ def done(series: RunSeries, place: int, status: str = "finished", **val: float |
 @pytest.fixture
 def series(tmp_path: Path) -> RunSeries:
     return RunSeries.create(tmp_path, "s", build_config({"seed": 5}), 4, [0])
+
+
+def test_seeds_may_reach_the_largest_number(tmp_path: Path) -> None:
+    config = build_config({"seed": 2**63 - 3})
+    assert RunSeries.create(tmp_path, "s", config, 3, [0]).seeds == (2**63 - 3, 2**63 - 2, 2**63 - 1)
+    with pytest.raises(ConfigError, match=rf"--seeds 4: seed={2**63 - 3} leaves too few up to {2**63 - 1}"):
+        RunSeries.create(tmp_path, "t", config, 4, [0])
 
 
 def test_each_metric_is_over_the_runs_that_have_it(series: RunSeries) -> None:
