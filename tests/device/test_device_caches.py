@@ -116,6 +116,9 @@ def test_rows_that_do_not_fit_are_refused_with_the_way_out() -> None:
         assert opened.free_bytes == free
         opened.keep_rows(1000, iter([rows[:600], rows[600:1000]]))
         assert free - opened.free_bytes >= 4 * 8 * 1000
+        # The next model's rows are others.
+        opened.load(model, list(model.parameters()))
+        assert opened.free_bytes == free
     finally:
         opened.close()
 
