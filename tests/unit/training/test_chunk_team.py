@@ -21,6 +21,7 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory, HyrtError, UnsupportedModel
+from hyrt.fullgraph.chunks.row_reader import RowReader
 from hyrt.fullgraph.grid.least_grid import ChunkSizes
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Event, Notice, StepGroup
@@ -119,6 +120,21 @@ def test_rows_that_are_filtered_for_each_device_change_no_bit() -> None:
     assert filtered == plain
     assert none == 0, "the CPU reads rows where they lie"
     assert some > 0
+
+
+def test_each_device_reads_rows_with_buffers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices read at the same time, and a buffer is written to while the last one is copied."""
+    read = RowReader.read
+    devices: dict[RowReader, set[Any]] = {}
+
+    def noted(self: RowReader, kernels: Any, rows: Any, useful: Any) -> None:
+        devices.setdefault(self, set()).add(kernels)
+        read(self, kernels, rows, useful)
+
+    monkeypatch.setattr(RowReader, "read", noted)
+    trained(["cpu:0", "cpu:1"], epochs=1, fullgraph={"chunks": 5, "filter_below": 1.0})
+    assert [len(users) for users in devices.values()] == [1, 1]
+    assert len(set.union(*devices.values())) == 2
 
 
 def test_devices_without_a_share_leave_a_plain_run() -> None:
