@@ -75,6 +75,19 @@ def test_loops_take_as_many_times_as_long_as_was_measured() -> None:
     assert alike.bound == f"computing: reading rows along edges {alike.gather_part:.0%}"
 
 
+def test_loops_have_the_threads_of_the_settings() -> None:
+    """All cores if none are given."""
+    four = machine(attention=1.0, attention_back=1.0)
+    four = replace(four, host=replace(four.host, cores=4))
+    seconds = {}
+    for threads in (None, 1, 2, 4):
+        runtime = CONFIG.runtime.model_copy(update={"train_threads": threads})
+        said = predict_chunks(four, WORK, CONFIG.model_copy(update={"runtime": runtime}))
+        assert said is not None
+        seconds[threads] = said.epoch.seconds
+    assert seconds[1] > seconds[2] > seconds[4] == seconds[None]
+
+
 def test_loops_that_were_not_measured_are_not_predicted() -> None:
     assert predict_chunks(machine(attention=2.0), WORK, CONFIG) is None
     assert predict_chunks(machine(), WORK, CONFIG) is None
