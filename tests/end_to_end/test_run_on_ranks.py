@@ -92,6 +92,7 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     # They share the cores, without a launcher that says so.
     assert f"train {max(1, available_cores() // 2)}" in output
     assert not other_output
+    assert not other_errors
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
     # On one machine, rows are read where they lie.
@@ -275,7 +276,11 @@ def test_two_ranks_share_a_full_graph(parts: Path, tmp_path: Path) -> None:
     hyrt("run", *words, "--name", "one", cwd=tmp_path)
     two, one = tmp_path / "runs" / "two", tmp_path / "runs" / "one"
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
-    assert [code for code, _, _ in ends(start(tmp_path, "--resume", two, "train.epochs=5"))] == [0, 0]
+    resumed = ends(start(tmp_path, "--resume", two, "train.epochs=5"))
+    assert [code for code, _, _ in resumed] == [0, 0]
+    # What is no warning is said by rank 0 alone.
+    assert "continuing after step 3" in resumed[0][1]
+    assert resumed[1][1:] == ("", "")
     hyrt("run", "--resume", one, "train.epochs=5", cwd=tmp_path)
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     assert len(losses(two)) == 5
