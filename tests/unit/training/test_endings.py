@@ -6,12 +6,13 @@ import threading
 from typing import Any
 
 import pytest
-from graphs import random_graph
+from graphs import dense_features, random_graph
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceOptions
 from hyrt.errors import StageFailure, Stalled
 from hyrt.flow.channel import ChannelClosed
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
@@ -46,7 +47,7 @@ class Device(NullDevice):
         super().update(parameters)
 
 
-def stages(at: tuple[str, int, Any] = ("", 0, None)) -> Stages:
+def stages(at: tuple[str, int, Any] = ("", 0, None), rows: type[DenseFeatures] = DenseFeatures) -> Stages:
     graph = random_graph()
     model = GNN(Architecture(in_features=12, hidden=8, num_classes=3))
     device = Device.open(NullDevice.probe()[0], DeviceOptions())
@@ -57,7 +58,7 @@ def stages(at: tuple[str, int, Any] = ("", 0, None)) -> Stages:
     parameters = list(model.parameters())
     return Stages(
         sampler,
-        Loader(graph.features),
+        Loader(rows(dense_features(graph).astype("float32"))),
         trainers,
         [32],
         parameters,
@@ -88,6 +89,31 @@ def test_a_thread_that_leaves_is_noticed(method: str) -> None:
     with pytest.raises(StageFailure, match=r"on null:0 at step 2: ChannelClosed: left") as raised:
         run(stages((method, 2, failing(left))))
     assert raised.value.__cause__ is left
+
+
+def test_a_thread_that_waits_for_rows_of_other_processes_is_freed() -> None:
+    waiting, ended = threading.Event(), threading.Event()
+
+    class RemoteRows(DenseFeatures):
+        def fetch(self, step: int, ids: Any, workers: Workers) -> None:
+            if step == 2:
+                waiting.set()
+                assert ended.wait(20), "nobody has ended the wait"
+                raise ChannelClosed("no more rows are fetched")
+
+        def release(self, step: int) -> None:
+            pass
+
+        def end(self) -> None:
+            ended.set()
+
+    def fail() -> None:
+        assert waiting.wait(20)
+        raise RuntimeError("unplugged")
+
+    with pytest.raises(StageFailure, match="transfer on null:0 at step 1: RuntimeError: unplugged"):
+        run(stages(("transfer", 1, fail), RemoteRows))
+    assert ended.is_set()
 
 
 def test_the_last_weights_are_waited_for() -> None:
