@@ -144,7 +144,7 @@ def test_inference_writes_rows_by_original_numbers(tmp_path, order, sparse_featu
     model = GNN(Architecture(kind="gcn", in_features=12, hidden=8, num_classes=3, layers=2))
     np.save(tmp_path / "wanted.npy", np.array([5, 119, 0, 5]))
     with Workers(2, "t") as workers:
-        for choice in ("all", "train", "val", str(tmp_path / "wanted.npy")):
+        for choice in ("all", "train", "val", str(tmp_path / "wanted.npy"), [5, 119, 0, 5], []):
             written = []
             for each in (graph, reordered):
                 chosen = chosen_vertices(each, choice, 0)
