@@ -127,7 +127,7 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
 
     from hyrt_perfmodel.communication.measured_network import network_text
 
-    from hyrt.config.settings import DistributedConfig
+    from hyrt.config.run_settings import DistributedConfig
     from hyrt.distributed.launch import launched
     from hyrt.errors import ConfigError, numbers_named
     from hyrt.machine.atomic_write import write_atomically

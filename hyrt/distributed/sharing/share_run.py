@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from hyrt.config import Config
-from hyrt.config.settings import MEASURED
+from hyrt.config.run_settings import MEASURED
 from hyrt.distributed.first_layer.shared_inputs import divided_columns, touring_models
 from hyrt.distributed.gradients.gradient_buckets import GradientBuckets, buckets_of
 from hyrt.distributed.gradients.sum_over_ranks import SumOverRanks

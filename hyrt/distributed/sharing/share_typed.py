@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hyrt.config import Config
-from hyrt.config.settings import DistributedConfig
+from hyrt.config.run_settings import DistributedConfig
 from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
 from hyrt.distributed.gradients.sum_over_ranks import SumOverRanks
 from hyrt.distributed.joined_ranks import JoinedRanks

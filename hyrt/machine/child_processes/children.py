@@ -90,8 +90,8 @@ class Children:
         Parameters
         ----------
         module
-            Module with a function `answer(item, say, **arguments)`, or `module:function` for another name;
-            called once per item. The keyword arguments of each call of `say` are one message of the answer.
+            Module with a function `answer(item, report, **arguments)`, or `module:function` for another name;
+            called once per item. The keyword arguments of each call of `report` are one message of the answer.
         items
             Distinct items. An item that crashes or hangs the process is answered with that problem, and a new
             process continues with the next item.
