@@ -959,5 +959,5 @@ def test_a_missing_call_is_found_out() -> None:
         with pytest.raises(ConformanceError, match=says):
             check_device(
                 lambda options, kind=kind: kind(INFO, options),
-                only="takes ids" if kind is TakesIds else "every call",
+                only="takes ids" if kind is TakesIds else "every protocol method",
             )
