@@ -210,7 +210,7 @@ def train(
     if folder is not None:
         # Otherwise unserialisable settings would only fail at the first checkpoint, after an epoch.
         to_yaml(settings)
-    _check_torch(own_model=module is not None)
+    _check_torch(custom_model=module is not None)
     if module is not None:
         check_depth(module, settings.model.layers)
     prepared = PreparedRun(settings, opened_graph(settings, graph), module)
@@ -276,7 +276,7 @@ def _check_train_arguments(
         _check_path("folder", folder, "give the path of a new folder, or omit it")
 
 
-def _check_torch(*, own_model: bool) -> None:
+def _check_torch(*, custom_model: bool) -> None:
     """Reject global torch settings that prevent training."""
     import torch
 
@@ -291,7 +291,7 @@ def _check_torch(*, own_model: bool) -> None:
             f"torch.set_default_device({str(device)!r}) would move hyrt's own tensors there: call "
             "torch.set_default_device(None) first, and give devices=[...] to hyrt.train"
         )
-    if dtype != torch.float32 and not own_model:
+    if dtype != torch.float32 and not custom_model:
         raise ConfigError(
             f"torch.set_default_dtype({dtype}) is set, but hyrt's models are float32: call "
             "torch.set_default_dtype(torch.float32) first"
