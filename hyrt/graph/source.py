@@ -26,6 +26,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.suspicious_features import warn_of_suspicious_features
 from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.machine.path_length import is_too_long
 from hyrt.quantities import size
@@ -75,13 +76,18 @@ def open_graph(
     """
     check_word("normalize", normalize, get_args(Normalize))
     if isinstance(source, Graph):
+        is_new = "was_checked" not in source.__dict__
         check_graph(source)
+        if is_new:
+            warn_of_suspicious_features(from_graph(source))
     if isinstance(source, Graph) and (normalize == "none" or (normalize == "auto" and not _has_bags(source))):
         return source
     data, trusted = _read(source, check, None)
     data = data.with_features(lambda table: _in_memory(table, data.name, normalize))
     if not trusted:
         check_dataset(data, features="all" if check else "small")
+    if not isinstance(source, Graph) and not str(source).startswith(SYNTHETIC):
+        warn_of_suspicious_features(data)
     return to_graph(scaled(data, normalize))
 
 

@@ -540,16 +540,17 @@ def to_graph(data: Dataset) -> Graph:
     types = types_of_arrays(data.arrays)
     features: RowSource
     if types is None:
-        features = _row_source(data)
+        features = row_source_of(data)
     else:
         tables = data.tables or {}
-        rows = tuple(_row_source(tables[name]) if name in tables else None for name in types.vertex_types)
+        rows = tuple(row_source_of(tables[name]) if name in tables else None for name in types.vertex_types)
         features = TypedRows(types, rows)
     graph = graph_of(data.name, data.arrays, features, data.symmetric)
     return replace(graph, names=data.names, scalings=data.scalings)
 
 
-def _row_source(data: Dataset) -> RowSource:
+def row_source_of(data: Dataset) -> RowSource:
+    """Return what reads the features of a dataset without types."""
     if data.rows is not None:
         return data.rows.source or DenseFeatures(data.rows.whole())
     indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)

@@ -44,7 +44,7 @@ class SuspiciousColumns:
         # The columns that are still suspected.
         self._counting = self._like_label = self._paired = np.arange(width)
 
-    def add(self, values: Array, labels: Array | None) -> None:
+    def add(self, values: Array, labels: Array | None, numbers: Array | None = None) -> None:
         """Look at further rows.
 
         Parameters
@@ -54,17 +54,28 @@ class SuspiciousColumns:
         labels
             [n] numbers, not a number for none, or whole numbers of classes, below 0 for none; None if there
             are no labels of one number.
+        numbers
+            [n] numbers of the rows; by default they follow those of the rows before.
         """
         if not len(values):
             return
+        if numbers is None:
+            numbers = np.arange(self._rows, self._rows + len(values))
+        counted = numbers.astype(np.float64)
         if not self._rows:
-            self._first = values[0].astype(np.float64)
-        numbers = np.arange(self._rows, self._rows + len(values), dtype=np.float64)
+            self._first = values[0].astype(np.float64) - counted[0]
+        # Numbers of rows are compared as the values hold them: float32 has no odd numbers beyond 2^24.
         self._counting = _kept(
-            self._counting, values, lambda rows, columns: numbers[rows, None] + self._first[columns]
+            self._counting,
+            values,
+            lambda rows, columns: (counted[rows, None] + self._first[columns]).astype(values.dtype),
         )
         self._rows += len(values)
-        if labels is None:
+        self.add_labelled(values, labels)
+
+    def add_labelled(self, values: Array, labels: Array | None) -> None:
+        """Compare further rows with their labels only; the arguments are those of `add`."""
+        if labels is None or not len(values):
             return
         known = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
         values, labels = values[known], labels[known]
@@ -137,7 +148,7 @@ def label_numbers(labels: Sequence[Any]) -> Array:
     return np.array([-1 if each is None else numbers[str(each)] for each in labels], np.int64)
 
 
-def named_reasons(reasons: Mapping[str, str]) -> str:
-    """Return the first columns with what is suspicious about them, in words."""
+def named_reasons(reasons: Mapping[str, str] | Mapping[int, str]) -> str:
+    """Return the names or numbers of the first columns, with what is suspicious about them in words."""
     shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_SHOWN])
     return shown + (f" and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else "")
