@@ -48,6 +48,11 @@ class HyrtError(Exception):
     others_wait = False
     """Whether other ranks, if a launcher has started any, wait for this rank to join."""
 
+    def __str__(self) -> str:
+        """Return the message in one line, unless it is a report: names of files may have several."""
+        text = super().__str__()
+        return "\n".join(printable(line) for line in (text.split("\n") if self.has_lines else [text]))
+
 
 class DataError(HyrtError):
     """A dataset violates its schema: the message names file, key and first bad position."""
@@ -105,7 +110,7 @@ def user_warner(category: type[Warning]) -> Callable[[str], None]:
 
     def warn(text: str) -> None:
         registry = names.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(text, category, *location, names.get("__name__"), registry)
+        warnings.warn_explicit(printable(text), category, *location, names.get("__name__"), registry)
 
     return warn
 
@@ -236,9 +241,9 @@ def listed(names: Iterable[str], word: str = "and") -> str:
 
 def describe(error: BaseException) -> str:
     """Return an error as one line: hyrt's errors without, other errors with the name of the class."""
-    text = str(error)
     if isinstance(error, HyrtError):
-        return text
+        return str(error)
+    text = one_line(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -264,6 +269,16 @@ def readable(name: str) -> str:
         Name with such bytes as lone surrogates, which cannot be printed.
     """
     return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", name)
+
+
+def printable(text: str) -> str:
+    """Return text whose letters that cannot be printed are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in readable(text)
+    )
 
 
 def one_line(text: str) -> str:

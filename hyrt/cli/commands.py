@@ -39,7 +39,7 @@ from hyrt.errors import (
     SettingWarning,
     Terminated,
     one_line,
-    readable,
+    printable,
     told_of_system,
 )
 from hyrt.machine.kernels.kernel_cache import check_compiler
@@ -247,14 +247,6 @@ def _source_line(error: BaseException) -> str:
     return "an unknown place" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
-def _printable(text: str) -> str:
-    """Escape unprintable characters."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in readable(text)
-    )
-
-
 def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     if os.environ.get("HYRT_TRACEBACK"):
         raise error
@@ -262,7 +254,7 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
         print(f"warning: {note}", file=sys.stderr)
     # An error is one line even if a file name contains a newline; only reports have several lines.
     has_lines = isinstance(error, HyrtError) and error.has_lines
-    message = "\n".join(_printable(line) for line in (message.split("\n") if has_lines else [message]))
+    message = "\n".join(printable(line) for line in (message.split("\n") if has_lines else [message]))
     prefix = rank_prefix()
     is_whole = message.startswith("error in ") and not prefix
     print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)

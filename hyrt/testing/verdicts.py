@@ -74,6 +74,8 @@ class ConformanceError(HyrtError):
         All verdicts.
     """
 
+    has_lines = True
+
     def __init__(self, report: Report) -> None:
         self.report = report
         alike: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ import torch
 import hyrt
 from hyrt.config import Config
 from hyrt.config.section_types import Sections
-from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageFailure
+from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageFailure, warn_user
 
 GRAPH = hyrt.load("synthetic:tiny")
 
@@ -167,3 +167,35 @@ def test_a_folder_may_be_text(tmp_path: Path) -> None:
     hyrt.train(GRAPH, "gcn", folder=str(tmp_path / "run"), **settings)
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
     assert isinstance(wrongly(hyrt.train, GRAPH, folder=3), ConfigError)
+
+
+@pytest.mark.parametrize("letters", ["\n", "\r", "\x1b[31m", "\u2028", "\x00"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda name: hyrt.load(name),
+        lambda name: hyrt.load(f"{name}.npz"),
+        lambda name: hyrt.load(f"synthetic:{name}"),
+        lambda name: hyrt.load(GRAPH, normalize=name),
+        lambda name: hyrt.save(GRAPH, f"/{name}/a.npz"),
+        lambda name: hyrt.save(name, "a.npz"),
+        lambda name: hyrt.save(GRAPH, "a.npz", order=name),
+        lambda name: hyrt.load_run(name),
+        lambda name: hyrt.train(GRAPH, name),
+        lambda name: hyrt.train(name),
+        lambda name: hyrt.train(GRAPH, devices=name),
+        lambda name: hyrt.train(GRAPH, sampler={"kind": name}),
+        lambda name: hyrt.train(GRAPH, sampler={name: 1}),
+        lambda name: hyrt.train(GRAPH, train={"optimizer": name}),
+        lambda name: hyrt.train(GRAPH, **{name: {}}),
+        lambda name: GRAPH.split(name),
+    ],
+)
+def test_names_do_not_break_the_line_of_a_refusal(call: Callable[[str], Any], letters: str) -> None:
+    error = wrongly(call, f"a{letters}b")
+    assert str(error).isprintable()
+
+
+def test_warnings_are_of_one_line() -> None:
+    with pytest.warns(DataWarning, match=r"^a\\nb: key 'c\\x1b' is not read$"):
+        warn_user("a\nb: key 'c\x1b' is not read", DataWarning)
