@@ -25,14 +25,40 @@ _MAX_LETTERS = 40
 
 
 def show(value: Any) -> str:
-    """Return a short form of a value for messages: dtype and shape of an array."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    """Return a value in a few words for a message: an array as its dtype and shape, a number as itself."""
+    if _is_array(value) and len(value.shape):
         return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    text = one_line(repr(value))
+    text = one_line(_show_plain(value))
     if isinstance(value, str) and len(text) > _MAX_LETTERS:
         return f"{text[:_MAX_LETTERS]}..."
     is_short = len(text) <= _MAX_LETTERS and " at 0x" not in text
     return text if is_short else f"of type {type(value).__name__}"
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _show_plain(value: Any) -> str:
+    """Return the text of a value, with numbers of numpy and torch like those of Python."""
+    if type(value) in (list, tuple) and any(map(_is_array, value)) and len(value) <= _MAX_LETTERS:
+        entries = ", ".join(map(show, value))
+        return f"[{entries}]" if type(value) is list else f"({entries}{',' * (len(value) == 1)})"
+    if type(value) is dict and any(map(_is_array, value.values())) and len(value) <= _MAX_LETTERS:
+        return f"{{{', '.join(f'{show(key)}: {show(entry)}' for key, entry in value.items())}}}"
+    # Tensors without values (meta, or traced ones) raise errors of several kinds.
+    with contextlib.suppress(Exception):
+        if _is_array(value):
+            item, dtype = value.item(), str(value.dtype)
+            if dtype.startswith("datetime64"):
+                return str(value)
+            if isinstance(item, float) and "float32" in dtype:
+                import numpy as np
+
+                return str(np.float32(item))
+            if isinstance(item, int | float | complex | str | bytes):
+                return repr(item)
+    return repr(value)
 
 
 def check_kind(name: str, value: Any, kind: type[Value], remedy: str) -> Value:

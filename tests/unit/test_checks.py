@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,3 +139,38 @@ def test_a_value_is_shown_in_one_short_line() -> None:
     assert show([1] * 100) == "of type list"
     assert show(object()) == "of type object"
     assert len(show("x" * 1000)) < 60
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.float64(1.5), "1.5"),
+        (np.float32(0.1), "0.1"),
+        (np.int8(-3), "-3"),
+        (np.True_, "True"),
+        (np.float64("nan"), "nan"),
+        (np.complex64(1j), "1j"),
+        (np.str_("a\nb"), r"'a\nb'"),
+        (np.datetime64("2020-01-02"), "2020-01-02"),
+        (np.array(2.5), "2.5"),
+        (torch.tensor(0.1), "0.1"),
+        (torch.tensor(7), "7"),
+        (torch.tensor(0.5, dtype=torch.bfloat16), "0.5"),
+        (torch.nn.Parameter(torch.tensor(2.0)), "2.0"),
+        ([np.float64(1), 2], "[1.0, 2]"),
+        ((np.int64(3),), "(3,)"),
+        ({"a": np.float32(0.1)}, "{'a': 0.1}"),
+        ([torch.zeros(3)], "[Tensor float32[3]]"),
+        (torch.zeros(2, 3, dtype=torch.int64), "Tensor int64[2, 3]"),
+    ],
+)
+def test_numbers_of_numpy_and_torch_are_shown_as_numbers(value: Any, text: str) -> None:
+    assert show(value) == text
+
+
+@given(st.floats(allow_nan=False, width=32) | st.integers(-(2**31), 2**31 - 1) | st.booleans())
+def test_a_shown_number_reads_as_the_same_number(value: float) -> None:
+    for dtype in (np.float32, np.float64) if isinstance(value, float) else (np.int64,):
+        assert dtype(show(dtype(value))) == value
+        assert dtype(show(torch.tensor(dtype(value)))) == value
+    assert show(value) == show(np.asarray(value)[()])
