@@ -14,6 +14,7 @@ from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_file import checked_pairs
 from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.not_finite import NotFiniteRows
 from hyrt.machine.atomic_write import atomic_file
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
@@ -93,9 +94,15 @@ def write_link_scores(
         memory_bytes=memory_bytes,
         scratch=path.absolute().parent,
     )
+    not_finite = NotFiniteRows(model, "the scores", ("links", "link"))
+    ids = graph.vertices.vertex_ids
     values, positions = torch.from_numpy(rows), positions.reshape(pairs.shape)
     with atomic_file(path) as file, torch.no_grad():
         file.write(header_bytes(np.dtype(np.float32), (len(pairs),)))
         for start in range(0, len(pairs), _NPY_PAIRS_PER_WRITE):
-            file.write(pair_scores(values, positions[start : start + _NPY_PAIRS_PER_WRITE], score).data)
+            scores = pair_scores(values, positions[start : start + _NPY_PAIRS_PER_WRITE], score)
+            ends = pairs[start : start + _NPY_PAIRS_PER_WRITE]
+            not_finite.add(scores, ends if ids is None else ids[ends])
+            file.write(scores.data)
+    not_finite.warn()
     return len(pairs)

@@ -13,6 +13,7 @@ from hyrt.errors import ConfigError, DataError
 from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.not_finite import NotFiniteRows, name_cause
 from hyrt.machine.atomic_write import atomic_file
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
@@ -63,7 +64,10 @@ def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.
     if len(bad):
         bad_id = ids[bad[0]]
         limit = "below 0" if bad_id < 0 else f"not below the {graph.num_vertices:,} vertices"
-        raise DataError(f"{source}: {bad_id} at position {bad[0]} is {limit}")
+        raise DataError(
+            f"{source}: {bad_id} at position {bad[0]} is {limit}: give numbers from 0 to "
+            f"{graph.num_vertices - 1:,}"
+        )
     positions = graph.vertices.positions
     return (ids if positions is None else positions[ids]).astype(np.int64)
 
@@ -117,7 +121,8 @@ def write_rows(
     depth = len(model.layers) - (what == "embeddings")
     if not depth:
         raise ConfigError(
-            "a model of one layer has no embeddings: its scores are computed directly from the features"
+            "a model of one layer has no embeddings, as its scores are computed directly from the features: "
+            "omit --embeddings"
         )
     kind = graph.vertices.label_kind
     if what == "classes" and kind == "numbers":
@@ -133,21 +138,27 @@ def write_rows(
         layers=depth,
     )
     if what == "classes":
-        _check_scores(rows, distinct, graph)
+        _check_scores(rows, distinct, graph, model)
     one_class = what == "classes" and kind == "classes"
     shape = (len(vertices),) if one_class else (len(vertices), rows.shape[1])
     dtype = np.dtype(np.int32 if one_class else np.int8 if what == "classes" else np.float32)
+    not_finite = NotFiniteRows(model, f"the {what}", ("vertices", "vertex"))
+    ids = graph.vertices.vertex_ids
     with atomic_file(path) as file:
         file.write(header_bytes(dtype, shape))
         for start in range(0, len(vertices), _NPY_ROWS_PER_WRITE):
             part: NDArray[Any] = rows[positions[start : start + _NPY_ROWS_PER_WRITE]]
             if what == "classes":
                 part = part.argmax(1) if one_class else part > 0
+            else:
+                numbers = vertices[start : start + _NPY_ROWS_PER_WRITE]
+                not_finite.add(part, numbers if ids is None else ids[numbers])
             file.write(np.ascontiguousarray(part, dtype).data)
+    not_finite.warn()
     return shape
 
 
-def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph) -> None:
+def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph, model: GNN) -> None:
     """Check that no score is NaN before classes are derived; the error has the first bad vertex."""
     num_bad, first = 0, -1
     for start in range(0, len(rows), _NPY_ROWS_PER_WRITE):
@@ -159,6 +170,6 @@ def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph:
         ids = graph.vertices.vertex_ids
         raise DataError(
             f"the scores of {num_bad:,} vertices are not numbers, first of vertex "
-            f"{first if ids is None else ids[first]}, so they have no class: train again with a lower "
-            "train.lr, check the features, or write the scores (--what scores)"
+            f"{first if ids is None else ids[first]}, so they have no class: "
+            f"{name_cause(model)}, or write the scores (--what scores)"
         )

@@ -23,6 +23,7 @@ from hyrt.graph.links.link_split import HeldOut, LinkSplit
 from hyrt.graph.reuse.conform import conform, learned_rows
 from hyrt.graph.reuse.run_schema import RunSchema, schema_of
 from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.not_finite import NotFiniteRows
 from hyrt.inference.write_rows import chosen_vertices
 from hyrt.nn.links.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
@@ -82,11 +83,17 @@ class TrainedRun:
                 f"{type(model).__name__} is a module of your own: apply it yourself, or make it of layers "
                 "with hyrt.nn.stack"
             )
+        what = "embeddings" if isinstance(model, LinkGNN) else "scores"
         model = model.embedding_model() if isinstance(model, LinkGNN) else model
         chosen = chosen_vertices(self.graph, vertices, self.config.data.split)
         with closing(evaluation_workers(assign_threads(self.config))) as workers:
             memory_bytes = int(self.config.evaluate.memory_gib * 2**30)
-            return infer_layerwise(model, self.graph, chosen, workers, memory_bytes=memory_bytes)
+            rows = infer_layerwise(model, self.graph, chosen, workers, memory_bytes=memory_bytes)
+        not_finite = NotFiniteRows(model, f"the {what}", ("vertices", "vertex"))
+        ids = self.graph.vertices.vertex_ids
+        not_finite.add(rows, chosen if ids is None else ids[chosen])
+        not_finite.warn()
+        return rows
 
 
 def open_trained(

@@ -9,8 +9,9 @@ import torch
 from graphs import random_graph
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DataError
+from hyrt.errors import ConfigError, DataError, RunWarning
 from hyrt.inference.evaluate import Evaluator
+from hyrt.inference.write_link_scores import write_link_scores
 from hyrt.inference.write_rows import write_rows
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -146,5 +147,42 @@ def test_there_is_no_class_of_scores_that_are_no_numbers(tmp_path: Path) -> None
     with pytest.raises(DataError, match=told):
         write_rows(tmp_path / "c.npy", model, graph, np.array([7]), "classes", team, memory_bytes=1 << 24)
     assert not list(tmp_path.iterdir())
-    write_rows(tmp_path / "s.npy", model, graph, np.array([7]), "scores", team, memory_bytes=1 << 24)
+    with pytest.warns(RunWarning, match="^the scores of 1 of 1 vertices .* of vertex 7: .* check the feat"):
+        write_rows(tmp_path / "s.npy", model, graph, np.array([7]), "scores", team, memory_bytes=1 << 24)
     assert np.isnan(np.load(tmp_path / "s.npy")).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("ids", [False, True])
+def test_written_rows_and_links_that_are_not_finite_are_counted(
+    value: float, ids: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are small, so that numbers are added up and names are those of later pieces."""
+    monkeypatch.setattr("hyrt.inference.write_rows._NPY_ROWS_PER_WRITE", 3)
+    monkeypatch.setattr("hyrt.inference.write_link_scores._NPY_PAIRS_PER_WRITE", 3)
+    graph = random_graph(classes=3)
+    numbers = np.arange(graph.num_vertices)[::-1].copy()
+    if ids:
+        graph = replace(graph, vertices=replace(graph.vertices, vertex_ids=numbers))
+    rows = np.zeros((graph.num_vertices, 3), np.float32)
+    wrong = [4, 5, 8]
+    rows[wrong, 1] = value
+    for module in ("write_rows", "write_link_scores"):
+        monkeypatch.setattr(f"hyrt.inference.{module}.infer_layerwise", lambda m, g, v, w, **named: rows[v])
+    model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
+    first = numbers[4] if ids else 4
+    with pytest.warns(
+        RunWarning, match=rf"^the scores of 3 of 10 vertices .* first of vertex {first}: "
+    ) as told:
+        write_rows(tmp_path / "s.npy", model, graph, np.arange(10), "scores", team, memory_bytes=1 << 24)
+    assert len(told) == 1
+    pairs = np.stack([np.arange(10), np.full(10, 20)], axis=1)
+    first, other = (numbers[4], numbers[20]) if ids else (4, 20)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    told_links = rf"^the scores of 3 of 10 links .* first of link \({first}, {other}\): .* lower train\.lr$"
+    with pytest.warns(RunWarning, match=told_links) as told:
+        write_link_scores(
+            tmp_path / "l.npy", model, graph, pairs, lambda a, b: (a + b).sum(1), team, memory_bytes=1 << 24
+        )
+    assert len(told) == 1
