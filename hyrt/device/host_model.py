@@ -24,8 +24,9 @@ from hyrt.nn.own_modules.model_errors import model_errors_named
 from hyrt.nn.torch_threads import set_torch_threads
 from hyrt.nn.typed.learned.learned_rows import take_row_gradients
 from hyrt.objective import Objective
-from hyrt.objective.on_host import numbers
+from hyrt.objective.on_host import count_on_host
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss
 from hyrt.sampling.block import Ids
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
@@ -137,7 +138,7 @@ class HostModel:
             given = batch.target_weights
             weights = None if given is None else torch.from_numpy(given)
             with OBJECTIVES.blamed(objective.name, "loss_sum"):
-                loss = objective.loss_sum(scores, labels, weights)
+                loss = check_loss(objective, objective.loss_sum(scores, labels, weights))
             with model_errors_named(self._model):
                 loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
@@ -146,7 +147,7 @@ class HostModel:
         ]
         return StepResult(
             loss_sum=float(loss.detach()),
-            counts=numbers(objective.count(scores.detach(), labels)),
+            counts=count_on_host(objective, scores.detach(), labels),
             normalizer=batch.normalizer,
             gradients=gradients,
             seconds={"propagate": time.perf_counter() - started},

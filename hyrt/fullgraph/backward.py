@@ -20,8 +20,9 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.fused.loop_runner import loops_named
 from hyrt.objective import Objective
 from hyrt.objective.objective import added
-from hyrt.objective.on_host import numbers
+from hyrt.objective.on_host import count_on_host
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss
 from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]
@@ -71,10 +72,10 @@ def lose(
             (scores,) = stage(*inputs, batch.targets[start:stop], None)
             part = None if weights is None else weights[start:stop]
             with OBJECTIVES.blamed(objective.name, "loss_sum"):
-                loss = objective.loss_sum(scores, labels[start:stop], part)
+                loss = check_loss(objective, objective.loss_sum(scores, labels[start:stop], part))
         chunk = start // rows
         losses[chunk] = float(loss.detach())
-        counts[chunk] = numbers(objective.count(scores.detach(), labels[start:stop]))
+        counts[chunk] = count_on_host(objective, scores.detach(), labels[start:stop])
         terms.differentiate(chunk, (loss,), None, inputs, _meeting(layer, start))
 
     chain.in_chunks(work, num, workers)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.checks import show
 from hyrt.config import Config
 from hyrt.device import HOST_FORMS
 from hyrt.errors import ConfigError
@@ -25,6 +26,7 @@ from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective import Objective
 from hyrt.objective.metrics import confusion_matrix
 from hyrt.objective.registry import OBJECTIVES, check_metric
+from hyrt.objective.returned import check_numbers, refusal
 from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
@@ -89,7 +91,12 @@ class Evaluator:
         if self.metric not in self.objective.metrics:
             check_metric(self.objective.name, self.metric)
         validation = self._targets.labels.get("val", graph.vertices.labels_of(np.empty(0, np.int64)))
-        reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
+        with OBJECTIVES.blamed(self.objective.name, "why_not"):
+            reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
+        if not isinstance(reason, str):
+            raise refusal(
+                self.objective.name, f"why_not returns {show(reason)}: return a text, empty for none"
+            )
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
 
@@ -167,7 +174,8 @@ class Evaluator:
         metrics = {}
         for name, labels in self._targets.labels.items():
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
-                metrics[name] = self.objective.evaluate(scores[self._targets.rows[name]], labels)
+                found = self.objective.evaluate(scores[self._targets.rows[name]], labels)
+            metrics[name] = check_numbers(self.objective.name, "evaluate", found)
         return metrics
 
     def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import numbers
+from typing import Any
 
 import torch
 
-from hyrt.errors import ConfigError
+from hyrt.checks import show
 from hyrt.graph.labels.label_kind import made_up_labels
 from hyrt.objective.objective import Objective
-from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss, check_names, check_numbers, refusal
 
 # Relative tolerance: a mean instead of a sum differs by a factor of two, rounding by much less.
 _TOLERANCE = 1e-3
@@ -35,56 +37,75 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     ConfigError
         With the objective, the distribution that declares it, and the problem.
     """
-    half, width = (
-        min(max(num_outputs, 4), _MAX_HALF_TARGETS),
-        objective.num_scores(num_outputs) or num_outputs,
-    )
+    name = objective.name
+    check_names(objective)
+    with OBJECTIVES.blamed(name, "num_scores"):
+        num_scores = objective.num_scores(num_outputs)
+    if num_scores is not None and not _is_count(num_scores):
+        raise refusal(
+            name, f"num_scores returns {show(num_scores)}: return a whole number from 1 on, or None"
+        )
+    half, width = min(max(num_outputs, 4), _MAX_HALF_TARGETS), num_scores or num_outputs
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
     labels, weights = (
         torch.from_numpy(made_up_labels(objective.labels, 2 * half, num_outputs)),
         torch.ones(2 * half),
     )
-    name = objective.name
     leaf = scores.clone().requires_grad_()
     with OBJECTIVES.blamed(name, "loss_sum"):
-        loss = objective.loss_sum(leaf, labels, weights)
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum returns {found}, not a scalar tensor")
+        loss = check_loss(objective, objective.loss_sum(leaf, labels, weights))
+    total = float(loss.detach())
+    if not math.isfinite(total):
+        raise refusal(
+            name, f"loss_sum is {total} for scores between -1 and 1: return a finite number for finite scores"
+        )
     with OBJECTIVES.blamed(name, "the gradient of loss_sum"):
-        torch.autograd.grad(loss, leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    with OBJECTIVES.blamed(name, "loss_sum without weights"):
+        check_loss(objective, objective.loss_sum(leaf, labels, None))
+    if not torch.isfinite(gradient).all():
+        raise refusal(
+            name,
+            "the gradient of loss_sum is not finite for scores between -1 and 1: compute it without dividing "
+            "by 0 or roots of 0",
+        )
     sum_of_halves = 0.0
     with OBJECTIVES.blamed(name, "loss_sum"):
         for half_rows in (slice(0, half), slice(half, None)):
             sum_of_halves += float(
                 objective.loss_sum(scores[half_rows], labels[half_rows], weights[half_rows])
             )
-    total = float(loss.detach())
-    if not math.isfinite(total):
-        raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum is {total} for scores between -1 and 1")
     if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
-        raise ConfigError(
-            f"{OBJECTIVES.named(name)}: loss_sum is not a sum over targets: it is {total:g} for "
-            f"{2 * half} of them, but {sum_of_halves:g} for their two halves together"
+        raise refusal(
+            name,
+            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but {sum_of_halves:g} for "
+            "their two halves together: return the sum of the losses of all targets",
         )
     with OBJECTIVES.blamed(name, "count"):
-        counts = numbers(objective.count(scores, labels))
+        counts = check_numbers(name, "count", objective.count(scores, labels))
     if set(counts) != set(objective.counts):
-        raise ConfigError(
-            f"{OBJECTIVES.named(name)}: count returns {', '.join(counts) or 'nothing'}, but the names in its "
-            f"counts are {', '.join(objective.counts)}"
+        raise refusal(
+            name,
+            f"count returns {', '.join(counts) or 'nothing'}, but the names in its counts are "
+            f"{', '.join(objective.counts)}: return these",
         )
     if counts.get("targets") != len(labels):
-        raise ConfigError(
-            f"{OBJECTIVES.named(name)}: count must return the number of targets as targets, which is "
-            f"{len(labels)} and not {counts.get('targets')}"
+        raise refusal(
+            name,
+            f"count returns {counts.get('targets')} as targets: return the number of targets, which is "
+            f"{len(labels)}",
         )
     with OBJECTIVES.blamed(name, "training_metrics"):
-        objective.training_metrics(counts)
+        check_numbers(name, "training_metrics", objective.training_metrics(counts))
     with OBJECTIVES.blamed(name, "evaluate"):
-        metrics = objective.evaluate(scores.numpy(), labels.numpy())
+        metrics = check_numbers(name, "evaluate", objective.evaluate(scores.numpy(), labels.numpy()))
     if metric not in metrics:
-        raise ConfigError(
-            f"{OBJECTIVES.named(name)}: evaluate returns {', '.join(metrics) or 'nothing'}, but not "
-            f"{metric}, which chooses the best epoch"
+        raise refusal(
+            name,
+            f"evaluate returns {', '.join(metrics) or 'nothing'}, but not {metric}, which chooses the best "
+            "epoch: return it",
         )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value > 0

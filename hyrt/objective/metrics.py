@@ -176,7 +176,7 @@ def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
     """
     mean = float(np.mean(weights[labels])) if len(labels) else 1.0
     if not mean:
-        raise ConfigError("train.class_weights is 0 for every class that training targets have")
+        raise ConfigError("train.class_weights is 0 for every class that training targets have: raise one")
     return (weights / mean).astype(np.float32)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.objective.objective import Objective
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss, check_numbers
 from hyrt.quantities import one_line
 
 
@@ -48,10 +49,25 @@ def loss_on_host(
     leaf = torch.from_numpy(scores).requires_grad_()
     targets = torch.from_numpy(labels)
     with OBJECTIVES.blamed(objective.name, "loss_sum"):
-        loss = objective.loss_sum(leaf, targets, None if weights is None else torch.from_numpy(weights))
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    counts = numbers(objective.count(leaf.detach(), targets))
+        given = None if weights is None else torch.from_numpy(weights)
+        loss = check_loss(objective, objective.loss_sum(leaf, targets, given))
+    with OBJECTIVES.blamed(objective.name, "the gradient of loss_sum"):
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    counts = count_on_host(objective, leaf.detach(), targets)
     return HostLoss(float(loss.detach()), counts, np.ascontiguousarray(gradient.numpy(), np.float32))
+
+
+def count_on_host(objective: Objective, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return the counts of an objective as numbers of the host.
+
+    Raises
+    ------
+    ConfigError
+        Naming the objective, if it fails or they are not numbers.
+    """
+    with OBJECTIVES.blamed(objective.name, "count"):
+        counts = objective.count(scores, labels)
+    return check_numbers(objective.name, "count", counts)
 
 
 def numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, float]:

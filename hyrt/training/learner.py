@@ -269,7 +269,7 @@ def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], se
     _, *known = inspect.signature(maker).parameters.values()
     for each in known:
         if each.default is each.empty and each.name not in options:
-            raise ConfigError(f"{name} needs train.{setting}_options: {each.name} is missing")
+            raise ConfigError(f"{name} needs an option: set train.{setting}_options.{each.name}")
     for option in options:
         names = [each.name for each in known]
         if option not in names:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hyrt_perfmodel.assignment import Threads
 
+from hyrt.checks import show
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ from hyrt.nn.typed.typed_gnn import TypedGNN
 from hyrt.objective import Objective
 from hyrt.objective.links.decoders import DECODERS
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_class_weights
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.given.expected_run import ExpectedRun
@@ -126,7 +128,12 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
     if graph.links is not None:
         return objective
     with OBJECTIVES.blamed(objective.name, "with_targets"):
-        return objective.with_targets(graph.vertices.labels_of(targets), graph.num_outputs)
+        fitted = objective.with_targets(graph.vertices.labels_of(targets), graph.num_outputs)
+    if not isinstance(fitted, type(objective)):
+        raise ConfigError(
+            f"{OBJECTIVES.named(objective.name)}: with_targets returns {show(fitted)}: return the objective"
+        )
+    return fitted
 
 
 def build_sampler(
@@ -161,6 +168,7 @@ def build_sampler(
     objective = objective or fitted_objective(config, graph, targets)
     with OBJECTIVES.blamed(objective.name, "class_weights"):
         class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)
+    class_weights = check_class_weights(objective.name, class_weights, graph.num_outputs)
     with SAMPLERS.blamed(kind, "build"):
         sampler = config.sampler.build(
             graph,

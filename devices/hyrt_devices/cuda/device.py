@@ -50,6 +50,8 @@ from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.nn.typed.learned.learned_rows import take_row_gradients
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
+from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss
 from hyrt.quantities import size
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
@@ -583,7 +585,11 @@ class TorchDevice(
         if delivery.target_rows is not None:
             scores = scores.index_select(0, delivery.target_rows)
         forward = None if self._timeline is None else driver.mark(self._compute)
-        loss = self._objective.loss_sum(scores, delivery.labels, delivery.target_weights)
+        with OBJECTIVES.blamed(self._objective.name, "loss_sum"):
+            loss = check_loss(
+                self._objective,
+                self._objective.loss_sum(scores, delivery.labels, delivery.target_weights),
+            )
         with model_errors_named(model):
             loss.backward()  # type: ignore[no-untyped-call]
         backward = None if self._timeline is None else driver.mark(self._compute)

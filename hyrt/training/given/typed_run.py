@@ -81,4 +81,6 @@ def check_own_module(module: torch.nn.Module, graph: Graph) -> None:
             "give a kind such as model='rgcn', or layers of your own in hyrt.nn.typed_stack (docs/typed.md)"
         )
     if graph.types is None and isinstance(module, TypedGNN):
-        raise ConfigError(f"{type(module).__name__} is for typed graphs, and {graph.name} has one type")
+        raise ConfigError(
+            f"{type(module).__name__} is for typed graphs, and {graph.name} has one type: use hyrt.nn.stack"
+        )

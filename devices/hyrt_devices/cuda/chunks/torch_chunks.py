@@ -21,6 +21,7 @@ from hyrt.nn.description import ModelDescription
 from hyrt.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.returned import check_loss
 from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, EdgeMemory
 from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
 from hyrt_devices.cuda.chunks.tile_math import TileEdges, TileMath
@@ -231,7 +232,7 @@ class TorchChunks:
                 targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
                 given = None if weights is None else torch.from_numpy(weights).to(self._device)
                 with OBJECTIVES.blamed(chosen.name, "loss_sum"):
-                    loss = chosen.loss_sum(scores, targets, given)
+                    loss = check_loss(chosen, chosen.loss_sum(scores, targets, given))
                 (gradient,) = torch.autograd.grad(loss, scores)
             loss = loss.detach()
             counts = chosen.count(scores.detach(), targets)
