@@ -136,7 +136,7 @@ def check_known(section: Section, path: str = "") -> None:
     """
     for name, value in vars(section).items():
         if name not in type(section).model_fields:
-            known = "`hyrt run --print-config` lists all settings"
+            known = "see `hyrt run --print-config` for all settings"
             raise ConfigError(f"unknown setting {path + name!r}: {known}")
         if isinstance(value, Section):
             check_known(value, f"{path}{name}.")

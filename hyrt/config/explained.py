@@ -113,7 +113,7 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
         near = None if name is None else f"{section}.{name}"
     elif near is None:
         near = nearest_name(path, known, 0.5)
-    hint = f": did you mean {near!r}?" if near else f": `{listing}` lists all settings"
+    hint = f": did you mean {near!r}?" if near else f": see `{listing}` for all settings"
     return f"unknown setting {path!r}{hint}"
 
 

@@ -102,7 +102,9 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise ConfigError(f"cannot set {path!r}: {parent!r} already has the plain value {node!r}")
+                raise ConfigError(
+                    f"cannot set {path!r}, because {parent!r} is set to {node!r}: remove one of them"
+                )
         node[leaf] = value
     return settings
 

@@ -55,7 +55,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
         )
     rank = _number(environment, "RANK", 0)
     if rank >= size:
-        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: ranks are numbered from 0")
+        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: number ranks from 0 to {size - 1}")
     return Launch(rank, size, _number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
 
 

@@ -216,7 +216,9 @@ def check_masks(
             if at is not None:
                 column = "" if mask.ndim == 1 else f" of split {int((mask[at] & earlier[at]).argmax())}"
                 raise reject(
-                    source, key, f"vertex {at}{column} is also in '{other}': the splits must be disjoint"
+                    source,
+                    key,
+                    f"vertex {at}{column} is also in '{other}', but splits are disjoint: set one to False",
                 )
 
 

@@ -78,8 +78,8 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         raise refusal(
             name,
-            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but {sum_of_halves:g} for "
-            "their two halves together: return the sum of the losses of all targets",
+            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but {sum_of_halves:g} "
+            "for their two halves together: return the sum of the losses of all targets",
         )
     with OBJECTIVES.blamed(name, "count"):
         counts = check_numbers(name, "count", objective.count(scores, labels))

@@ -90,11 +90,11 @@ def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError
         ),
         (
             lambda: hyrt.train(GRAPH, config=Config().model_copy(update={"trian": {}})),
-            "unknown setting 'trian': `hyrt run --print-config` lists all settings",
+            "unknown setting 'trian': see `hyrt run --print-config` for all settings",
         ),
         (
             lambda: hyrt.train(GRAPH, config=Config(train=Config().train.model_copy(update={"epoch": 1}))),
-            "unknown setting 'train.epoch': `hyrt run --print-config` lists all settings",
+            "unknown setting 'train.epoch': see `hyrt run --print-config` for all settings",
         ),
     ],
 )

@@ -46,15 +46,17 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
     uses_split, labelled = what != "embeddings", graph.vertices.label_kind
     if what == "confusion" and (labelled != "classes" or graph.links is not None):
         raise ConfigError(
-            "--confusion: a confusion matrix needs classes, and this run does not predict classes"
+            "--confusion: a confusion matrix needs classes, and this run does not predict classes: omit it"
         )
     if what == "roc" and (labelled == "numbers" or graph.links is not None):
         raise ConfigError(
-            "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither"
+            "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither: omit it"
         )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
     if uses_split and not splits:
-        raise ConfigError(f"--{what}: the dataset has neither test nor validation vertices")
+        raise ConfigError(
+            f"--{what}: the dataset has neither test nor validation vertices: add masks of them"
+        )
     split = splits[0] if uses_split else "all"
     vertices = chosen_vertices(graph, split, config.data.split)
     needs_scores = graph.links is not None or uses_split
@@ -79,8 +81,6 @@ def plot_learned(run: Path, what: Learned, file: Path, *, by_umap: bool = False)
         return f"classes of {len(rows):,} vertices"
     curves = roc_curves(rows, labels)
     if not curves:
-        raise ConfigError(
-            f"--roc: there is no class or label that some {name} vertices have and others do not have"
-        )
+        raise ConfigError(f"--roc: no class or label is one that only some {name} vertices have: omit it")
     plot_roc(curves, name, file)
     return f"ROC curves of {len(rows):,} vertices"

@@ -83,7 +83,8 @@ def _published_sizes(source: str, path: Path) -> DatasetSizes:
             metadata.version("ogb")
         except metadata.PackageNotFoundError:
             raise DataError(
-                f"{source}: not found in {folder}, and the ogb package, which downloads it, is missing"
+                f"{source}: not found in {folder}, and the ogb package, which downloads it, is "
+                "missing: install it (pip install ogb)"
             ) from None
     published = DATASETS.get(source)
     if published is None:
@@ -119,7 +120,7 @@ def _stored_sizes(path: Path, source: str, split: int, normalize: str) -> Datase
         raise SizesUnknown(f"{path}: {_HETERO_REASON}")
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
-        raise DataError(f"{source}: key 'indptr' has no vertices")
+        raise DataError(f"{source}: key 'indptr' has no vertices: give a graph that has some")
 
     def total_bytes(*keys: str) -> int:
         return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)

@@ -182,7 +182,7 @@ def check_destination(destination: Path, force: bool) -> None:
             "another name"
         )
     if not force:
-        raise DataError(f"{destination}: already exists; --force replaces it")
+        raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
 
 
 def memory_bound(source: Any, *, reorder: bool = False) -> int | None:

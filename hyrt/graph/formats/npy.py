@@ -91,7 +91,7 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
         raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
     if texts and (kind != "U" or byte_order == ">" or not size):
         raise DataError(
-            f"{where}: dtype {byte_order}{kind}{size}, expected names, such as numpy.array(['paper'])"
+            f"{where}: dtype {byte_order}{kind}{size}, expected names: store them as numpy.array(['paper'])"
         )
     if not texts and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"

@@ -60,7 +60,9 @@ def download(name: str, folder: Path) -> None:
         ) from error
     try:
         if not decide_download(url):
-            raise DataError(f"{name}: not downloaded")
+            raise DataError(
+                f"{name}: not downloaded: answer y to download it, or give a folder that ogb downloaded"
+            )
         archive = Path(download_url(url, str(root)))
         extract_zip(str(archive), str(root))
         archive.unlink()
@@ -69,7 +71,9 @@ def download(name: str, folder: Path) -> None:
             f"{name}: the ogb package asks before it downloads large datasets: run this in a terminal"
         ) from error
     except (OSError, RuntimeError) as error:
-        raise DataError(f"{name}: could not be downloaded from {url} ({error})") from error
+        raise DataError(
+            f"{name}: could not be downloaded from {url} ({error}): try again, or copy its folder here"
+        ) from error
     if root / unpacked != folder:
         shutil.move(root / unpacked, folder)
 

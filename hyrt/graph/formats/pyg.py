@@ -190,7 +190,7 @@ def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str
                 name,
                 key,
                 f"{values.dtype.name} of shape {list(values.shape)}, expected {what} "
-                f"[{edges.shape[1]}{columns}]",
+                f"[{edges.shape[1]}{columns}]: convert it",
             )
     remedy = "torch_geometric.transforms.ToUndirected or coalesce"
     order = edges_in_rows(edges[0], edges[1], num_edges, name, next(iter(of_edges)), remedy)
@@ -206,11 +206,17 @@ def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str
     return found
 
 
+_MISSING = {
+    "edge_index": "set it to integers [2, E]",
+    "x": "set it to a row of numbers for each vertex",
+    "y": "set it to a class for each vertex, or remove the masks to predict links",
+}
+
+
 def _array(held: dict[str, Any], key: str, name: str) -> Array:
     value = held.get(key)
     if value is None:
-        remedy = " (torch_geometric.transforms.RandomNodeSplit makes one)" if key.endswith("_mask") else ""
-        raise DataError(
-            f"{name}: attribute '{key}' is missing{remedy}; a graph is a .npz file, a folder, or a PyG Data"
-        )
+        is_mask = key.endswith("_mask")
+        remedy = "make one by torch_geometric.transforms.RandomNodeSplit" if is_mask else _MISSING[key]
+        raise DataError(f"{name}: attribute '{key}' is missing: {remedy}")
     return as_array(value, f"{name}: attribute '{key}'")

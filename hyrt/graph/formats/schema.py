@@ -319,7 +319,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     for key in required:
         if key not in present:
             hint = check.nearest(key, set(present) - set(required))
-            hint = hint or f": a dataset has {', '.join(required)}"
+            hint = hint or f": add it, as a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
     optional = [*scales, VERTEX_IDS, *OF_EDGES]
     return [*required, *(key for key in optional if key in present and key not in required)]

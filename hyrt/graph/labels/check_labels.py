@@ -20,7 +20,7 @@ def check_labels(source: str, labels: Array) -> None:
     """Labels are classes from 0 on, or -1; flags 0, 1 or -1; or numbers or nan."""
     kind = label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
-        raise reject(source, "labels", f"shape {list(labels.shape)} has no label")
+        raise reject(source, "labels", f"shape {list(labels.shape)} has no label: give at least one column")
     if kind == "classes":
         _check_classes(source, labels)
         return

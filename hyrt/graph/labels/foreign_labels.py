@@ -52,7 +52,11 @@ def as_labels(values: Array, source: str, key: str) -> Array:
         odd = (whole != np.floor(whole)) | np.isinf(whole)
         if odd.any():
             at = int(odd.argmax())
-            raise reject(source, key, f"value {values[at]} at position {at} is not a class")
+            raise reject(
+                source,
+                key,
+                f"value {values[at]} at position {at} is not a class: give whole numbers from 0 on",
+            )
     else:
         whole = values
     highest = int(whole.max()) if len(whole) else 0

@@ -148,7 +148,7 @@ def checked_pairs(
         what, name = ("source", "destination")[end], ends.names[end]
         raise DataError(
             f"{where}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
-            f"{what} of a link must be: vertices are numbered through all types"
+            f"{what} of a link must be: number vertices through all types"
         )
     return found
 

@@ -52,13 +52,15 @@ def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRo
         raise check.reject(
             source,
             "features",
-            f"of int8 needs one of row_scales [{codes.shape[0]}] and column_scales [{codes.shape[1]}]",
+            f"of int8 needs scales: add row_scales [{codes.shape[0]}] or column_scales [{codes.shape[1]}]",
         )
     for key, values, count in zip(SCALE_KEYS, (by_row, by_column), codes.shape, strict=True):
         if values is None:
             continue
         if len(values) != count:
-            raise check.reject(source, key, f"has {len(values):,} entries, and 'features' needs {count:,}")
+            raise check.reject(
+                source, key, f"has {len(values):,} entries, and 'features' needs {count:,}: give one each"
+            )
         bad = ~(np.isfinite(values) & (values > 0))
         if bad.any():
             at = int(bad.argmax())

@@ -174,7 +174,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
     if not destination.exists():
         return
     if not force:
-        raise DataError(f"{destination}: already exists; --force replaces it")
+        raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
     # What is replaced is deleted: never anything but parts.
     ours = {MANIFEST, GRAPH, *map(part_folder, range(MOST_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):

@@ -70,18 +70,18 @@ class SyntheticSpec:
             ("signal", 0, 1000, ""),
         ):
             if not low <= (value := getattr(self, key)) <= high:
-                raise DataError(f"{self.name}: {key}={value:,} must be from {low} to {high:,}{why}")
+                raise DataError(f"{self.name}: {key}={value:,}: give a number from {low} to {high:,}{why}")
         if self.edges % 2:
             raise DataError(
-                f"{self.name}: edges={self.edges} must be even, because each edge is stored in both "
-                "directions"
+                f"{self.name}: edges={self.edges} is odd, but each edge is stored in both directions: "
+                "give an even number"
             )
         labelled = self.type_counts["paper"] if self.typed else self.vertices
         if self.train + self.val + self.test > labelled:
             what = "papers" if self.typed else "vertices"
-            raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {what}")
+            raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {what}: lower them")
         if self.dtype not in ("float32", "float16"):
-            raise DataError(f"{self.name}: dtype={self.dtype} must be float32 or float16")
+            raise DataError(f"{self.name}: dtype={self.dtype}: give float32 or float16")
 
 
 PRESETS = {
@@ -149,7 +149,7 @@ def parse_spec(text: str) -> SyntheticSpec:
                 f"{', '.join(KEYS)})"
             )
         if key in given:
-            raise DataError(f"{text}: {key} is given twice")
+            raise DataError(f"{text}: {key} is given twice: give it once")
         given[key] = _value(text, key, value)
     base = PRESETS[preset]
     vertices = given.get("vertices", base.vertices)
@@ -176,12 +176,12 @@ def _value(text: str, key: str, value: str) -> int | float | str:
             return int(match[1]) * _SUFFIXES[match[3]]
         if number != int(number):
             raise DataError(
-                f"{text}: {key}={value} is not a count (digits, optionally followed by k, M or G)"
+                f"{text}: {key}={value} is not a count: give digits, optionally followed by k, M or G"
             )
         return int(number)
     if key in _REALS:
         try:
             return float(value if value.isascii() else "")
         except ValueError as error:
-            raise DataError(f"{text}: {key}={value} is not a number") from error
+            raise DataError(f"{text}: {key}={value} is not a number: give one") from error
     return value

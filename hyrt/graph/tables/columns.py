@@ -58,7 +58,7 @@ def matching(
         if not some:
             known = ", ".join(map(repr, columns[:20]))
             raise DataError(
-                f"{name}: has no column {pattern!r}{nearest(pattern, columns) or f': it has {known}'}"
+                f"{name}: has no column {pattern!r}{nearest(pattern, columns) or f': name one of {known}'}"
             )
         found |= dict.fromkeys(some)
     return list(found)

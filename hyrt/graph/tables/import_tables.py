@@ -120,7 +120,9 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         )
         bad.check()
         if not edges.num or not ids.num_vertices:
-            raise DataError(f"{edge_files.names[0]}: the table of edges has no rows")
+            raise DataError(
+                f"{edge_files.names[0]}: the table of edges has no rows: give a file that has some"
+            )
         check_dense(edge_files.names[0], ids, 2 * edges.num)
         gaps = close_gaps([(edges, ids, ids)], {"": ids})
         count = ids.num_vertices
@@ -167,7 +169,9 @@ def assigned(
         found[owners[0]] += files_of(path)
     for name, paths in found.items():
         if not paths:
-            raise DataError(f"no file is given for {name}: the schema names {', '.join(tables[name][0])}")
+            raise DataError(
+                f"no file is given for {name}: add {', '.join(tables[name][0])}, as the schema names it"
+            )
     return {name: TableFiles(paths, tables[name][1]) for name, paths in found.items()}
 
 

@@ -175,7 +175,9 @@ class _Reader:
             if self._writer is not None:
                 self._writer.close()
         if not self._count and not self._bad.total:
-            raise DataError(f"{self._files.names[0]}: the table of vertices has no rows")
+            raise DataError(
+                f"{self._files.names[0]}: the table of vertices has no rows: give a file that has some"
+            )
 
     def _read_ids(self, piece: TablePiece) -> None:
         column, bad = self._table.id, self._bad

@@ -23,6 +23,8 @@ _ROWS = 1 << 16
 # Names become parts of the names of files, and of keys.
 _FORBIDDEN = "/:\\"
 
+_STARTS = "give where each type's vertices start, and the number of all vertices"
+
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
     """The types of a dataset: their names, where their vertices are, and the ends of relations.
@@ -39,29 +41,30 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
         raise reject(
             source,
             TYPE_STARTS,
-            f"has {len(starts):,} entries for {len(known):,} types: give where each type's vertices "
-            "start, and the number of all vertices",
+            f"has {len(starts):,} entries for {len(known):,} types: {_STARTS}",
         )
     if starts[0] != 0:
-        raise reject(source, TYPE_STARTS, f"value {starts[0]} at position 0 is not 0")
+        raise reject(source, TYPE_STARTS, f"value {starts[0]} at position 0 is not 0: {_STARTS}")
     for at in range(1, len(starts)):
         if starts[at] < starts[at - 1]:
             raise reject(
                 source,
                 TYPE_STARTS,
-                f"value {starts[at]} at position {at} is less than the one before it, {starts[at - 1]}",
+                f"value {starts[at]} at position {at} is less than the one before it, "
+                f"{starts[at - 1]}: {_STARTS}",
             )
     if starts[-1] != count:
         raise reject(
             source,
             TYPE_STARTS,
-            f"value {starts[-1]} at position {len(starts) - 1} is not the number of vertices, {count:,}",
+            f"value {starts[-1]} at position {len(starts) - 1} is not the number of vertices, {count:,}: "
+            f"{_STARTS}",
         )
     if relations.shape[1] != 3:
         raise reject(
             source,
             RELATIONS,
-            f"shape {list(relations.shape)}, expected [R, 3]: type of sources, name, type of destinations",
+            f"shape {list(relations.shape)}, expected [R, 3]: give type of sources, name, type of targets",
         )
     seen: list[list[str]] = []
     for at, triple in enumerate(relations.tolist()):
@@ -70,17 +73,18 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
                 raise reject(
                     source,
                     RELATIONS,
-                    f"row {at} has the type {end!r}, which is not in {VERTEX_TYPES}{nearest(end, known)}",
+                    f"row {at} has the type {end!r}, which is not in {VERTEX_TYPES}"
+                    f"{nearest(end, known) or ': add it there'}",
                 )
         if not triple[1] or not triple[1].isprintable():
             raise reject(source, RELATIONS, f"row {at} has the name {triple[1]!r}: give it printable letters")
         if triple in seen:
-            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is there twice")
+            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is there twice: remove one")
         seen.append(triple)
     target = arrays[TARGET_TYPE].tolist()
     if len(target) != 1 or target[0] not in known:
         hint = nearest(target[0], known) if len(target) == 1 else ""
-        raise reject(source, TARGET_TYPE, f"value {target!r}, expected one of {listed(known, 'and')}{hint}")
+        raise reject(source, TARGET_TYPE, f"value {target!r}: give one of {listed(known, 'and')}{hint}")
     types = types_of_arrays(arrays)
     assert types is not None
     return types
@@ -99,9 +103,9 @@ def checked_names(source: str, names: Array) -> list[str]:
     known: list[str] = names.tolist()
     for at, name in enumerate(known):
         if why := why_no_name(name):
-            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {why}")
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {why}: rename it")
         if name in known[:at]:
-            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice")
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice: remove one")
     return known
 
 
@@ -143,7 +147,8 @@ def _wrong_edge(
         return reject(
             source,
             "edge_type",
-            f"value {number} at position {at} is none of the {len(types.relations):,} relations",
+            f"value {number} at position {at} is none of the {len(types.relations):,} relations: give "
+            f"numbers from 0 to {len(types.relations) - 1:,}",
         )
     if what == typed_kernels.DISORDER:
         equal = value == arrays["indices"][at - 1] and number == arrays["edge_type"][at - 1]
@@ -162,17 +167,21 @@ def _wrong_edge(
             source,
             "edge_type",
             f"value {number} at position {at}: the edge goes to vertex {row} of type {found!r}, but relation "
-            f"{number} is {relation}",
+            f"{number} is {relation}: correct one of the two",
         )
     if not 0 <= value < types.num_vertices:
         return reject(
-            source, "indices", f"value {value} at position {at} is not one of {types.num_vertices:,} vertices"
+            source,
+            "indices",
+            f"value {value} at position {at} is not one of {types.num_vertices:,} vertices: give "
+            f"numbers from 0 to {types.num_vertices - 1:,}",
         )
     found = types.vertex_types[int(types.types_of(np.array([value]))[0])]
     return reject(
         source,
         "indices",
-        f"value {value} at position {at} is a vertex of type {found!r}, but relation {number} is {relation}",
+        f"value {value} at position {at} is a vertex of type {found!r}, but relation {number} is {relation}: "
+        "correct one of the two",
     )
 
 
@@ -219,5 +228,8 @@ def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes)
     at = check.first_bad(moved, len(numbers))
     if at is not None:
         raise reject(
-            source, key, f"value {numbers[at]} at position {at} is the number of a vertex of another type"
+            source,
+            key,
+            f"value {numbers[at]} at position {at} is the number of a vertex of another type: reorder "
+            "vertices within their types only",
         )

@@ -102,7 +102,9 @@ def edge_pieces(
     """
     for triple in weights:
         if triple not in relations:
-            raise DataError(f"{name}: weights are given for {' '.join(triple)}, which is not a relation")
+            raise DataError(
+                f"{name}: weights are given for {' '.join(triple)}, which is not a relation: remove them"
+            )
     for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
         if len(sources) != len(targets):
             raise DataError(
@@ -137,7 +139,7 @@ def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     """
     types = graph.types
     if types is None:
-        raise DataError(f"{graph.name}: has no types of vertices, and so no relations")
+        raise DataError(f"{graph.name}: has no types of vertices, and so no relations: give a typed graph")
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
     assert graph.topology.edge_types is not None
     found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]
@@ -173,5 +175,5 @@ def _table(name: str, vertex_type: str, table: Array | SparseFeatures) -> Datase
         values = (table.indptr, table.columns, table.values, shape)
         return Dataset(shown, dict(zip(SPARSE_KEYS, values, strict=True)), None)
     if table.ndim != 2:
-        raise DataError(f"{shown}: features of shape {list(table.shape)}, expected [n, F]")
+        raise DataError(f"{shown}: features of shape {list(table.shape)}, expected [n, F]: reshape them")
     return Dataset(shown, {}, FeatureRows.of(np.ascontiguousarray(table)))

@@ -202,13 +202,14 @@ def _width_after(named: str, conv: nn.Module, calls: ConvCalls, width: int | Non
             of_two, of_one = (calls(conv.eval(), _made_up_block(number, edge_width), x) for number in (2, 1))
     except Exception as error:
         raise UnsupportedModel(
-            f"{named} does not work on {calls.given} alone: {' '.join(str(error).split())[:200]}"
+            f"{named} does not work on {calls.given} alone: {' '.join(str(error).split())[:200]}: use "
+            "another convolution, or write a layer of your own (docs/layers.md)"
         ) from error
     finally:
         conv.train(was_training)
     if not isinstance(of_two, torch.Tensor) or of_two.ndim not in (2, 3) or len(of_two) != 2:
         shape = list(of_two.shape) if isinstance(of_two, torch.Tensor) else type(of_two).__name__
-        raise UnsupportedModel(f"{named} returns {shape} for 2 destinations")
+        raise UnsupportedModel(f"{named} returns {shape} for 2 destinations: return a row for each")
     if not torch.allclose(of_two[:1], of_one, rtol=1e-4, atol=1e-6):
         raise UnsupportedModel(
             f"{named} computes another row for a vertex if another vertex has edges in the mini-batch, too, "

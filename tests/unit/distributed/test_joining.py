@@ -287,7 +287,7 @@ def test_without_rank_0_nobody_begins() -> None:
         ({"WORLD_SIZE": ""}, r"^WORLD_SIZE is '' in the environment: give a number, or unset it$"),
         ({"MASTER_PORT": "abc"}, r"^MASTER_PORT is 'abc' in the environment: give a number"),
         ({"MASTER_PORT": "99999"}, r"^MASTER_PORT is 99999: give the number of a free port, up to 65535$"),
-        ({"RANK": "2"}, r"^RANK is 2, but WORLD_SIZE is 2: ranks are numbered from 0$"),
+        ({"RANK": "2"}, r"^RANK is 2, but WORLD_SIZE is 2: number ranks from 0 to 1$"),
     ],
 )
 def test_variables_that_are_no_numbers_of_ranks_or_ports(changed: dict[str, str], says: str) -> None:

@@ -77,7 +77,7 @@ def test_nothing_is_left_behind(tmp_path, name):
     good = str(save(make_arrays(3), tmp_path / "good.npz"))
     convert(Conversion(good, tmp_path / name))
     before = open_graph(tmp_path / name)
-    with pytest.raises(DataError, match="already exists; --force replaces it"):
+    with pytest.raises(DataError, match="already exists: give another name, or --force to replace it"):
         convert(Conversion(good, tmp_path / name))
     with pytest.raises(DataError, match="not finite"):
         convert(Conversion(source, tmp_path / name, force=True))

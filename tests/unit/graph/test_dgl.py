@@ -101,7 +101,7 @@ def test_wrong_weights_and_features_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("feat", None, r"ndata\['feat'\] is missing: g.ndata\['feat'\] = ..."),
+        ("feat", None, r"ndata\['feat'\] is missing: set g.ndata\['feat'\] = ..."),
         ("val_mask", None, r"ndata\['val_mask'\] is missing: did you mean"),
         ("feat", torch.zeros(6), r"ndata\['feat'\] has shape \[6\], expected \[V, F\]"),
         ("label", torch.zeros(6, 2, 2), r"ndata\['label'\] has shape \[6, 2, 2\]"),

@@ -570,7 +570,7 @@ def test_what_users_get_wrong(tmp_path: Path) -> None:
         (["bad.csv.gz", "-o", "x"], "bad.csv.gz: damaged or truncated"),
         (["bad.parquet", "-o", "x"], "bad.parquet: no Parquet file, or damaged"),
         (["e.csv", "-o", "x.csv"], "hyrt writes a .npz file or a folder"),
-        (["e.csv", "-o", "folder"], "folder: already exists; --force replaces it"),
+        (["e.csv", "-o", "folder"], "folder: already exists: give another name, or --force to replace it"),
         (
             ["n.csv", "-o", "x", "--schema", "s.yaml"],
             "n.csv: is in no table of the schema (edges: e.csv)",

@@ -233,10 +233,10 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({}, r"'features': of int8 needs one of row_scales \[60\] and column_scales \[5\]"),
+        ({}, r"'features': of int8 needs scales: add row_scales \[60\] or column_scales \[5\]"),
         (
             {"row_scales": np.ones(60, np.float32), "column_scales": np.ones(5, np.float32)},
-            "'features': of int8 needs one of",
+            "'features': of int8 needs scales",
         ),
         ({"row_scales": np.ones(59, np.float32)}, "'row_scales' has 59 entries, and 'features' needs 60"),
         (

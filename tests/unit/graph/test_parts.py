@@ -302,7 +302,7 @@ def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["source.npz"]
     folder = written(make_arrays(3), tmp_path, 2)
     before = read_manifest(folder).id
-    with pytest.raises(DataError, match="already exists; --force replaces it"):
+    with pytest.raises(DataError, match="already exists: give another name, or --force to replace it"):
         written(make_arrays(3), tmp_path, 2)
     with pytest.raises(DataError, match="not finite"):
         written(arrays, tmp_path, 2, force=True)

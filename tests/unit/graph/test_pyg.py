@@ -93,8 +93,10 @@ def test_missing_labels():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": None}, "attribute 'x' is missing"),
-        ({"train_mask": None}, "attribute 'train_mask' is missing .*RandomNodeSplit"),
+        ({"x": None}, "attribute 'x' is missing: set it to a row of numbers"),
+        ({"edge_index": None}, "attribute 'edge_index' is missing: set it to integers"),
+        ({"y": None}, "attribute 'y' is missing: set it to a class for each vertex, or remove the masks"),
+        ({"train_mask": None}, "attribute 'train_mask' is missing: make one by .*RandomNodeSplit"),
         ({"edge_index": torch.zeros(3, 5, dtype=torch.int64)}, r"key 'edge_index': int64 of shape \[3, 5\]"),
         ({"edge_index": torch.zeros(2, 5)}, "key 'edge_index': float32"),
         (

@@ -176,7 +176,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "a relation twice": (_set("relations", 2, RELATIONS[1]), "row 2, paper cites paper, is there twice"),
     "no target": (
         _give("target_type", np.array(["papers"])),
-        r"\['papers'\], expected one of author, paper and field",
+        r"\['papers'\]: give one of author, paper and field",
     ),
     "short edge types": (lambda a: a.update(edge_type=a["edge_type"][:-1]), "'edge_type' has .* entries for"),
     "an unknown relation": (
@@ -235,7 +235,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "half of sparse rows": (lambda a: a.pop("feat_values:author"), "key 'feat_values:author' is missing"),
     "codes without scales": (
         _give("features:field", np.ones((7, 2), np.int8)),
-        "type 'field': key 'features': of int8 needs one of row_scales",
+        "type 'field': key 'features': of int8 needs scales: add row_scales",
     ),
     "numbers of others": (
         _give("vertex_ids", np.roll(np.arange(17), 1)),

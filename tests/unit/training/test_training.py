@@ -403,7 +403,7 @@ def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
         ),
         (
             {"schedule": "StepLR"},
-            r"^train\.schedule=StepLR needs train\.schedule_options: step_size is missing$",
+            r"^train\.schedule=StepLR needs an option: set train\.schedule_options\.step_size$",
         ),
     ],
 )

@@ -76,11 +76,13 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     count = len(arrays["feat"]) if "feat" in arrays else int(graph.num_nodes(vertex_types[0]))
     x, y = arrays.get("feat"), arrays.get("label", np.full(count, -1, np.int8))
     if x is not None and x.ndim != 2:
-        raise DataError(f"{name}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]")
+        raise DataError(f"{name}: ndata['feat'] has shape {list(x.shape)}, expected [V, F]: reshape it")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
-        raise DataError(f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]")
+        raise DataError(
+            f"{name}: ndata['label'] has shape {list(y.shape)}, expected [V] or [V, K]: reshape it"
+        )
     sources, destinations = (as_array(ends, f"{name}: edges") for ends in graph.edges())
     indptr, indices = rows_of_pairs(sources, destinations, count, name)
     held = {key: graph.edata[key] for key in graph.edata if key not in (*_OWN, *time)}
@@ -143,7 +145,7 @@ def _of_edges(
         if values.ndim > 2 or len(values) != len(pairs[0]) or values.dtype.kind not in "iufb":
             raise DataError(
                 f"{name}: {where} is {values.dtype.name} of shape {list(values.shape)}, expected numbers "
-                f"[{len(pairs[0])}, d]"
+                f"[{len(pairs[0])}, d]: convert it"
             )
         found[EDGE_FEATURES] = np.ascontiguousarray(values.reshape(len(values), -1)[order], np.float32)
     return found
@@ -158,7 +160,7 @@ def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
 def _remedy(key: str) -> str:
     """What makes it, where it is not there under another name."""
     if not key.endswith("_mask"):
-        return f": g.ndata[{key!r}] = ..."
+        return f": set g.ndata[{key!r}] = ..."
     return (
         ": dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)) makes masks of a dataset; otherwise "
         f"set g.ndata[{key!r}] to a bool for each vertex"

@@ -113,14 +113,14 @@ def _edges(
             why = (
                 "adj_t is not read: ToSparseTensor makes it of edge_index, leave it out"
                 if "adj_t" in held
-                else "it needs integers [2, E]"
+                else "set it to integers [2, E]"
             )
             raise DataError(f"{NAME}: {where}.edge_index is missing: {why}")
         edges = as_array(held["edge_index"], f"{NAME}: {where}.edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
             raise DataError(
                 f"{NAME}: {where}.edge_index is {edges.dtype.name} of shape {list(edges.shape)}, expected "
-                "integers [2, E]"
+                "integers [2, E]: convert it"
             )
         found[tuple(triple)] = (edges[0], edges[1])
         for key in _OF_EDGES:

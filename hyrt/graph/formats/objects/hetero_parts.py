@@ -100,7 +100,7 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2):
-        raise DataError(f"{name}: {where} has shape {list(labels.shape)}, expected [V] or [V, K]")
+        raise DataError(f"{name}: {where} has shape {list(labels.shape)}, expected [V] or [V, K]: reshape it")
     tables = {
         vertex_type: _table(name, vertex_type, rows, parts.counts[vertex_type])
         for vertex_type, rows in parts.features.items()
@@ -194,7 +194,7 @@ def _target(parts: HeteroParts) -> str:
 def _table(name: str, vertex_type: str, rows: Array, count: int) -> Dataset:
     shown = table_name(name, vertex_type)
     if rows.ndim != 2 or len(rows) != count:
-        raise DataError(f"{shown}: features of shape {list(rows.shape)}, expected [{count}, F]")
+        raise DataError(f"{shown}: features of shape {list(rows.shape)}, expected [{count}, F]: reshape it")
     if rows.dtype != np.float16:
         rows = rows.astype(np.float32, copy=False)
     return Dataset(shown, {}, FeatureRows.of(np.ascontiguousarray(rows)))

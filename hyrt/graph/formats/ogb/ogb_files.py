@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, one_line
 from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 
 Array = NDArray[Any]
@@ -45,7 +45,10 @@ def csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np.int6
     """
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
-        raise DataError(f"{folder / 'split'} has {len(schemes)} schemes, expected one folder")
+        raise DataError(
+            f"{folder / 'split'} has {len(schemes)} schemes, expected one folder: remove the others, or "
+            "download it again"
+        )
     files = {"train": "train", "val": "valid", "test": "test"}
     return {
         split: csv_table(schemes[0] / vertex_type / f"{file}.csv.gz", np.int64).reshape(-1).astype(np.int64)
@@ -68,10 +71,12 @@ def csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
                 try:
                     yield np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
                 except ValueError as error:
-                    raise DataError(f"{file}: from line {line + 1} on: {error}") from error
+                    raise DataError(f"{file}: from line {line + 1} on: {error}: download it again") from error
                 line += len(lines)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: missing, damaged or truncated ({error})") from error
+        raise DataError(
+            f"{file} cannot be read: missing, damaged or truncated ({error}): download it again"
+        ) from error
 
 
 def csv_table(file: Path, dtype: type[np.generic]) -> Array:
@@ -102,4 +107,7 @@ def load_tensors(file: Path) -> Any:
         with torch.serialization.safe_globals(allowed):
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
-        raise DataError(f"{file} cannot be read: missing, damaged or not plain arrays ({error})") from error
+        raise DataError(
+            f"{file} cannot be read: missing, damaged or not plain arrays ({one_line(str(error))}): "
+            "download it again"
+        ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, told_of_system
 from hyrt.graph.tables.reading.table_piece import TablePiece
 from hyrt.graph.tables.reading.values import check_texts, plain
 
@@ -37,8 +37,8 @@ def opened_parquet(path: Path, name: str) -> Iterator[Any]:
         what = str(error).partition("\n")[0]
         raise DataError(f"{name}: no Parquet file, or damaged ({what}): copy or write it again") from error
     except OSError as error:
-        what = error.strerror or str(error).partition("\n")[0]
-        raise DataError(f"{name} cannot be read ({what})") from error
+        what = told_of_system(error) if error.strerror else str(error).partition("\n")[0]
+        raise DataError(f"{name} cannot be read: {what}") from error
 
 
 def parquet_columns(path: Path, name: str) -> list[str]:

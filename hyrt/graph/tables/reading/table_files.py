@@ -42,10 +42,12 @@ def files_of(given: Path) -> list[Path]:
     if given.is_dir():
         found = sorted(path for path in _paths_below(given) if os.path.isfile(path) and _is_table(path))
         if not found:
-            raise DataError(f"{name}: no CSV or Parquet files in this folder")
+            raise DataError(
+                f"{name}: no CSV or Parquet files in this folder: give the folder or the files of tables"
+            )
         return found
     if not given.exists():
-        raise DataError(f"{name}: no such file or folder")
+        raise DataError(f"{name}: no such file or folder: give the path of a table")
     if given.is_fifo():
         raise DataError(f"{name}: a pipe, which can be read only once: write it to a file first")
     return [given]
@@ -106,7 +108,7 @@ class TableFiles:
                 if wanted not in columns:
                     hint = nearest(wanted, columns)
                     known = ", ".join(map(repr, columns[:20]))
-                    raise DataError(f"{name}: has no column {wanted!r}{hint or f': it has {known}'}")
+                    raise DataError(f"{name}: has no column {wanted!r}{hint or f': name one of {known}'}")
             if is_parquet(path):
                 yield from parquet_pieces(path, name, kinds)
             else:

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, readable
+from hyrt.errors import DataError, told_of_system
 from hyrt.graph.tables.reading.record_kernels import find_records, strip_padding
 from hyrt.graph.tables.reading.text_form import TextForm
 
@@ -87,9 +87,7 @@ class TextFile:
                 f"{self.name}: damaged or truncated ({error}): copy or download it again"
             ) from error
         except OSError as error:
-            raise DataError(
-                f"{self.name} cannot be read ({readable(str(error.strerror or error))})"
-            ) from error
+            raise DataError(f"{self.name} cannot be read: {told_of_system(error)}") from error
 
     def start(self, num_bytes: int) -> bytes:
         """Its first bytes, unpacked."""
