@@ -108,4 +108,4 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value > 0
+    return isinstance(value, numbers.Integral) and type(value) is not bool and int(value) > 0
