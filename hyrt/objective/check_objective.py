@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
+import numpy as np
 import torch
 
 from hyrt.checks import show
@@ -78,8 +78,8 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         raise refusal(
             name,
-            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but {sum_of_halves:g} "
-            "for their two halves together: return the sum of the losses of all targets",
+            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but "
+            f"{sum_of_halves:g} for their two halves together: return the sum of the losses of all targets",
         )
     with OBJECTIVES.blamed(name, "count"):
         counts = check_numbers(name, "count", objective.count(scores, labels))
@@ -108,4 +108,6 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and type(value) is not bool and int(value) > 0
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return int(value) > 0
