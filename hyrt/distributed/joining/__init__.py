@@ -1,1 +1,1 @@
-"""How the processes that a launcher has started find each other."""
+"""Rendezvous of the processes that a launcher has started."""

@@ -1,4 +1,4 @@
-"""How many ranks of a run are on this machine, which share its cores and its memory."""
+"""Number of ranks on this machine, which share its cores and memory."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _NETWORK = Path("/proc/self/ns/net")
 
 @contextmanager
 def local_ranks_known(group: RankGroup) -> Iterator[None]:
-    """Set LOCAL_WORLD_SIZE, which torchrun sets, to the number of ranks on this machine, in the block.
+    """Set LOCAL_WORLD_SIZE, as torchrun does, to the number of ranks on this machine within the block.
 
-    Without a launcher it is not set, and with two launchers on one machine each counts its own ranks alone.
+    Without a launcher the variable is unset; with two launchers on one machine, each counts only its ranks.
 
     Parameters
     ----------
     group
-        All ranks, which call this at once.
+        All ranks; each of them must call this function at the same time.
     """
     machines = told_by_all(group, machine_identity())
     count = max(machines.count(machines[group.rank]), local_ranks())
-    before = os.environ.get(LOCAL_RANKS)
+    previous = os.environ.get(LOCAL_RANKS)
     os.environ[LOCAL_RANKS] = str(count)
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[LOCAL_RANKS]
         else:
-            os.environ[LOCAL_RANKS] = before
+            os.environ[LOCAL_RANKS] = previous
 
 
 def machine_identity() -> list[Any]:
     """Return values that are equal for two processes on one machine.
 
-    Containers and emulated nodes have network namespaces of their own, and count as machines.
+    Containers and emulated nodes have separate network namespaces and count as machines.
     """
     try:
         namespace = os.stat(_NETWORK)

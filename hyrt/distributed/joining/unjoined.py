@@ -1,4 +1,4 @@
-"""The end of a rank that does not join the others: they wait for it, and are told why it does not come."""
+"""Failure reports of a rank that cannot join the other ranks, which wait for it."""
 
 from __future__ import annotations
 
@@ -14,36 +14,40 @@ from hyrt.distributed.joining.meeting import meet
 from hyrt.distributed.launch import launched
 from hyrt.errors import HyrtError
 
-# All ranks are to end within ten seconds, of which importing torch takes some.
-_MOST_S = 6.0
+# All ranks must exit within ten seconds, and importing torch takes part of that time.
+_TIME_LIMIT_S = 6.0
 
 
-def tell_why_unjoined(error: BaseException, most_s: float = _MOST_S) -> None:
-    """Meet the other ranks only to tell them why this one fails; nothing if they do not come in time.
+def tell_why_unjoined(error: BaseException, most_s: float = _TIME_LIMIT_S) -> None:
+    """Join the other ranks only to report why this rank fails; give up silently if they do not join in time.
 
     Parameters
     ----------
     error
         The reason.
     most_s
-        Longest time that it may take, in seconds.
+        Time limit in seconds.
     """
-    # A store that does not answer may keep whoever asks it for longer.
-    telling = threading.Thread(target=_tell, args=(error, most_s), name="hyrt.ranks.unjoined", daemon=True)
-    telling.start()
-    telling.join(most_s)
+    # An unresponsive store may block its caller for longer.
+    reporter = threading.Thread(
+        target=_send_report, args=(error, most_s), name="hyrt.ranks.unjoined", daemon=True
+    )
+    reporter.start()
+    reporter.join(most_s)
 
 
-def _tell(error: BaseException, most_s: float) -> None:
-    # It is the reason that counts, and it has been printed; that nobody can be told is no more than noise.
+def _send_report(error: BaseException, timeout_s: float) -> None:
+    # The reason has been printed already; a failed report would only add noise.
     with suppress(HyrtError, DistError, RuntimeError):
         launch = launched()
         if launch is None:
             return
         keeper = keeper_of_store()
-        store, rank, size = found_store(most_s, keeper)
-        met = meet(PrefixStore("hyrt", store), rank, size, launch.restarts, most_s)
-        fellows = FellowRanks(PrefixStore(f"hyrt/{met.name}", store), rank, size, lambda loss: None, keeper)
-        fellows.tell_failure(error)
+        store, rank, size = found_store(timeout_s, keeper)
+        result = meet(PrefixStore("hyrt", store), rank, size, launch.restarts, timeout_s)
+        heartbeat = FellowRanks(
+            PrefixStore(f"hyrt/{result.name}", store), rank, size, lambda loss: None, keeper
+        )
+        heartbeat.tell_failure(error)
         if keeper == f"rank {rank}":
-            fellows.wait_until_known()
+            heartbeat.wait_until_known()
