@@ -1,1 +1,1 @@
-"""Feature rows of a part, and how a rank gets those of the others."""
+"""Feature rows of partitioned graphs: local rows, rows fetched from other ranks, and their cache."""

@@ -1,10 +1,14 @@
-"""Compiled loops over the addresses of rows. All release the interpreter lock.
+"""Compiled loops over row locations. All release the interpreter lock.
 
-An address is one integer that says where a row is. From 0 on, it is one that is read where it lies: the low
-bits, as many as `RowAddresses` says, are the number of its matrix, of which this rank's own has 0, and the
-others its place there. -1 is nowhere here. Below that, -2 - address is four times the place in one of two
-other matrices, plus 1 if it is the one of cached rows and not that of rows that were fetched for a step, plus
-2 if the step has counted the cached row.
+A location is one integer that encodes where a vertex's row is stored. A value >= 0 is a row in local memory:
+the
+low bits (`RowAddresses.bits`) are the number of its matrix, 0 for this rank's matrix, and the other bits are
+the
+row index. -1 means that the row is not on this machine. Lower values encode a row of the fetched or the
+cached
+matrix: -2 - location is four times the row index, plus 1 for the cached matrix, plus 2 if the current step
+has
+already counted the cached row.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -20,29 +24,29 @@ FIRST = -2
 CACHED = 1
 _COUNTED = 2
 BITS = 2
-# Entries of a table of vertices that are asked for ahead of their use: enough to hide a miss in memory.
-_AHEAD = 16
+# Prefetch distance in the location table: large enough to hide a cache miss.
+_PREFETCH_DISTANCE = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 
 @_compile
 def meet(ids, table, wanted, num_wanted, cached, num_cached):
-    """Note vertices whose rows are not here, and those whose rows are cached, each once.
+    """Collect vertices whose rows are missing and vertices whose rows are cached, without duplicates.
 
     Returns
     -------
-    How many of `wanted` and of `cached` are written now.
+    Numbers of vertices in `wanted` and in `cached`.
     """
     for i in range(len(ids)):
-        if i + _AHEAD < len(ids):
-            prefetch(table, np.int64(ids[i + _AHEAD]))
+        if i + _PREFETCH_DISTANCE < len(ids):
+            prefetch(table, np.int64(ids[i + _PREFETCH_DISTANCE]))
         v = ids[i]
         address = table[v]
         if address >= 0:
             continue
         if address == NOWHERE:
-            # Any address of a fetched row, until it is known which.
+            # Mark as fetched; the row index is assigned later.
             table[v] = FIRST
             wanted[num_wanted] = v
             num_wanted += 1
@@ -56,14 +60,14 @@ def meet(ids, table, wanted, num_wanted, cached, num_cached):
 
 @_compile
 def forget_counting(cached, table):
-    """Undo what `meet` has noted of cached rows."""
+    """Undo the marks that `meet` sets on cached rows."""
     for i in range(len(cached)):
         table[cached[i]] += _COUNTED
 
 
 @_compile
 def group_by_home(vertices, homes, counts, grouped):
-    """Vertices by the rank that has their rows, in their order within each; counts[rank] is how many."""
+    """Group vertices by owner rank in stable order; counts[rank] is the number of vertices per rank."""
     for rank in range(len(counts)):
         counts[rank] = 0
     for i in range(len(vertices)):
@@ -81,14 +85,14 @@ def group_by_home(vertices, homes, counts, grouped):
 
 @_compile
 def forget(vertices, table):
-    """The rows of these vertices are nowhere here."""
+    """Mark the rows of these vertices as missing."""
     for i in range(len(vertices)):
         table[vertices[i]] = NOWHERE
 
 
 @_compile
 def point(vertices, table, is_cached):
-    """The rows of these vertices are in this order in one of the other matrices."""
+    """Set the locations of these vertices to consecutive rows of the cached or the fetched matrix."""
     kind = CACHED if is_cached else 0
     for i in range(len(vertices)):
         table[vertices[i]] = FIRST - kind - (i << BITS)
@@ -96,23 +100,23 @@ def point(vertices, table, is_cached):
 
 @_compile
 def look_up(ids, table, out, start, stop):
-    """out[i] = table[ids[i]]."""
+    """Compute out[i] = table[ids[i]]."""
     for i in range(start, stop):
-        if i + _AHEAD < stop:
-            prefetch(table, np.int64(ids[i + _AHEAD]))
+        if i + _PREFETCH_DISTANCE < stop:
+            prefetch(table, np.int64(ids[i + _PREFETCH_DISTANCE]))
         out[i] = table[ids[i]]
 
 
 @_compile
 def locate(ids, table, bits, here, fetched, cached, row_bytes, travelled_bytes, mark, out, start, stop):
-    """out[i] = where in memory the row of ids[i] is.
+    """Compute out[i], the memory address of the row of ids[i].
 
-    `bits` is as in `RowAddresses`, and what follows, as in `RowMatrices`.
+    `bits` as in `RowAddresses`; `here` to `mark` as in `RowMatrices`.
     """
     low = (1 << bits) - 1
     for i in range(start, stop):
-        if i + _AHEAD < stop:
-            prefetch(table, np.int64(ids[i + _AHEAD]))
+        if i + _PREFETCH_DISTANCE < stop:
+            prefetch(table, np.int64(ids[i + _PREFETCH_DISTANCE]))
         address = np.int64(table[ids[i]])
         if address >= 0:
             out[i] = here[address & low] + (address >> bits) * row_bytes
@@ -123,7 +127,7 @@ def locate(ids, table, bits, here, fetched, cached, row_bytes, travelled_bytes, 
 
 @_compile
 def unpack(addresses, kinds, places):
-    """kinds[i] is 0 for an own row, 1 for a fetched one, 2 for a cached one; places[i], its place there."""
+    """Decode locations into kinds (0 local, 1 fetched, 2 cached) and row indices."""
     for i in range(len(addresses)):
         address = addresses[i]
         if address >= 0:

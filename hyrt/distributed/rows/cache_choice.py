@@ -1,4 +1,4 @@
-"""Which rows of other ranks a rank keeps: those that it is expected to need in most steps."""
+"""Choice of cached remote rows: the rows that most steps are expected to need."""
 
 from __future__ import annotations
 
@@ -25,36 +25,37 @@ def remote_reads(
     fanouts: Sequence[int],
     beside: Collection[int] = (),
 ) -> RowRanking:
-    """What a rank is expected to be sent by others, under a strategy.
+    """Compute how often a rank is expected to fetch each remote row under a strategy.
 
     Parameters
     ----------
     topology
         The edges.
     targets
-        [n] the training vertices.
+        [n] training vertices.
     homes
-        [V] the rank that has each vertex's rows.
+        [V] owner rank of each vertex.
     rank, num_ranks
-        The rank, and how many there are.
+        The rank, and the number of ranks.
     strategy
-        Places the targets; it is asked once, for all of them, and what it does to even out single steps does
-        not count.
+        Places the targets. It is called once for all targets; load balancing of single steps is ignored.
     batch_size
-        Targets of a step, over all ranks.
+        Targets per step, over all ranks.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+        Neighbours per vertex for each layer, the targets' layer first; -1 takes all.
     beside
-        Ranks that send it nothing, because it reads their rows where they lie.
+        Ranks on the same host; their rows are read through shared memory and are never fetched.
     """
-    of_targets = homes[targets]
-    placed = strategy.place(Roots(of_targets, num_ranks)).ranks
-    of_homes = np.bincount(of_targets, minlength=num_ranks)
-    here = np.bincount(of_targets[placed == rank], minlength=num_ranks) / np.maximum(of_homes, 1)
+    target_owners = homes[targets]
+    placed = strategy.place(Roots(target_owners, num_ranks)).ranks
+    targets_per_owner = np.bincount(target_owners, minlength=num_ranks)
+    trained_share = np.bincount(target_owners[placed == rank], minlength=num_ranks) / np.maximum(
+        targets_per_owner, 1
+    )
     weights = np.zeros(topology.num_vertices)
-    weights[targets] = here[of_targets] / len(targets)
-    steps, rest = divmod(len(targets), batch_size)
-    batches = [batch_size] * steps + [rest] * bool(rest)
+    weights[targets] = trained_share[target_owners] / len(targets)
+    steps, remainder = divmod(len(targets), batch_size)
+    batches = [batch_size] * steps + [remainder] * bool(remainder)
     reads = expected_reads(topology, weights, batches, fanouts)
     reads[np.isin(homes, [rank, *beside])] = 0
     return RowRanking.of(reads, topology.indices.dtype)

@@ -1,4 +1,4 @@
-"""Dense feature rows of which each rank has a part: what a step needs of other machines is exchanged once."""
+"""Dense feature rows partitioned over the ranks; the remote rows of a step are exchanged once."""
 
 from __future__ import annotations
 
@@ -25,29 +25,27 @@ _GRAIN = 512
 
 
 class DistributedRows:
-    """Gives all rows that were fetched for a step: those that are here from where they lie, the others from
-    their ranks.
+    """Feature rows of all vertices that were fetched for a step: local rows and rows from other ranks.
 
-    `fetch`, `rows` and `aggregate` are called by one thread. Every rank fetches the same steps in the same
-    order, also those for which it needs nothing, because others may need its rows.
+    `fetch`, `rows` and `aggregate` are called by one thread. Every rank must fetch the same steps in the same
+    order, even if it needs no rows, because other ranks may need its rows.
 
     Parameters
     ----------
     local
-        [n, F] the rows of this rank's vertices.
+        [n, F] rows of this rank's vertices.
     places
-        [V] integers, the row of each vertex among those of its rank.
+        [V] integers, row index of each vertex at its owner rank.
     homes
-        [V] the rank that has each vertex's rows.
+        [V] owner rank of each vertex.
     group
         The ranks.
     wire
-        The type of the values that travel: `float32`, `float16` or `bfloat16`.
+        Data type of transferred values: `float32`, `float16` or `bfloat16`.
     purpose
-        The purpose of the rows, in the counts of bytes.
+        Purpose of the rows, for the byte counters.
     beside
-        The rows of other ranks that are in this machine's memory, by their numbers. Nothing is exchanged
-        where each rank has those of all others.
+        Rows of other ranks on this host, by rank. If this covers all ranks, rows are never exchanged.
     """
 
     def __init__(
@@ -61,18 +59,21 @@ class DistributedRows:
         beside: Mapping[int, DenseFeatures] | None = None,
     ) -> None:
         self._local = local
-        others = {} if beside is None else dict(beside)
-        # Kept for as long as compiled loops read them by their addresses.
-        self._here = [local.matrix, *(rows.matrix for rows in others.values())]
-        self._where = np.array([matrix.ctypes.data for matrix in self._here], np.int64)
-        self._is_all_here = len(self._here) == group.size
+        same_host = {} if beside is None else dict(beside)
+        # Keep the matrices alive: compiled loops access them by address.
+        self._matrices = [local.matrix, *(rows.matrix for rows in same_host.values())]
+        self._matrix_addresses = np.array([matrix.ctypes.data for matrix in self._matrices], np.int64)
+        self._is_all_local = len(self._matrices) == group.size
         self._wire = wire_of(wire, local.value_bytes)
-        # A matrix of each dtype that values have, as compiled loops take them.
-        own, other = self._here[0], self._wire.bits(np.empty((0, local.width), self._wire.dtype))
-        self._kinds = own, None if own.dtype == other.dtype else other
-        self._vertices = RemoteVertices(homes, places, group, purpose, list(others))
+        # One sample matrix per dtype, to select the compiled variant of the loops.
+        local_sample, wire_sample = (
+            self._matrices[0],
+            self._wire.bits(np.empty((0, local.width), self._wire.dtype)),
+        )
+        self._samples = local_sample, None if local_sample.dtype == wire_sample.dtype else wire_sample
+        self._vertices = RemoteVertices(homes, places, group, purpose, list(same_host))
         self._pool = BufferPool()
-        self._remote = RemoteRows(self._vertices, self._brought, self._pool.give)
+        self._remote = RemoteRows(self._vertices, self._exchange_rows, self._pool.give)
 
     @property
     def width(self) -> int:
@@ -91,7 +92,7 @@ class DistributedRows:
         return None
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        if not self._is_all_here:
+        if not self._is_all_local:
             self._remote.fetch(step, ids, workers)
 
     def release(self, step: int) -> None:
@@ -101,82 +102,99 @@ class DistributedRows:
         self._remote.end()
 
     def fitting(self, vertices: NDArray[Any], num_bytes: int, workers: Workers) -> NDArray[Any]:
-        """The first ones of some vertices, as many as have rows of so many bytes in the cache."""
+        """Return the longest prefix of `vertices` whose rows fit into `num_bytes` of cache."""
         return vertices[: num_bytes // max(1, self.width * self._wire.dtype.itemsize)]
 
     def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
-        """As `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
+        """Fill the cache; see `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
         self._remote.cache(vertices, workers)
 
     def cache_counts(self) -> CacheCounts:
-        """What the cache holds, and what it was good for so far."""
+        """Return the size and hit counters of the cache."""
         return self._remote.cache_counts()
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        taken = TakenArrays(self._pool)
-        rows, kinds = self._in_memory(ids, taken, workers), self._kinds
+        buffers = TakenArrays(self._pool)
+        rows, samples = self._row_addresses(ids, buffers, workers), self._samples
         workers.run_rows(
-            lambda start, stop: fetched_kernels.gather(rows, *kinds, out, start, stop),
+            lambda start, stop: fetched_kernels.gather(rows, *samples, out, start, stop),
             len(ids),
             _GRAIN,
         )
-        taken.give_back()
+        buffers.give_back()
 
     def aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """As `hyrt.pipeline.trainer.AggregatedRows.aggregate`."""
+        """Aggregate over a block; see `hyrt.pipeline.trainer.AggregatedRows.aggregate`."""
         check_weights(aggregation, block)
-        taken = TakenArrays(self._pool)
-        of_edges, of_own = self._in_memory(block.columns, taken, workers), None
+        buffers = TakenArrays(self._pool)
+        source_rows, self_rows = self._row_addresses(block.columns, buffers, workers), None
         if aggregation.self_path != "none":
-            of_own = self._in_memory(block.destinations, taken, workers)
-        kinds, at = self._kinds, aggregation.columns(self.width)
+            self_rows = self._row_addresses(block.destinations, buffers, workers)
+        samples, column_offsets = self._samples, aggregation.columns(self.width)
         if aggregation.reduce == "max":
 
             def work(start: int, stop: int) -> None:
                 fetched_kernels.aggregate_max(
-                    block.indptr, block.columns, of_edges, of_own, *kinds, out, *at, start, stop
+                    block.indptr,
+                    block.columns,
+                    source_rows,
+                    self_rows,
+                    *samples,
+                    out,
+                    *column_offsets,
+                    start,
+                    stop,
                 )
 
         else:
-            s = scales(aggregation, block, out.dtype)
-            factors = (s.row, s.source, s.edge, s.own)
+            factors_of = scales(aggregation, block, out.dtype)
+            factors = (factors_of.row, factors_of.source, factors_of.edge, factors_of.own)
 
             def work(start: int, stop: int) -> None:
                 fetched_kernels.aggregate(
-                    block.indptr, block.columns, of_edges, of_own, *kinds, *factors, out, *at, start, stop
+                    block.indptr,
+                    block.columns,
+                    source_rows,
+                    self_rows,
+                    *samples,
+                    *factors,
+                    out,
+                    *column_offsets,
+                    start,
+                    stop,
                 )
 
         workers.run_rows(work, block.num_dst, _GRAIN)
-        taken.give_back()
+        buffers.give_back()
 
-    def _in_memory(self, ids: NDArray[Any], taken: TakenArrays, workers: Workers) -> NDArray[np.int64]:
-        """Where in memory the rows of some vertices are."""
-        out = taken.take(len(ids), np.int64)
+    def _row_addresses(self, ids: NDArray[Any], buffers: TakenArrays, workers: Workers) -> NDArray[np.int64]:
+        """Return the memory addresses of the rows of some vertices."""
+        out = buffers.take(len(ids), np.int64)
         fetched, cached = (
             0 if rows is None else rows.ctypes.data for rows in (self._remote.fetched, self._remote.cached)
         )
-        own, other = self._kinds
-        sizes = self.width * own.itemsize, self.width * self._wire.dtype.itemsize
-        matrices = RowMatrices(self._where, fetched, cached, *sizes, mark=int(other is not None))
+        local, other = self._samples
+        sizes = self.width * local.itemsize, self.width * self._wire.dtype.itemsize
+        matrices = RowMatrices(self._matrix_addresses, fetched, cached, *sizes, mark=int(other is not None))
         self._vertices.addresses.in_memory(ids, matrices, out, workers)
         return out
 
-    def _brought(self, asked: WantedRows, workers: Workers) -> NDArray[Any]:
-        """The rows that were wanted here, as they travelled, in memory of the pool unless they are cached."""
-        given = self._pool.take((len(asked.given), self.width), np.float32)
-        places = TakenArrays(self._pool)
+    def _exchange_rows(self, plan: WantedRows, workers: Workers) -> NDArray[Any]:
+        """Exchange rows; return the requested rows in wire format, from the pool unless they are cached."""
+        sent = self._pool.take((len(plan.given), self.width), np.float32)
+        buffers = TakenArrays(self._pool)
         addresses = self._vertices.addresses
-        own = places.take(len(asked.given), addresses.table.dtype)
-        addresses.of(asked.given, own, workers)
-        # The matrix of own rows has the number 0.
-        own >>= addresses.bits
-        self._local.rows(own, given, workers)
-        places.give_back()
-        # The pool's memory is larger than what is asked of it.
-        room = np.empty if asked.purpose == CACHE else self._pool.take
-        taken = room((len(asked.wanted), self.width), self._wire.dtype)
-        self._vertices.exchange(asked, self._wire.packed(given), taken)
-        self._pool.give(given)
-        return taken
+        local_ids = buffers.take(len(plan.given), addresses.table.dtype)
+        addresses.of(plan.given, local_ids, workers)
+        # This rank's matrix has number 0, so the shift leaves the row index.
+        local_ids >>= addresses.bits
+        self._local.rows(local_ids, sent, workers)
+        buffers.give_back()
+        # Cached rows are not pooled: pool buffers are larger than requested.
+        allocate = np.empty if plan.purpose == CACHE else self._pool.take
+        received = allocate((len(plan.wanted), self.width), self._wire.dtype)
+        self._vertices.exchange(plan, self._wire.packed(sent), received)
+        self._pool.give(sent)
+        return received

@@ -1,4 +1,4 @@
-"""Sparse feature rows of which each rank has a part; they travel as sparse rows."""
+"""Sparse feature rows partitioned over the ranks; rows are exchanged in sparse form."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 
 _GRAIN = 512
-# Of a cached row: its offset, and a column and a value an entry.
+# Size of a cached row: its offset, plus a column and a value per entry.
 _OFFSET_BYTES, _ENTRY_BYTES = 8, 8
 
 
 class DistributedSparseRows:
-    """As `hyrt.distributed.rows.distributed_rows.DistributedRows`, of sparse rows.
+    """Sparse counterpart of `hyrt.distributed.rows.distributed_rows.DistributedRows`.
 
     Parameters
     ----------
     local
-        [n, F] the rows of this rank's vertices.
+        [n, F] rows of this rank's vertices.
     places
-        [V] integers, the row of each vertex among those of its rank.
+        [V] integers, row index of each vertex at its owner rank.
     homes
-        [V] the rank that has each vertex's rows.
+        [V] owner rank of each vertex.
     group
         The ranks.
     purpose
-        The purpose of the rows, in the counts of bytes.
+        Purpose of the rows, for the byte counters.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DistributedSparseRows:
     ) -> None:
         self._local = local
         self._vertices = RemoteVertices(homes, places, group, purpose)
-        self._remote = RemoteRows(self._vertices, self._brought)
+        self._remote = RemoteRows(self._vertices, self._exchange_rows)
 
     @property
     def width(self) -> int:
@@ -76,42 +76,43 @@ class DistributedSparseRows:
         self._remote.end()
 
     def fitting(self, vertices: NDArray[Any], num_bytes: int, workers: Workers) -> NDArray[Any]:
-        """The first ones of some vertices of other ranks, as many as have rows of so many bytes in the cache;
-        every rank calls it at once, to ask for the lengths of rows.
+        """Return the longest prefix of remote `vertices` whose rows fit into `num_bytes` of cache.
+
+        Every rank must call this method at the same time, because row lengths are exchanged.
         """
-        asked = self._vertices.ask_to_cache(vertices[: num_bytes // _OFFSET_BYTES])
-        lengths = np.empty(len(asked.wanted), np.int64)
-        self._vertices.exchange(asked, self._lengths(asked.given), lengths)
-        of_vertices = np.zeros(len(self._vertices.addresses.table), np.int64)
-        of_vertices[asked.wanted] = _OFFSET_BYTES + _ENTRY_BYTES * lengths
-        sums = np.cumsum(of_vertices[vertices[: len(asked.wanted)]])
+        plan = self._vertices.ask_to_cache(vertices[: num_bytes // _OFFSET_BYTES])
+        lengths = np.empty(len(plan.wanted), np.int64)
+        self._vertices.exchange(plan, self._count_entries(plan.given), lengths)
+        sizes = np.zeros(len(self._vertices.addresses.table), np.int64)
+        sizes[plan.wanted] = _OFFSET_BYTES + _ENTRY_BYTES * lengths
+        sums = np.cumsum(sizes[vertices[: len(plan.wanted)]])
         return vertices[: np.searchsorted(sums, num_bytes - _OFFSET_BYTES, side="right")]
 
     def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
-        """As `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
+        """Fill the cache; see `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
         self._remote.cache(vertices, workers)
 
     def cache_counts(self) -> CacheCounts:
-        """What the cache holds, and what it was good for so far."""
+        """Return the size and hit counters of the cache."""
         return self._remote.cache_counts()
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
         sources = self._sources(ids, workers)
         lengths = np.empty(len(ids), np.int64)
-        for rows, slots, at in sources:
-            lengths[at] = rows.indptr[slots + 1] - rows.indptr[slots]
+        for rows, slots, positions in sources:
+            lengths[positions] = rows.indptr[slots + 1] - rows.indptr[slots]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        taken = SparseFeatures(
+        result = SparseFeatures(
             indptr, np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), self.width
         )
-        for rows, slots, at in sources:
-            _place(rows, slots, at, taken, workers)
-        return taken
+        for rows, slots, positions in sources:
+            _copy_rows(rows, slots, positions, result, workers)
+        return result
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        taken = self.take(ids, workers)
+        sparse = self.take(ids, workers)
         workers.run(
-            lambda start, stop: densify(taken.indptr, taken.columns, taken.values, out, start, stop),
+            lambda start, stop: densify(sparse.indptr, sparse.columns, sparse.values, out, start, stop),
             len(ids),
             _GRAIN,
         )
@@ -119,52 +120,56 @@ class DistributedSparseRows:
     def _sources(
         self, ids: NDArray[Any], workers: Workers
     ) -> list[tuple[SparseFeatures, NDArray[Any], NDArray[np.intp]]]:
-        """The rows that hold those of some vertices, which of them, and the places of the vertices."""
+        """Locate rows: list the source matrices with the row indices in each and their positions in `ids`."""
         addresses = self._vertices.addresses
-        at = np.empty(len(ids), addresses.table.dtype)
-        addresses.of(ids, at, workers)
-        sides = (self._local, self._remote.fetched, self._remote.cached)
-        found = zip(sides, sorted_out(at), strict=True)
-        return [(rows, slots, places) for rows, (slots, places) in found if rows is not None and len(places)]
+        locations = np.empty(len(ids), addresses.table.dtype)
+        addresses.of(ids, locations, workers)
+        matrices = (self._local, self._remote.fetched, self._remote.cached)
+        groups = zip(matrices, sorted_out(locations), strict=True)
+        return [
+            (rows, slots, positions)
+            for rows, (slots, positions) in groups
+            if rows is not None and len(positions)
+        ]
 
-    def _lengths(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
-        """[n] how many entries the rows of own vertices have."""
-        at = self._vertices.addresses.table[vertices]
-        lengths: NDArray[np.int64] = self._local.indptr[at + 1] - self._local.indptr[at]
+    def _count_entries(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of entries in the rows of local vertices, [n]."""
+        local_ids = self._vertices.addresses.table[vertices]
+        lengths: NDArray[np.int64] = self._local.indptr[local_ids + 1] - self._local.indptr[local_ids]
         return lengths
 
-    def _brought(self, asked: WantedRows, workers: Workers) -> SparseFeatures:
-        """The rows that were wanted here."""
-        given = self._local.take(self._vertices.addresses.table[asked.given], workers)
-        given_lengths = np.diff(given.indptr)
-        lengths = np.empty(len(asked.wanted), np.int64)
-        self._vertices.exchange(asked, given_lengths, lengths)
+    def _exchange_rows(self, plan: WantedRows, workers: Workers) -> SparseFeatures:
+        """Exchange rows; return the requested rows."""
+        sent = self._local.take(self._vertices.addresses.table[plan.given], workers)
+        sent_lengths = np.diff(sent.indptr)
+        lengths = np.empty(len(plan.wanted), np.int64)
+        self._vertices.exchange(plan, sent_lengths, lengths)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-        given_entries = _sums(given_lengths, asked.given_counts)
-        entries = _sums(lengths, asked.wanted_counts)
-        for mine, theirs in ((given.columns, columns), (given.values, values)):
-            self._vertices.exchange_counted(mine, given_entries, theirs, entries, asked.purpose)
+        sent_entries = _sum_groups(sent_lengths, plan.given_counts)
+        entries = _sum_groups(lengths, plan.wanted_counts)
+        for sent_array, received_array in ((sent.columns, columns), (sent.values, values)):
+            self._vertices.exchange_counted(sent_array, sent_entries, received_array, entries, plan.purpose)
         return SparseFeatures(indptr, columns, values, self.width)
 
 
-def _sums(lengths: NDArray[np.int64], counts: Sequence[int]) -> list[int]:
-    """The sums of consecutive groups of so many lengths."""
+def _sum_groups(lengths: NDArray[np.int64], counts: Sequence[int]) -> list[int]:
+    """Sum consecutive groups of lengths; counts[i] is the size of group i."""
     ends = np.cumsum(counts)
     totals = np.concatenate([[0], np.cumsum(lengths)])[ends]
     sums: list[int] = np.diff(totals, prepend=0).tolist()
     return sums
 
 
-def _place(
+def _copy_rows(
     rows: SparseFeatures,
     slots: NDArray[Any],
-    places: NDArray[np.intp],
-    taken: SparseFeatures,
+    positions: NDArray[np.intp],
+    result: SparseFeatures,
     workers: Workers,
 ) -> None:
-    """Copy some of the rows to their places in others."""
-    starts = taken.indptr[places]
+    """Copy rows `slots` of a matrix to the rows `places` of `taken`."""
+    starts = result.indptr[positions]
     workers.run(
         lambda start, stop: gather_sparse_rows(
             rows.indptr,
@@ -172,8 +177,8 @@ def _place(
             rows.values,
             slots,
             starts,
-            taken.columns,
-            taken.values,
+            result.columns,
+            result.values,
             start,
             stop,
         ),

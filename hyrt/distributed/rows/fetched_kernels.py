@@ -1,10 +1,13 @@
-"""Compiled loops over rows in several matrices: read where they lie, fetched, and cached ones.
+"""Compiled loops over rows in several matrices: local, fetched and cached rows.
 
-All release the interpreter lock and write disjoint rows. Which row it is says its address in memory
-(`hyrt.distributed.rows.address_kernels.locate`). Values have the dtype of `own`, a matrix of this rank's
-rows; where those that travel have another one, `other` is a matrix of it, else None, and the lowest bit of
-the addresses of such rows is set. Matrices are float32, or the 16 bits of halves (uint16) or of bfloat16
-(int16). Sums run in the order of the edges of a row, wherever the rows are.
+All loops release the interpreter lock and write disjoint rows. A row is given by its memory address
+(`hyrt.distributed.rows.address_kernels.locate`). `own` is a matrix of this rank's rows and determines the
+dtype of
+local values. If transferred rows have a different dtype, `other` is a matrix of that dtype (otherwise None),
+and the
+lowest bit of the addresses of such rows is set. Matrices are float32, or the 16 bits of float16 (uint16) or
+bfloat16
+(int16) values. Sums run in the order of a row's edges, regardless of where the rows are stored.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -15,10 +18,10 @@ import numpy as np
 from hyrt.machine.intrinsics import element_at, prefetch, prefetch_at, value
 from hyrt.machine.kernels.kept_kernels import nb
 
-# Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
-# few enough to stay in the second cache.
-_EDGES_AHEAD = 32
-_OWN_AHEAD = 4
+# Prefetch distances for rows of edges and of destinations: large enough to hide a cache miss, small enough
+# to stay in the L2 cache.
+_EDGE_DISTANCE = 32
+_SELF_DISTANCE = 4
 _LINE = 64
 
 _compile = nb.njit(
@@ -31,20 +34,20 @@ _compile = nb.njit(
 
 
 @_compile
-def _copy(row, own, other, out):
+def _copy(row, local, other, out):
     """Copy the row at an address."""
-    # One condition an `if`: only such branches are resolved when the kernel is compiled.
+    # One condition per `if`: numba prunes only such branches at compile time.
     if other is not None:
         if row & 1:
             for k in range(len(out)):
                 out[k] = value(element_at(other, row - 1, k))
             return
     for k in range(len(out)):
-        out[k] = value(element_at(own, row, k))
+        out[k] = value(element_at(local, row, k))
 
 
 @_compile
-def _add(row, own, other, factor, total):
+def _add(row, local, other, factor, total):
     """Add the row at an address, times a factor."""
     if other is not None:
         if row & 1:
@@ -52,52 +55,52 @@ def _add(row, own, other, factor, total):
                 total[k] += factor * value(element_at(other, row - 1, k))
             return
     for k in range(len(total)):
-        total[k] += factor * value(element_at(own, row, k))
+        total[k] += factor * value(element_at(local, row, k))
 
 
 @_compile
-def _raise_to(row, own, other, best):
-    """Take the larger of what is there and of the row at an address, column by column."""
+def _update_max(row, local, other, best):
+    """Update `best` with the elementwise maximum of itself and the row at an address."""
     if other is not None:
         if row & 1:
             for k in range(len(best)):
                 best[k] = max(best[k], value(element_at(other, row - 1, k)))
             return
     for k in range(len(best)):
-        best[k] = max(best[k], value(element_at(own, row, k)))
+        best[k] = max(best[k], value(element_at(local, row, k)))
 
 
 @_compile
-def _ask_for(rows, start, stop, row_bytes):
-    """Ask for the rows at some addresses."""
+def _prefetch_rows(rows, start, stop, row_bytes):
+    """Prefetch the rows at some addresses."""
     for e in range(start, stop):
         first = rows[e]
-        for at in range(first, first + row_bytes, _LINE):
-            prefetch_at(at)
+        for address in range(first, first + row_bytes, _LINE):
+            prefetch_at(address)
         prefetch_at(first + row_bytes - 1)
 
 
 @_compile
 def gather(rows, own, other, out, start, stop):
-    """out[i] = the row at rows[i]."""
+    """Copy the row at address rows[i] to out[i]."""
     row_bytes = own.shape[1] * own.itemsize
-    _ask_for(rows, start, min(start + _EDGES_AHEAD, stop), row_bytes)
+    _prefetch_rows(rows, start, min(start + _EDGE_DISTANCE, stop), row_bytes)
     for i in range(start, stop):
-        _ask_for(rows, i + _EDGES_AHEAD, min(i + _EDGES_AHEAD + 1, stop), row_bytes)
+        _prefetch_rows(rows, i + _EDGE_DISTANCE, min(i + _EDGE_DISTANCE + 1, stop), row_bytes)
         _copy(rows[i], own, other, out[i])
 
 
 @_compile
-def _ask_ahead(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop):
-    """Ask for the rows that destinations soon after i need, and for the factors on them."""
-    first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
-    last = min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])
-    _ask_for(rows, first, last, row_bytes)
+def _prefetch_destination(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop):
+    """Prefetch the rows and factors of destinations shortly after i."""
+    first = indptr[i] + _EDGE_DISTANCE if i > start else indptr[i]
+    last = min(indptr[i + 1] + _EDGE_DISTANCE, indptr[stop])
+    _prefetch_rows(rows, first, last, row_bytes)
     if source_scale is not None:
         for e in range(first, last):
             prefetch(source_scale, np.int64(columns[e]))
     if self_rows is not None:
-        _ask_for(self_rows, i + _OWN_AHEAD, min(i + _OWN_AHEAD + 1, stop), row_bytes)
+        _prefetch_rows(self_rows, i + _SELF_DISTANCE, min(i + _SELF_DISTANCE + 1, stop), row_bytes)
 
 
 @_compile
@@ -105,16 +108,17 @@ def aggregate(
     indptr, columns, rows, self_rows, own, other, row_scale, source_scale, weights, self_scale, out, sum_at,
     self_at, start, stop,
 ):  # fmt: skip
-    """As `hyrt.nn.operators.kernels.aggregate`, of a block that is read in place.
+    """Aggregate a block with rows read in place; see `hyrt.nn.operators.kernels.aggregate`.
 
-    `rows` are the addresses of the sources of edges, and `self_rows` those of destinations, or None where
-    their rows are not needed.
+    `rows` are the addresses of the edges' source rows, and `self_rows` the addresses of the destinations'
+    rows (None if
+    they are not needed).
     """
     width = own.shape[1]
     row_bytes = width * own.itemsize
     one = out.dtype.type(1)
     for i in range(start, stop):
-        _ask_ahead(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop)
+        _prefetch_destination(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop)
         total = out[i, sum_at : sum_at + width]
         for k in range(width):
             total[k] = 0
@@ -148,11 +152,11 @@ def aggregate(
 
 @_compile
 def aggregate_max(indptr, columns, rows, self_rows, own, other, out, sum_at, self_at, start, stop):
-    """Elementwise maximum of source rows, 0 where there is none; arguments as of `aggregate`."""
+    """Compute the elementwise maximum of source rows, 0 without edges; arguments as in `aggregate`."""
     width = own.shape[1]
     row_bytes = width * own.itemsize
     for i in range(start, stop):
-        _ask_ahead(indptr, columns, rows, self_rows, None, row_bytes, i, start, stop)
+        _prefetch_destination(indptr, columns, rows, self_rows, None, row_bytes, i, start, stop)
         first, end = indptr[i], indptr[i + 1]
         best = out[i, sum_at : sum_at + width]
         if first == end:
@@ -161,6 +165,6 @@ def aggregate_max(indptr, columns, rows, self_rows, own, other, out, sum_at, sel
         else:
             _copy(rows[first], own, other, best)
         for e in range(first + 1, end):
-            _raise_to(rows[e], own, other, best)
+            _update_max(rows[e], own, other, best)
         if self_at is not None:
             _copy(self_rows[i], own, other, out[i, self_at : self_at + width])

@@ -1,4 +1,4 @@
-"""The feature rows that a rank has, those that it can read where they lie, and who has the others."""
+"""Local feature rows of a rank, rows of other ranks on the same host, and the owners of all rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnRows:
-    """The rows of one rank's vertices, and where every other vertex has its row."""
+    """Feature rows of one rank's vertices, with the location of every other vertex's row."""
 
     rows: DenseFeatures | SparseFeatures
-    """[n, F] the rows of its vertices."""
+    """[n, F] rows of this rank's vertices."""
     homes: NDArray[Any]
-    """[V] integers, the rank that has each vertex's row."""
+    """[V] integers, owner rank of each vertex."""
     places: NDArray[Any]
-    """[V] integers, the row of each vertex among those of its rank."""
+    """[V] integers, row index of each vertex at its owner rank."""
     beside: Mapping[int, DenseFeatures] = field(default_factory=dict)
-    """The rows of other ranks that are in this machine's memory, by their numbers. A rank is in it at either
-    both of two ranks or at none."""
+    """Rows of other ranks on this host, by rank. The relation is symmetric: either both of two ranks list
+    each other, or neither does."""
 
     __repr__ = one_line

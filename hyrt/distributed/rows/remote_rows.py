@@ -1,4 +1,4 @@
-"""The rows of other ranks that are here: those of the steps under way, and those that are cached."""
+"""Remote feature rows on this rank: rows of the steps in flight and cached rows."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ Rows = TypeVar("Rows", bound=_HasBytes)
 
 
 class CacheCounts(NamedTuple):
-    """What a cache of remote rows holds, and what it was good for so far."""
+    """Size and hit counters of a cache of remote rows."""
 
     rows: int
-    """How many rows it holds."""
+    """Number of cached rows."""
     num_bytes: int
-    """Their size."""
+    """Size of the cached rows in bytes."""
     hits: int
-    """How many of the remote rows that steps needed it had."""
+    """Number of remote rows needed by steps that were cached."""
     lookups: int
-    """How many remote rows steps needed, each vertex once a step."""
+    """Number of remote rows needed by steps; a vertex counts once per step."""
 
 
 class RemoteRows(Generic[Rows]):
-    """Brings the rows that a step needs of other ranks, and keeps them until the step releases them.
+    """Fetches the remote rows of each step, and holds them until the step releases them.
 
-    `fetch` is called by the thread that reads the rows. Every rank fetches the same steps in the same order,
-    also those for which it needs nothing, because others may need its rows.
+    `fetch` is called by the thread that reads the rows. Every rank must fetch the same steps in the same
+    order,
+    even if it needs no rows, because other ranks may need its rows.
 
     Parameters
     ----------
     vertices
-        Knows who has the rows of whom.
+        Plans which rows are exchanged between which ranks.
     bring
-        Exchanges the rows that all ranks have asked for, and gives those that were wanted here.
+        Exchanges the rows that all ranks have requested; returns the rows that this rank requested.
     let_go
-        Called with rows that are needed no more.
+        Called with rows that are no longer needed.
     """
 
     def __init__(
@@ -56,44 +57,45 @@ class RemoteRows(Generic[Rows]):
         let_go: Callable[[Rows], None] = lambda rows: None,
     ) -> None:
         self._vertices = vertices
-        self._bring = bring
-        self._let_go = let_go
-        self._kept: dict[int, tuple[NDArray[Any], Rows]] = {}
+        self._exchange = bring
+        self._release_rows = let_go
+        self._in_flight: dict[int, tuple[NDArray[Any], Rows]] = {}
         self.fetched: Rows | None = None
-        """Those of the step that was fetched last, in the order of its addresses."""
+        """Rows of the step that was fetched last, in the order of its locations."""
         self.cached: Rows | None = None
-        """Those that are cached."""
+        """Cached rows."""
         self._cached_rows = self._cached_bytes = 0
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        """As `hyrt.graph.row_source.FetchedRows.fetch`."""
-        kept = self._kept.get(step)
-        if kept is None:
-            asked = self._vertices.ask(ids)
-            kept = self._kept[step] = (asked.wanted, self._bring(asked, workers))
-        wanted, self.fetched = kept
-        self._vertices.addresses.point_at(wanted)
+        """Fetch the rows of a step; see `hyrt.graph.row_source.FetchedRows.fetch`."""
+        step_rows = self._in_flight.get(step)
+        if step_rows is None:
+            plan = self._vertices.ask(ids)
+            step_rows = self._in_flight[step] = (plan.wanted, self._exchange(plan, workers))
+        requested, self.fetched = step_rows
+        self._vertices.addresses.point_at(requested)
 
     def release(self, step: int) -> None:
-        """As `hyrt.graph.row_source.FetchedRows.release`."""
-        kept = self._kept.pop(step, None)
-        if kept is not None:
-            self._let_go(kept[1])
+        """Release the rows of a step; see `hyrt.graph.row_source.FetchedRows.release`."""
+        step_rows = self._in_flight.pop(step, None)
+        if step_rows is not None:
+            self._release_rows(step_rows[1])
 
     def end(self) -> None:
-        """As `hyrt.graph.row_source.FetchedRows.end`."""
+        """Stop fetching; see `hyrt.graph.row_source.FetchedRows.end`."""
         self._vertices.group.give_up(ChannelClosed("no more rows are fetched"))
 
     def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
-        """Bring the rows of distinct vertices of other ranks once, and keep them; every rank does so at once,
-        before the first step.
+        """Fetch the rows of distinct remote vertices and cache them for the whole run.
+
+        Every rank must call this method at the same time, before the first step.
         """
-        asked = self._vertices.ask_to_cache(vertices)
-        self.cached = self._bring(asked, workers)
-        self._vertices.addresses.keep(asked.wanted)
-        self._cached_rows, self._cached_bytes = len(asked.wanted), self.cached.nbytes
+        plan = self._vertices.ask_to_cache(vertices)
+        self.cached = self._exchange(plan, workers)
+        self._vertices.addresses.keep(plan.wanted)
+        self._cached_rows, self._cached_bytes = len(plan.wanted), self.cached.nbytes
 
     def cache_counts(self) -> CacheCounts:
-        """What the cache holds, and what it was good for so far."""
+        """Return the size and hit counters of the cache."""
         vertices = self._vertices
         return CacheCounts(self._cached_rows, self._cached_bytes, vertices.hits, vertices.lookups)

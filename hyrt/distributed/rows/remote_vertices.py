@@ -1,4 +1,4 @@
-"""Which rows a rank needs of which other, and the exchange of them."""
+"""Fetch plans, which state the rows that each rank needs from each other rank, and their exchange."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from hyrt.distributed.rows.row_addresses import RowAddresses
 from hyrt.quantities import one_line
 
 CACHE = "cache"
-"""The purpose of rows that are cached, in the counts of bytes."""
+"""Purpose of cached rows, for the byte counters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedRows:
-    """Which rows go from where to where."""
+    """Rows to be exchanged: requested from and sent to each rank."""
 
     wanted: NDArray[Any]
-    """[m] distinct vertices of other ranks whose rows are needed here, by rank."""
+    """[m] distinct remote vertices whose rows this rank needs, grouped by owner rank."""
     wanted_counts: list[int]
-    """[N] how many of them each rank has."""
+    """[N] number of rows requested from each rank."""
     given: NDArray[Any]
-    """[n] own vertices whose rows other ranks need, by rank."""
+    """[n] local vertices whose rows other ranks need, grouped by requesting rank."""
     given_counts: list[int]
-    """[N] how many each rank needs."""
+    """[N] number of rows sent to each rank."""
     purpose: str
-    """What the rows are for, in the counts of bytes."""
+    """Purpose of the rows, for the byte counters."""
 
     __repr__ = one_line
 
 
 class RemoteVertices:
-    """Finds out, together with all other ranks, who needs the rows of whom.
+    """Plans, together with all other ranks, which rows are exchanged between which ranks.
 
     Parameters
     ----------
     homes
-        [V] the rank that has each vertex's rows.
+        [V] owner rank of each vertex.
     places
-        [V] integers, the row of each vertex among those of its rank.
+        [V] integers, row index of each vertex at its owner rank.
     group
         The ranks.
     purpose
-        The purpose of the rows, in the counts of bytes; that of the numbers of vertices is `indices`.
+        Purpose of the rows, for the byte counters; vertex ids are counted as `indices`.
     beside
-        The ranks whose rows are read where they lie, and never asked for.
+        Ranks on the same host; their rows are read through shared memory and are never requested.
     """
 
     def __init__(
@@ -62,59 +62,58 @@ class RemoteVertices:
         beside: Sequence[int] = (),
     ) -> None:
         self.hits = 0
-        """How many of the remote rows that steps needed were cached."""
+        """Number of remote rows needed by steps that were cached."""
         self.lookups = 0
-        """How many remote rows steps needed, each vertex once a step."""
+        """Number of remote rows needed by steps; a vertex counts once per step."""
         self.group = group
         """The ranks."""
         self.addresses = RowAddresses(homes, places, group.rank, group.size, beside)
-        """Where the row of each vertex is; the fetched ones are those that were asked for last."""
+        """Location of each vertex's row; fetched rows are those of the last request."""
         self._purpose = purpose
 
     def ask(self, ids: Sequence[NDArray[Any]]) -> WantedRows:
-        """Ask the other ranks for those of their rows among some vertices that are not cached here; every
-        rank does so at once.
+        """Request the rows of remote vertices that are not cached; every rank must call it at the same time.
 
         Parameters
         ----------
         ids
-            Arrays of vertices; one that is there several times is asked for once.
+            Arrays of vertices; duplicates are requested once.
         """
-        met = self.addresses.meet(ids)
-        self.lookups += len(met.wanted) + met.num_cached
-        self.hits += met.num_cached
-        return self._asked(met.wanted, met.counts, self._purpose)
+        needs = self.addresses.meet(ids)
+        self.lookups += len(needs.wanted) + needs.num_cached
+        self.hits += needs.num_cached
+        return self._plan(needs.wanted, needs.counts, self._purpose)
 
     def ask_to_cache(self, vertices: NDArray[Any]) -> WantedRows:
-        """Ask for rows that are kept for the whole run; every rank does so at once, before any step.
+        """Request rows to cache for the whole run; every rank must call it at the same time, before any step.
 
         Parameters
         ----------
         vertices
-            [n] distinct vertices of other ranks.
+            [n] distinct remote vertices.
         """
-        return self._asked(*self.addresses.by_home(vertices), CACHE)
+        return self._plan(*self.addresses.by_home(vertices), CACHE)
 
-    def _asked(self, wanted: NDArray[Any], wanted_counts: list[int], purpose: str) -> WantedRows:
+    def _plan(self, requested: NDArray[Any], requested_counts: list[int], purpose: str) -> WantedRows:
         group = self.group
-        given_counts = group.exchange_counts(wanted_counts, "indices")
-        given = np.empty(sum(given_counts), wanted.dtype)
+        sent_counts = group.exchange_counts(requested_counts, "indices")
+        sent = np.empty(sum(sent_counts), requested.dtype)
         group.exchange(
-            torch.from_numpy(wanted), wanted_counts, torch.from_numpy(given), given_counts, "indices"
+            torch.from_numpy(requested), requested_counts, torch.from_numpy(sent), sent_counts, "indices"
         )
-        return WantedRows(wanted, wanted_counts, given, given_counts, purpose)
+        return WantedRows(requested, requested_counts, sent, sent_counts, purpose)
 
     def exchange(self, rows: WantedRows, given: NDArray[Any], taken: NDArray[Any]) -> None:
-        """Send a row for each vertex that others need, and take one for each that is needed here.
+        """Send the rows that other ranks requested, and receive the rows that this rank requested.
 
         Parameters
         ----------
         rows
-            The vertices.
+            The plan.
         given
-            [n, ...] the rows of `rows.given`.
+            [n, ...] rows of `rows.given`.
         taken
-            [m, ...] overwritten with those of `rows.wanted`.
+            [m, ...] overwritten with the rows of `rows.wanted`.
         """
         self.exchange_counted(given, rows.given_counts, taken, rows.wanted_counts, rows.purpose)
 
@@ -126,7 +125,7 @@ class RemoteVertices:
         taken_counts: Sequence[int],
         purpose: str,
     ) -> None:
-        """As `exchange`, of so many entries for and from each rank."""
+        """Exchange entries like `exchange`, with the given numbers of entries per rank."""
         self.group.exchange(
             torch.from_numpy(given), given_counts, torch.from_numpy(taken), taken_counts, purpose
         )

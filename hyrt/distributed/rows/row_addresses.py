@@ -1,4 +1,4 @@
-"""Where the row of each vertex is: read where it lies, cached, fetched for a step, or nowhere here."""
+"""Locations of all vertices' rows: in local memory, cached, fetched for a step, or missing."""
 
 from __future__ import annotations
 
@@ -15,138 +15,145 @@ _GRAIN = 1 << 14
 
 
 class RemoteNeeds(NamedTuple):
-    """What is needed of other ranks."""
+    """Request of a rank for remote rows."""
 
     wanted: NDArray[Any]
-    """[m] distinct vertices whose rows are not here, by rank."""
+    """[m] distinct vertices whose rows are missing, grouped by owner rank."""
     counts: list[int]
-    """[N] how many of them each rank has."""
+    """[N] number of missing rows per owner rank."""
     num_cached: int
-    """How many more are cached."""
+    """Number of further remote rows that are cached."""
 
 
 class RowMatrices(NamedTuple):
-    """Where in memory matrices of rows begin; all are C-contiguous."""
+    """Memory addresses of row matrices; all are C-contiguous."""
 
     here: NDArray[np.int64]
-    """[M] those that are read where they lie, this rank's own first."""
+    """[M] matrices in local or shared memory, this rank's matrix first."""
     fetched: int
     cached: int
-    """`fetched` and `cached`: those of rows that travelled; any number where there are none."""
+    """`fetched` and `cached`: matrices of transferred rows; any number if there are none."""
     row_bytes: int
-    """Bytes of a row of those that are read where they lie."""
+    """Bytes per row of the matrices in local or shared memory."""
     travelled_bytes: int
-    """Bytes of a row of the others."""
+    """Bytes per row of the transferred rows."""
     mark: int
-    """1 where the two have different dtypes, else 0."""
+    """1 if the two kinds of rows have different dtypes, otherwise 0."""
 
 
 class RowAddresses:
-    """An integer for each vertex that says where its row is (`hyrt.distributed.rows.address_kernels`).
+    """Table with one integer per vertex that encodes where its row is stored.
+
+    See `hyrt.distributed.rows.address_kernels` for the encoding.
 
     Parameters
     ----------
     homes
-        [V] the rank that has each vertex's rows.
+        [V] owner rank of each vertex.
     places
-        [V] integers, the row of each vertex among those of its rank.
+        [V] integers, row index of each vertex at its owner rank.
     rank, size
-        The number of this rank, and how many there are.
+        Number of this rank, and number of ranks.
     beside
-        The ranks whose rows are read where they lie, too, in the order of their matrices.
+        Other ranks on the same host, in the order of their matrices; their rows are read through shared
+        memory.
     """
 
     def __init__(
         self, homes: NDArray[Any], places: NDArray[Any], rank: int, size: int, beside: Sequence[int] = ()
     ) -> None:
-        here = [rank, *beside]
-        self.bits = (len(here) - 1).bit_length()
-        """How many low bits of the address of a row that is read where it lies say in which matrix."""
-        # Four addresses for each row that travels, and one in each matrix for the others.
+        same_host = [rank, *beside]
+        self.bits = (len(same_host) - 1).bit_length()
+        """Number of low bits of a location that select the matrix in local or shared memory."""
+        # Per row index: four locations for transferred rows, and one per matrix for other rows.
         dtype = np.int32 if len(homes) << max(kernels.BITS, self.bits) < 2**31 else np.int64
         numbers = np.full(size, kernels.NOWHERE, dtype)
-        numbers[here] = np.arange(len(here))
+        numbers[same_host] = np.arange(len(same_host))
         table: NDArray[Any] = numbers[homes]
-        found = table >= 0
-        table[found] |= np.left_shift(places[found], self.bits, dtype=dtype)
+        is_local = table >= 0
+        table[is_local] |= np.left_shift(places[is_local], self.bits, dtype=dtype)
         self.table = table
-        """[V] the address of each vertex's row; the matrices that it points to are those of its owner."""
-        self._homes = homes
+        """[V] location of each vertex's row; the matrices belong to the owner of this object."""
+        self._owners = homes
         self._size = size
-        self._ids = np.int32 if len(homes) < 2**31 else np.int64
-        self._pointed = np.empty(0, self._ids)
-        self._room = np.empty((2, 0), self._ids)
+        self._id_dtype = np.int32 if len(homes) < 2**31 else np.int64
+        self._fetched = np.empty(0, self._id_dtype)
+        self._buffers = np.empty((2, 0), self._id_dtype)
 
     def meet(self, ids: Sequence[NDArray[Any]]) -> RemoteNeeds:
-        """What of some vertices is neither of this rank nor cached; from then on, those rows are taken to be
-        fetched, in this order.
+        """Return the vertices that are neither local nor cached; their rows count as fetched from now on.
+
+        The fetched rows are in the order of the returned vertices.
 
         Parameters
         ----------
         ids
-            Arrays of vertices, in any order; one that is there several times counts once.
+            Arrays of vertices, in any order; duplicates count once.
         """
-        self.point_at(self._pointed[:0])
-        most = min(sum(map(len, ids)), len(self._homes))
-        if self._room.shape[1] < most:
-            self._room = np.empty((2, most + most // 8), self._ids)
-        wanted, cached = self._room
-        num_wanted = num_cached = 0
-        for each in ids:
-            num_wanted, num_cached = kernels.meet(each, self.table, wanted, num_wanted, cached, num_cached)
+        self.point_at(self._fetched[:0])
+        capacity = min(sum(map(len, ids)), len(self._owners))
+        if self._buffers.shape[1] < capacity:
+            self._buffers = np.empty((2, capacity + capacity // 8), self._id_dtype)
+        missing, cached = self._buffers
+        num_missing = num_cached = 0
+        for vertices in ids:
+            num_missing, num_cached = kernels.meet(
+                vertices, self.table, missing, num_missing, cached, num_cached
+            )
         kernels.forget_counting(cached[:num_cached], self.table)
-        grouped, counts = self.by_home(wanted[:num_wanted])
+        grouped, counts = self.by_home(missing[:num_missing])
         kernels.point(grouped, self.table, False)
-        self._pointed = grouped
+        self._fetched = grouped
         return RemoteNeeds(grouped, counts, num_cached)
 
     def by_home(self, vertices: NDArray[Any]) -> tuple[NDArray[Any], list[int]]:
-        """Vertices by the rank that has their rows, and how many each rank has."""
-        grouped, counts = np.empty(len(vertices), self._ids), np.empty(self._size, np.int64)
-        kernels.group_by_home(vertices, self._homes, counts, grouped)
+        """Group vertices by owner rank; return them and the number per rank."""
+        grouped, counts = np.empty(len(vertices), self._id_dtype), np.empty(self._size, np.int64)
+        kernels.group_by_home(vertices, self._owners, counts, grouped)
         numbers: list[int] = counts.tolist()
         return grouped, numbers
 
     def point_at(self, fetched: NDArray[Any]) -> None:
-        """From now on, the fetched rows are those of these vertices, of which none is cached."""
-        if fetched is not self._pointed:
-            kernels.forget(self._pointed, self.table)
+        """Set the vertices of the fetched rows, in row order; none of them may be cached."""
+        if fetched is not self._fetched:
+            kernels.forget(self._fetched, self.table)
             kernels.point(fetched, self.table, False)
-            self._pointed = fetched
+            self._fetched = fetched
 
     def keep(self, cached: NDArray[Any]) -> None:
-        """From now on, the rows of these vertices are cached, in this order."""
+        """Set the vertices of the cached rows, in row order."""
         kernels.point(cached, self.table, True)
 
     def of(self, ids: NDArray[Any], out: NDArray[Any], workers: Workers) -> None:
-        """Write the addresses of some vertices.
+        """Write the locations of some vertices.
 
         Parameters
         ----------
         ids
-            [n] the vertices.
+            [n] vertices.
         out
             [n] of the dtype of `table`, overwritten.
         workers
-            The threads that share the work.
+            Threads that share the work.
         """
         workers.run(lambda start, stop: kernels.look_up(ids, self.table, out, start, stop), len(ids), _GRAIN)
 
     def in_memory(
         self, ids: NDArray[Any], matrices: RowMatrices, out: NDArray[np.int64], workers: Workers
     ) -> None:
-        """Write where in memory the rows of some vertices begin.
+        """Write the memory addresses of the rows of some vertices.
 
         Parameters
         ----------
         ids
-            [n] the vertices, of which no row is nowhere here.
+            [n] vertices; none of their rows may be missing.
         matrices
-            Where the matrices are to which the addresses point.
+            Memory addresses of the matrices.
         out
-            [n] overwritten. Those of rows that travel are one more where these have a dtype of their own.
+            [n] overwritten. Addresses of transferred rows are increased by one if these have a different
+            dtype.
         workers
-            The threads that share the work.
+            Threads that share the work.
         """
         workers.run(
             lambda start, stop: kernels.locate(ids, self.table, self.bits, *matrices, out, start, stop),
@@ -156,22 +163,23 @@ class RowAddresses:
 
 
 def sorted_out(addresses: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[np.intp]]]:
-    """Addresses by the matrix that they point to, where no rows beside the own ones are read where they lie:
-    own rows, fetched ones, cached ones.
+    """Group locations by matrix: local rows, fetched rows, cached rows.
+
+    Only for tables without other ranks on the same host.
 
     Parameters
     ----------
     addresses
-        [n] none of which is nowhere.
+        [n] locations; no row may be missing.
 
     Returns
     -------
-    For each matrix the rows in it, and the places [m] of their addresses among those given.
+    For each matrix the row indices in it, and the positions [m] of their locations in `addresses`.
     """
     kinds, slots = np.empty(len(addresses), np.uint8), np.empty_like(addresses)
     kernels.unpack(addresses, kinds, slots)
-    found = []
+    groups = []
     for kind in range(3):
-        places = np.flatnonzero(kinds == kind)
-        found.append((slots[places], places))
-    return found
+        positions = np.flatnonzero(kinds == kind)
+        groups.append((slots[positions], positions))
+    return groups

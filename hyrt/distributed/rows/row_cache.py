@@ -1,4 +1,4 @@
-"""The rows of other ranks that a rank fetches once, before the first step, and keeps for the whole run."""
+"""Cache of remote rows, which is filled once before the first step and used for the whole run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hyrt.training.setup import PreparedRun
 
 
 class RowCache(Hook):
-    """Tells how many of the rows that were needed of other ranks the caches of all ranks had.
+    """Reports the hit rate of the row caches of all ranks at the end of a run.
 
     Parameters
     ----------
     rows
-        The rows of all ranks.
+        Rows of all ranks.
     reads
-        What this rank is expected to need.
+        Expected reads of this rank.
     ranks
         All ranks.
     """
@@ -45,12 +45,12 @@ class RowCache(Hook):
         self._group = ranks.control
 
     def end(self, summary: dict[str, Any]) -> Notice:
-        """Add the rows, the bytes and the hit rates."""
+        """Add the numbers of rows and bytes and the hit rates to the summary."""
         counts = self._rows.cache_counts()
         expected = [self._reads.of_first(counts.rows), self._reads.of_first(len(self._reads.visits))]
-        figures = torch.tensor([*counts, *expected], dtype=torch.float64)
-        self._group.add(figures, "control")
-        rows, num_bytes, hits, lookups, expected_hits, expected_lookups = figures.tolist()
+        totals = torch.tensor([*counts, *expected], dtype=torch.float64)
+        self._group.add(totals, "control")
+        rows, num_bytes, hits, lookups, expected_hits, expected_lookups = totals.tolist()
         measured = hits / lookups if lookups else 0.0
         predicted = expected_hits / expected_lookups if expected_lookups else 0.0
         summary["row_cache"] = {
@@ -69,30 +69,30 @@ class RowCache(Hook):
 def fill_cache(
     config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, prepared: PreparedRun, strategy: Strategy
 ) -> RowCache:
-    """Fetch the rows that this rank keeps; every rank does so at once.
+    """Fill this rank's row cache; every rank must call it at the same time.
 
     Parameters
     ----------
     config
-        All settings; `distributed.cache` is how much is kept.
+        All settings; `distributed.cache` is the size of the cache.
     graph
         The topology.
     own
-        Who has which rows.
+        Local rows and the owners of all rows.
     ranks
         All ranks.
     prepared
-        The training vertices, and the graph with the rows of all ranks.
+        Training vertices, and the graph with the rows of all ranks.
     strategy
-        Says who needs which rows.
+        Places the targets, and thereby determines which rank needs which rows.
 
     Raises
     ------
     ConfigError
-        If the sampler does not draw neighbours: what it needs cannot be expected.
+        If the sampler is not a neighbour sampler: its reads cannot be predicted.
     """
-    asked, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
-    assert asked is not None
+    cache_size, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
+    assert cache_size is not None
     assert isinstance(rows, DistributedRows | DistributedSparseRows)
     if not isinstance(settings, NeighborSettings):
         raise ConfigError(
@@ -111,9 +111,9 @@ def fill_cache(
         own.beside,
     )
     workers = current_workers()
-    if isinstance(asked, float):
-        chosen = reads.vertices[: int(asked * graph.num_vertices)]
+    if isinstance(cache_size, float):
+        chosen = reads.vertices[: int(cache_size * graph.num_vertices)]
     else:
-        chosen = rows.fitting(reads.vertices, asked, workers)
+        chosen = rows.fitting(reads.vertices, cache_size, workers)
     rows.cache(chosen, workers)
     return RowCache(rows, reads, ranks)
