@@ -1,1 +1,1 @@
-"""Sums of gradients over all ranks."""
+"""All-reduce of gradients over all ranks."""

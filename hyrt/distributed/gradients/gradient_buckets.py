@@ -1,4 +1,4 @@
-"""Sums of gradients over all ranks that begin while the backward pass goes on."""
+"""Gradient buckets, whose all-reduce overlaps with the backward pass."""
 
 from __future__ import annotations
 
@@ -9,48 +9,52 @@ import torch
 from hyrt.distributed.rank_group import Begun, RankGroup
 from hyrt.errors import HyrtError
 
-# An operation costs each rank some messages, whatever it carries.
-_LEAST_BYTES = 256 * 2**10
+# Every operation has a fixed cost in messages, regardless of its size.
+_MIN_BUCKET_BYTES = 256 * 2**10
 _PURPOSE = "gradients"
 
 
-def buckets_of(parameters: Sequence[torch.Tensor], least_bytes: int = _LEAST_BYTES) -> list[list[int]]:
-    """Places of parameters that are summed in one operation, in the order in which backward passes end.
+def buckets_of(parameters: Sequence[torch.Tensor], least_bytes: int = _MIN_BUCKET_BYTES) -> list[list[int]]:
+    """Group parameters into buckets that are reduced in one operation, in the order of the backward pass.
+
+    Returns the indices of the parameters of each bucket.
 
     Parameters
     ----------
     parameters
-        In the order of the layers: the gradients of the last ones come first.
+        In layer order; the backward pass computes the gradients of the last parameters first.
     least_bytes
-        A bucket is closed when it has so many; one has parameters of one dtype.
+        Size at which a bucket is closed, in bytes. All parameters of a bucket have the same dtype.
     """
     buckets: list[list[int]] = []
-    room = 0
-    for place in reversed(range(len(parameters))):
-        parameter = parameters[place]
-        if room <= 0 or parameters[buckets[-1][0]].dtype != parameter.dtype:
+    free_bytes = 0
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index]
+        if free_bytes <= 0 or parameters[buckets[-1][0]].dtype != parameter.dtype:
             buckets.append([])
-            room = least_bytes
-        buckets[-1].append(place)
-        room -= parameter.nbytes
+            free_bytes = least_bytes
+        buckets[-1].append(index)
+        free_bytes -= parameter.nbytes
     return buckets
 
 
 class GradientBuckets:
-    """Adds a step's gradients over all ranks, each bucket from when it is there.
+    """All-reduces a step's gradients bucket by bucket, as soon as each bucket is complete.
 
-    All ranks add the same buckets in the same order, whenever each of them begins: a rank whose trainers do
-    not tell of single gradients begins when it has all of them. Equal gradients on as many ranks give equal
-    bits, and all ranks get the same ones.
+    All ranks reduce the same buckets in the same order, but may start at different times: a rank whose
+    trainers
+    do not report single gradients starts when it has all gradients. Equal gradients on the same number of
+    ranks
+    give equal bits, and all ranks get the same bits.
 
     Parameters
     ----------
     group
-        The ranks; no other operations are on it.
+        The ranks; the group is not used for other operations.
     parameters
-        The master weights.
+        Master weights.
     buckets
-        From `buckets_of`.
+        Result of `buckets_of`.
     """
 
     def __init__(
@@ -63,59 +67,60 @@ class GradientBuckets:
         self._clear()
 
     def _clear(self) -> None:
-        self._heard: dict[int, torch.Tensor] = {}
-        self._begun: list[tuple[torch.Tensor, Begun]] = []
+        self._gradients: dict[int, torch.Tensor] = {}
+        self._pending: list[tuple[torch.Tensor, Begun]] = []
         self.is_void = False
-        """Whether what was begun is not the step's, because it has been computed anew."""
+        """Whether the started operations are invalid, because the step has been recomputed."""
 
     def hear(self, place: int, gradient: torch.Tensor) -> None:
-        """Take the gradient of one parameter, of all that this rank trains in the step.
+        """Add the gradient of one parameter, summed over this rank's targets of the step.
 
-        Called by the thread that computes it. If ranks are lost, `add` raises it.
+        Called by the thread that computes the gradient. Errors of lost ranks are raised later, by `add`.
 
         Parameters
         ----------
         place
-            Which parameter.
+            Index of the parameter.
         gradient
-            Left alone until the step is over.
+            Must not be modified until the step is over.
         """
-        self.is_void = self.is_void or place in self._heard
+        self.is_void = self.is_void or place in self._gradients
         if self.is_void or self._failure is not None:
             return
-        self._heard[place] = gradient
+        self._gradients[place] = gradient
         try:
-            while len(self._begun) < len(self._buckets):
-                bucket = self._buckets[len(self._begun)]
-                if any(each not in self._heard for each in bucket):
+            while len(self._pending) < len(self._buckets):
+                bucket = self._buckets[len(self._pending)]
+                if any(index not in self._gradients for index in bucket):
                     return
-                self._begin(self._heard.__getitem__)
+                self._start_bucket(self._gradients.__getitem__)
         except HyrtError as error:
             self._failure = error
 
     def add(self, own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The sums over all ranks, in the order of the parameters; all ranks call it at once.
+        """Return the sums over all ranks, in parameter order; all ranks must call it at the same time.
 
         Parameters
         ----------
         own
-            The gradients of this rank; empty where it has none. Where the step is not void, those that have
-            been heard are these.
+            Gradients of this rank; empty if it has none. Unless the step is void, gradients passed to `hear`
+            are
+            the same tensors.
         """
         if self._failure is not None:
             raise self._failure
-        while len(self._begun) < len(self._buckets):
-            self._begin(lambda place: own[place] if own else torch.zeros_like(self._parameters[place]))
+        while len(self._pending) < len(self._buckets):
+            self._start_bucket(lambda index: own[index] if own else torch.zeros_like(self._parameters[index]))
         total: dict[int, torch.Tensor] = {}
-        for bucket, (flat, begun) in zip(self._buckets, self._begun, strict=True):
-            begun.wait()
-            sizes = [self._parameters[place].numel() for place in bucket]
-            for place, part in zip(bucket, torch.split(flat, sizes), strict=True):
-                total[place] = part.view_as(self._parameters[place])
+        for bucket, (flat, pending) in zip(self._buckets, self._pending, strict=True):
+            pending.wait()
+            sizes = [self._parameters[index].numel() for index in bucket]
+            for index, part in zip(bucket, torch.split(flat, sizes), strict=True):
+                total[index] = part.view_as(self._parameters[index])
         self._clear()
-        return [total[place] for place in range(len(self._parameters))]
+        return [total[index] for index in range(len(self._parameters))]
 
-    def _begin(self, gradient_of: Callable[[int], torch.Tensor]) -> None:
-        bucket = self._buckets[len(self._begun)]
-        flat = torch.cat([gradient_of(place).detach().reshape(-1) for place in bucket])
-        self._begun.append((flat, self._group.begin_add(flat, _PURPOSE)))
+    def _start_bucket(self, gradient_of: Callable[[int], torch.Tensor]) -> None:
+        bucket = self._buckets[len(self._pending)]
+        flat = torch.cat([gradient_of(index).detach().reshape(-1) for index in bucket])
+        self._pending.append((flat, self._group.begin_add(flat, _PURPOSE)))

@@ -1,4 +1,4 @@
-"""Sums over all ranks of the gradients of learned rows, of which each rank has those that it has read."""
+"""All-reduce of the sparse gradients of embedding tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PURPOSE = "row gradients"
 
 
 class RowsOverRanks:
-    """Gives every rank the rows of all, added in the order of the ranks: all get the same bits.
+    """Adds the sparse gradients of all ranks in rank order, so that all ranks get the same bits.
 
     Parameters
     ----------
     group
         The ranks.
     tables
-        The tables of the model, in the order of `tables_of`.
+        Embedding tables of the model, in the order of `tables_of`.
     """
 
     def __init__(self, group: RankGroup, tables: Sequence[LearnedRows]) -> None:
@@ -29,22 +29,24 @@ class RowsOverRanks:
         self._tables = list(tables)
 
     def __call__(self, own: Sequence[RowGradients]) -> list[RowGradients]:
-        """The sums over all ranks; all call it at once."""
-        mine = {each.table: each for each in own}
+        """Return the sums over all ranks; all ranks must call it at the same time."""
+        by_table = {gradients.table: gradients for gradients in own}
         parts: list[RowGradients] = []
         for number, table in enumerate(self._tables):
             empty = RowGradients(number, np.empty(0, np.int64), table.values.new_empty((0, table.width)))
-            parts += self._of_ranks(mine.get(number, empty))
-        return [each for each in added_rows(parts) if len(each.rows)]
+            parts += self._all_gather(by_table.get(number, empty))
+        return [gradients for gradients in added_rows(parts) if len(gradients.rows)]
 
-    def _of_ranks(self, own: RowGradients) -> list[RowGradients]:
-        """What each rank has of a table."""
+    def _all_gather(self, local: RowGradients) -> list[RowGradients]:
+        """Gather the gradients of one table from all ranks."""
         group, size = self._group, self._group.size
-        counts = group.exchange_counts([len(own.rows)] * size, _PURPOSE)
-        taken = []
-        for sent in (torch.from_numpy(own.rows), own.values.contiguous()):
-            room = sent.new_empty((sum(counts), *sent.shape[1:]))
-            everywhere = sent.repeat(size, *[1] * (sent.ndim - 1))
-            group.exchange(everywhere, [len(sent)] * size, room, counts, _PURPOSE)
-            taken.append(torch.split(room, counts))
-        return [RowGradients(own.table, rows.numpy(), values) for rows, values in zip(*taken, strict=True)]
+        counts = group.exchange_counts([len(local.rows)] * size, _PURPOSE)
+        gathered = []
+        for sent in (torch.from_numpy(local.rows), local.values.contiguous()):
+            buffer = sent.new_empty((sum(counts), *sent.shape[1:]))
+            copies = sent.repeat(size, *[1] * (sent.ndim - 1))
+            group.exchange(copies, [len(sent)] * size, buffer, counts, _PURPOSE)
+            gathered.append(torch.split(buffer, counts))
+        return [
+            RowGradients(local.table, rows.numpy(), values) for rows, values in zip(*gathered, strict=True)
+        ]

@@ -1,4 +1,4 @@
-"""The reduction of a distributed run: sums over all ranks, and the agreement to stop."""
+"""Gradient all-reduce of a distributed run, which also agrees on stop signals."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ _PURPOSE = "gradients"
 
 
 class SumOverRanks:
-    """Adds a step's sums over all ranks, so that each of them makes the same step of its optimizer.
+    """Adds a step's sums over all ranks, so that all ranks make the same optimizer step.
 
-    Equal numbers of ranks with equal sums give equal bits, and all ranks get the same ones.
+    Equal sums on the same number of ranks give equal bits, and all ranks get the same bits.
 
     Parameters
     ----------
     group
         The ranks.
     parameters
-        The master weights, which tell the shapes of the gradients at a rank without targets.
+        Master weights, for the gradient shapes at a rank without targets.
     counts
-        The names of what the objective counts.
+        Names of the objective's counts.
     stop_signal
-        Gives the number of the signal that asks this rank to stop; 0 for none.
+        Returns the number of the signal that requests this rank to stop; 0 for none.
     buckets
-        Adds gradients that may be told before their step is through; None adds all of them then.
+        All-reduces gradients that may be reported before the step is complete; None reduces all gradients at
+        the end of the step.
     rows
-        Adds those of learned rows; None where the model has none, or no rank trains it.
+        All-reduces the sparse gradients of embedding tables; None if the model has none or does not train
+        them.
     """
 
     def __init__(
@@ -52,66 +54,66 @@ class SumOverRanks:
         self._buckets = buckets
         self._rows = rows
         self.agreed_signal = 0
-        """The number of the signal after which all ranks stop; 0 for none. Equal at all ranks."""
+        """Number of the signal after which all ranks stop, equal at all ranks; 0 for none."""
 
     def __call__(self, own: StepTotals) -> StepTotals:
-        figures = torch.tensor(
+        sums = torch.tensor(
             [
                 own.loss_sum,
                 own.normalizer,
                 own.num_edges,
                 bool(own.gradients),
                 self._buckets is not None and self._buckets.is_void,
-                *self._asked(),
+                *self._signal_flags(),
                 *(own.counts.get(name, 0.0) for name in self._counts),
             ],
             dtype=torch.float64,
         )
-        self._group.add(figures, _PURPOSE)
-        loss_sum, normalizer, edges, with_gradients, is_void, *others = figures.tolist()
+        self._group.add(sums, _PURPOSE)
+        loss_sum, normalizer, edges, with_gradients, is_void, *others = sums.tolist()
         counts = others[len(STOP_SIGNALS) :]
         self._agree(others[: len(STOP_SIGNALS)])
         return StepTotals(
             loss_sum=loss_sum,
             counts=dict(zip(self._counts, counts, strict=True)),
             normalizer=normalizer,
-            gradients=self._sums(own.gradients, is_void=bool(is_void)) if with_gradients else (),
+            gradients=self._sum_gradients(own.gradients, is_void=bool(is_void)) if with_gradients else (),
             num_edges=int(edges),
             row_gradients=() if self._rows is None else self._rows(own.row_gradients),
         )
 
     def agree_to_stop(self) -> None:
-        """Let all ranks know whether one of them has been asked to stop; all call it at once."""
-        asked = torch.tensor(self._asked(), dtype=torch.float64)
-        self._group.add(asked, "control")
-        self._agree(asked.tolist())
+        """Agree whether one of the ranks was requested to stop; all ranks must call it at the same time."""
+        flags = torch.tensor(self._signal_flags(), dtype=torch.float64)
+        self._group.add(flags, "control")
+        self._agree(flags.tolist())
 
-    def _asked(self) -> list[float]:
-        here = self._stop_signal()
-        return [float(number == here) for number in STOP_SIGNALS]
+    def _signal_flags(self) -> list[float]:
+        signal = self._stop_signal()
+        return [float(number == signal) for number in STOP_SIGNALS]
 
-    def _agree(self, asked: Sequence[float]) -> None:
-        by_signal = zip(STOP_SIGNALS, asked, strict=True)
+    def _agree(self, flags: Sequence[float]) -> None:
+        by_signal = zip(STOP_SIGNALS, flags, strict=True)
         self.agreed_signal = next((int(number) for number, ranks in by_signal if ranks), 0)
 
-    def _sums(self, own: Sequence[torch.Tensor], *, is_void: bool) -> list[torch.Tensor]:
+    def _sum_gradients(self, local: Sequence[torch.Tensor], *, is_void: bool) -> list[torch.Tensor]:
         if self._buckets is None:
-            return self._added(own)
-        total = self._buckets.add(own)
-        # A rank has computed the step anew, after it had told of gradients.
-        return self._buckets.add(own) if is_void else total
+            return self._all_reduce(local)
+        total = self._buckets.add(local)
+        # A rank has recomputed the step after it had reported gradients.
+        return self._buckets.add(local) if is_void else total
 
-    def _added(self, own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients added over all ranks, each dtype in one operation."""
+    def _all_reduce(self, local: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Add the gradients over all ranks, with one operation per dtype."""
         total: dict[int, torch.Tensor] = {}
         for dtype in dict.fromkeys(parameter.dtype for parameter in self._parameters):
-            places = [at for at, parameter in enumerate(self._parameters) if parameter.dtype == dtype]
-            sizes = [self._parameters[at].numel() for at in places]
-            if own:
-                flat = torch.cat([own[at].reshape(-1) for at in places])
+            indices = [index for index, parameter in enumerate(self._parameters) if parameter.dtype == dtype]
+            sizes = [self._parameters[index].numel() for index in indices]
+            if local:
+                flat = torch.cat([local[index].reshape(-1) for index in indices])
             else:
                 flat = torch.zeros(sum(sizes), dtype=dtype)
             self._group.add(flat, _PURPOSE)
-            for at, part in zip(places, torch.split(flat, sizes), strict=True):
-                total[at] = part.view_as(self._parameters[at])
-        return [total[at] for at in range(len(self._parameters))]
+            for index, part in zip(indices, torch.split(flat, sizes), strict=True):
+                total[index] = part.view_as(self._parameters[index])
+        return [total[index] for index in range(len(self._parameters))]
