@@ -1,1 +1,1 @@
-"""Full-graph training on several ranks: each has a block of rows, and gathers along the edges into them."""
+"""Distributed full-graph training: each rank owns a block of rows and gathers over its incoming edges."""

@@ -1,4 +1,4 @@
-"""How rows of other ranks come to a rank that computes its block of a graph in chunks."""
+"""Halo exchange for ranks that compute their block of the graph in chunks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ChunkTravel:
-    """Exchanges rows between layers; a `hyrt.fullgraph.chunks.travelling_rows.TravellingRows`.
+    """Exchanges halo rows between layers; a `hyrt.fullgraph.chunks.travelling_rows.TravellingRows`.
 
-    It belongs to the thread that propagates.
+    Used by the propagation thread only.
     """
 
     spread: SpreadEdges
-    """The edges of this rank."""
+    """Edges of this rank."""
     num_vertices: int
-    """Those of the graph."""
+    """Number of vertices in the whole graph."""
 
     __repr__ = one_line
 
     @property
     def vertices(self) -> Array:
-        """[n + h] the numbers of own vertices, and of remote ones."""
+        """[n + h] ids of the local and then the remote vertices."""
         return self.spread.edges.vertices
 
     @cached_property
     def waves(self) -> Sequence[int]:
-        """How many rows each exchange brings."""
+        """Number of remote rows that each exchange round receives."""
         return [stop - start for start, stop in pairwise(self.spread.edges.wave_starts)]
 
     @property
@@ -49,57 +49,60 @@ class ChunkTravel:
 
     @property
     def multiplies_own(self) -> bool:
-        """Whether the edges from own rows are here; of ranks that compute the same rows, they are at one."""
+        """Whether this rank has the edges between its local vertices.
+
+        With replication, only one rank of a block has these edges.
+        """
         return self.spread.edges.grid.multiplies_own
 
     def add_up(self, sums: Array) -> None:
-        """Add up what ranks that compute the same rows have gathered."""
+        """Sum the gathered rows over the ranks that compute the same block (1.5D)."""
         self.spread.add_columns(sums)
 
     def share(self, gradients: Array) -> None:
-        """Replace gradients of own rows by those of the rank that multiplies with them."""
-        found = self.spread.from_multiplying(gradients)
-        if found is not gradients:
-            gradients[:] = found
+        """Replace gradients of local rows by the gradients of the rank that multiplies with these rows."""
+        shared = self.spread.from_multiplying(gradients)
+        if shared is not gradients:
+            gradients[:] = shared
 
-    def begin(self, matrix: Array) -> _Coming:
-        """Begin to fill the remote rows of a matrix [n + h, w]."""
+    def begin(self, matrix: Array) -> _InboundChunkRows:
+        """Start to fill the remote rows of a matrix [n + h, w]."""
         clock = self.spread.times.product()
-        return _Coming(clock, self.spread.exchange.begin(matrix, ROWS))
+        return _InboundChunkRows(clock, self.spread.exchange.begin(matrix, ROWS))
 
-    def begin_back(self, matrix: Array) -> _GoingBack:
-        """The way of the remote rows of a matrix [n + h, w] to the ranks that have them."""
+    def begin_back(self, matrix: Array) -> _OutboundChunkGradients:
+        """Start to return gradients of the remote rows of a matrix [n + h, w] to their owners."""
         clock = self.spread.times.product()
-        return _GoingBack(clock, self.spread.exchange.begin_back(matrix, GRADIENTS))
+        return _OutboundChunkGradients(clock, self.spread.exchange.begin_back(matrix, GRADIENTS))
 
 
 @dataclass(frozen=True, slots=True)
-class _Coming:
-    """See `hyrt.fullgraph.chunks.travelling_rows.ComingRows`."""
+class _InboundChunkRows:
+    """Handle of received rows; see `hyrt.fullgraph.chunks.travelling_rows.ComingRows`."""
 
     clock: ProductClock
     arrivals: Sequence[Arrival]
 
     @property
     def arrived(self) -> bool:
-        return all(each.ended_at is not None for each in self.arrivals)
+        return all(arrival.ended_at is not None for arrival in self.arrivals)
 
     def wait(self) -> None:
-        for each in self.arrivals:
-            self.clock.wait(each.wait)
+        for arrival in self.arrivals:
+            self.clock.wait(arrival.wait)
         self.clock.end(self.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
-class _GoingBack:
-    """See `hyrt.fullgraph.chunks.travelling_rows.ReturningRows`."""
+class _OutboundChunkGradients:
+    """Handle of returned gradients; see `hyrt.fullgraph.chunks.travelling_rows.ReturningRows`."""
 
     clock: ProductClock
-    way: WayBack
+    gradients: WayBack
 
     def send(self, wave: int) -> None:
-        self.way.send(wave)
+        self.gradients.send(wave)
 
     def add(self, out: Array) -> None:
-        self.clock.wait(lambda: self.way.add(out))
-        self.clock.end([self.way])
+        self.clock.wait(lambda: self.gradients.add(out))
+        self.clock.end([self.gradients])

@@ -1,4 +1,4 @@
-"""Gatherings that need the rows of all sources at once: attention, maxima, functions of both ends."""
+"""Distributed gather operations that need all source rows at once: attention, maximum, edge functions."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ Array = NDArray[Any]
 
 
 class GatherOnRanks:
-    """Any gathering over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
+    """Runs any gather operation on the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
 
-    The rows that edges read come first; then the rank gathers as if the graph ended with them. Backward, the
-    gradients of remote rows are sent where the rows are. Where ranks share a block (1.5D), what is gathered
-    has to be a sum, and each adds its part of the edges to it.
+    The halo rows are exchanged first; then the rank gathers over its local edges. In the backward pass, the
+    gradients of remote rows are sent to their owners. If ranks share a block (1.5D), the operation must be a
+    sum,
+    and each of them adds the part of its edges.
 
     Parameters
     ----------
     spread
         The edges.
     inner
-        Gathers along the edges of this rank, whose sources are all there.
+        Gathers over the edges of this rank.
     of_sources
-        For each message, whether it is read at the source of an edge.
+        For each message, whether edges read it at their source.
     """
 
     def __init__(self, spread: SpreadEdges, inner: Gathering, of_sources: Sequence[bool]) -> None:
         self._spread = spread
         self._inner = inner
-        self._travel = [number for number, is_read in enumerate(of_sources) if is_read]
+        self._exchanged = [number for number, is_read in enumerate(of_sources) if is_read]
         if isinstance(inner, MeetsGradient):
-            # Looked for: see `hyrt.fullgraph.gathering.MeetsGradient`.
-            self.meet = self._meet
+            # Set only if supported: see `hyrt.fullgraph.gathering.MeetsGradient`.
+            self.meet = self._save_for_backward
             self.unread = inner.unread
 
     @property
@@ -52,72 +53,75 @@ class GatherOnRanks:
 
     @property
     def parameters(self) -> tuple[torch.nn.Parameter, ...]:
-        """Parameters of the layer that edges read."""
+        """Layer parameters that the edge functions read."""
         return self._inner.parameters
 
     def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         spread = self._spread
-        given = tuple(spread.with_room(message) for message in messages)
+        inputs = tuple(spread.with_room(message) for message in messages)
         clock = spread.times.product()
         arrivals: list[Arrival] = []
-        for slot, number in enumerate(self._travel):
-            arrivals += spread.exchange.begin(given[number], ROWS, slot)
+        for slot, number in enumerate(self._exchanged):
+            arrivals += spread.exchange.begin(inputs[number], ROWS, slot)
         for arrival in arrivals:
             clock.wait(arrival.wait)
-        kept = self._inner.forward(given, out, self._own(over))
+        saved = self._inner.forward(inputs, out, self._localize(over))
         clock.end(arrivals)
         spread.add_columns(out)
-        return kept
+        return saved
 
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_own
         if spread.replicas is not None and over.accumulate:
-            # What is there is at every rank of the block, and is not added up.
-            found = tuple(np.empty_like(matrix) for matrix in out)
-            gradients = self.backward(messages, kept, grad, found, replace(over, accumulate=False))
-            for matrix, more in zip(out, found, strict=True):
+            # The existing values are replicated at all ranks of the block and must not be summed over them.
+            added = tuple(np.empty_like(matrix) for matrix in out)
+            gradients = self.backward(messages, kept, grad, added, replace(over, accumulate=False))
+            for matrix, more in zip(out, added, strict=True):
                 np.add(matrix[:num], more[:num], out=matrix[:num])
             return gradients
         if over.accumulate:
-            # What other vertices' rows were is there.
+            # The buffer still contains rows of the remote vertices.
             for matrix in out:
                 matrix[num:] = 0
         clock = spread.times.product()
-        of_parameters = self._inner.backward(messages, kept, grad, out, self._own(over))
-        backs = []
-        for slot, number in enumerate(self._travel):
-            backs.append(spread.exchange.begin_back(out[number], GRADIENTS, slot))
+        parameter_gradients = self._inner.backward(messages, kept, grad, out, self._localize(over))
+        pending = []
+        for slot, number in enumerate(self._exchanged):
+            pending.append(spread.exchange.begin_back(out[number], GRADIENTS, slot))
             for wave in range(spread.edges.grid.num_waves):
-                backs[-1].send(wave)
-        for number, back in zip(self._travel, backs, strict=True):
-            clock.wait(partial(back.add, out[number][:num]))
-        clock.end(backs)
-        return self._of_all_columns(out, of_parameters)
+                pending[-1].send(wave)
+        for number, handle in zip(self._exchanged, pending, strict=True):
+            clock.wait(partial(handle.add, out[number][:num]))
+        clock.end(pending)
+        return self._sum_columns(out, parameter_gradients)
 
-    def _own(self, over: GatheringPass) -> GatheringPass:
-        """Of all rows, those of other ranks gather nothing."""
+    def _localize(self, over: GatheringPass) -> GatheringPass:
+        """Restrict a gather over all rows to the local vertices: remote rows have no incoming edges here."""
         return over if over.at is not None else replace(over, at=self._spread.own)
 
-    def _of_all_columns(
-        self, out: tuple[Array, ...], of_parameters: Sequence[torch.Tensor]
+    def _sum_columns(
+        self, out: tuple[Array, ...], parameter_gradients: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        """Complete the gradients of own rows and of parameters, of which each column has its edges' part."""
+        """Sum the gradients of local rows and of parameters over the grid columns.
+
+        Each column has computed the gradients for its part of the edges.
+        """
         spread, num = self._spread, self._spread.edges.num_own
         if spread.replicas is None:
-            return of_parameters
+            return parameter_gradients
         for number, matrix in enumerate(out):
-            own = matrix[:num]
-            if number in self._travel:
-                own[:] = spread.from_multiplying(own)
+            local = matrix[:num]
+            if number in self._exchanged:
+                local[:] = spread.from_multiplying(local)
             else:
-                spread.add_columns(own)
-        return [spread.sum_of_columns(each) for each in of_parameters]
+                spread.add_columns(local)
+        return [spread.sum_of_columns(gradient) for gradient in parameter_gradients]
 
-    def _meet(
-        self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,
+    def _save_for_backward(
+        self, messages: tuple[Array, ...], saved: tuple[Array, ...], at: Destinations | None, start: int,
         gathered: Array, grad: Array,
     ) -> None:  # fmt: skip
         assert isinstance(self._inner, MeetsGradient)
-        self._inner.meet(messages, kept, at or self._spread.own, start, gathered, grad)
+        self._inner.meet(messages, saved, at or self._spread.own, start, gathered, grad)

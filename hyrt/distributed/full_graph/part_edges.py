@@ -1,4 +1,4 @@
-"""The edges into one block of vertices, with the vertices of other blocks that they come from."""
+"""Edges into one block of vertices, with the remote source vertices (halo)."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -20,81 +20,88 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class PartEdges:
-    """A block's vertices, n of them, and after them the h remote ones; all are numbered in this order.
+    """Edges of a block, with n local vertices followed by h remote ones; all are renumbered in this order.
 
-    Remote vertices come in the order of the exchanges that bring their rows, and in that of their blocks.
+    Remote vertices are ordered by the exchange round that receives their rows, and then by block.
     """
 
     grid: RankGrid
-    """This rank, and the others."""
+    """Grid of ranks, with the position of this rank."""
     vertices: Array
-    """[n + h] the numbers in the graph."""
+    """[n + h] vertex ids in the whole graph."""
     num_own: int
-    """n."""
+    """Number n of local vertices."""
     wave_starts: tuple[int, ...]
-    """[waves + 1] where the rows of each exchange begin; the last is n + h."""
+    """[waves + 1] first row of each exchange round; the last entry is n + h."""
     block_counts: tuple[tuple[int, ...], ...]
-    """For each exchange, how many rows come from each block of its `RankGrid.waves`."""
+    """For each exchange round, number of rows received from each block in `RankGrid.waves`."""
     topology: Topology
-    """Edges into the block's vertices from blocks of the rank's column, among the n + h; a row's edges keep
-    the order that they have in the graph. Remote vertices have none. In-degrees are those of the graph."""
+    """Edges into the block's vertices from the blocks of the rank's column, with renumbered vertices.
+
+    The edges of a row keep their order in the whole graph. Remote vertices have no incoming edges. In-degrees
+    are those in the whole graph.
+    """
 
     __repr__ = one_line
 
     @classmethod
     def of(cls, grid: RankGrid, topology: Topology, blocks: Array, *, oblivious: bool) -> PartEdges:
-        """The edges of a rank.
+        """Select and renumber the edges of a rank.
 
         Parameters
         ----------
         grid
             The ranks.
         topology
-            All edges, or at least those into the vertices of this rank's block; in-degrees are of all.
+            All edges, or at least the edges into this rank's block; in-degrees are those in the whole graph.
         blocks
-            [V] the block of each vertex.
+            [V] block of each vertex.
         oblivious
-            Whether all rows of other blocks come, whatever is needed of them.
+            Whether all rows of other blocks are received, even if they are not needed.
         """
-        own = np.flatnonzero(blocks == grid.row)
-        mine = np.zeros(grid.num_blocks, np.bool_)
-        mine[list(grid.blocks)] = True
-        starts, sources, kept = _rows_of(topology, own, None if mine.all() else mine[blocks])
-        of_edges = [
-            None if each is None else each[kept]
-            for each in (topology.edge_types, topology.edge_weights, topology.edge_features)
+        local_vertices = np.flatnonzero(blocks == grid.row)
+        is_own_block = np.zeros(grid.num_blocks, np.bool_)
+        is_own_block[list(grid.blocks)] = True
+        starts, sources, edge_ids = _incoming_edges(
+            topology, local_vertices, None if is_own_block.all() else is_own_block[blocks]
+        )
+        edge_data = [
+            None if array is None else array[edge_ids]
+            for array in (topology.edge_types, topology.edge_weights, topology.edge_features)
         ]
         needed = np.zeros(topology.num_vertices, np.bool_)
         needed[sources] = True
         groups: list[Array] = []
         counts: list[tuple[int, ...]] = []
-        wave_starts = [len(own)]
+        wave_starts = [len(local_vertices)]
         for wave in grid.waves:
-            found = [np.flatnonzero((blocks == k) if oblivious else ((blocks == k) & needed)) for k in wave]
-            groups += found
-            counts.append(tuple(len(each) for each in found))
+            groups_of_wave = [
+                np.flatnonzero((blocks == k) if oblivious else ((blocks == k) & needed)) for k in wave
+            ]
+            groups += groups_of_wave
+            counts.append(tuple(len(array) for array in groups_of_wave))
             wave_starts.append(wave_starts[-1] + sum(counts[-1]))
-        vertices = np.concatenate([own, *groups])
-        local = np.empty(topology.num_vertices, topology.indices.dtype)
-        local[vertices] = np.arange(len(vertices), dtype=local.dtype)
-        indptr = np.concatenate([starts, np.full(len(vertices) - len(own), starts[-1])])
-        edges = Topology(indptr, local[sources], *of_edges)
-        # What would be counted of the edges that are here.
+        vertices = np.concatenate([local_vertices, *groups])
+        new_ids = np.empty(topology.num_vertices, topology.indices.dtype)
+        new_ids[vertices] = np.arange(len(vertices), dtype=new_ids.dtype)
+        indptr = np.concatenate([starts, np.full(len(vertices) - len(local_vertices), starts[-1])])
+        edges = Topology(indptr, new_ids[sources], *edge_data)
+        # Override the degrees, which would be counted from the local edges only.
         edges.__dict__["in_degrees"] = topology.in_degrees[vertices]
         edges.__dict__["weighted_degrees"] = topology.weighted_degrees[vertices]
         edges.__dict__["is_symmetric"] = False
-        return cls(grid, vertices, len(own), tuple(wave_starts), tuple(counts), edges)
+        return cls(grid, vertices, len(local_vertices), tuple(wave_starts), tuple(counts), edges)
 
     @property
     def num_rows(self) -> int:
-        """N + h."""
+        """Number n + h of rows."""
         return len(self.vertices)
 
     @cached_property
     def blocks(self) -> tuple[tuple[Array, Array], ...]:
-        """[n + 1] and [edges]: the edges from own vertices, and those from the rows of each exchange.
+        """Edges grouped by source: local sources, then one group per exchange round, as CSR arrays.
 
-        Columns are counted from the first row of each.
+        Each group is (indptr [n + 1], columns [edges]); columns are relative to the group's first row.
         """
         borders = np.array([0, *self.wave_starts], np.int64)
         num = len(borders) - 1
@@ -109,30 +116,30 @@ class PartEdges:
 
     @cached_property
     def block_weights(self) -> tuple[Array | None, ...]:
-        """The weights of the edges of each of `blocks`; None where edges have none."""
+        """Edge weights for each group of `blocks`; None if edges are unweighted."""
         weights = self.topology.edge_weights
         if weights is None:
             return (None,) * (len(self.wave_starts))
         borders = np.array([0, *self.wave_starts], np.int64)
         numbers = np.searchsorted(borders, self.topology.indices, side="right") - 1
-        # Edges lie by row, and do so in each block, too.
+        # Edges are ordered by row, also within each group.
         ordered = weights[np.argsort(numbers, kind="stable")]
         counts = np.bincount(numbers, minlength=len(borders) - 1)
         return tuple(np.split(ordered, np.cumsum(counts)[:-1]))
 
 
-def _rows_of(topology: Topology, rows: Array, mine: Array | None) -> tuple[Array, Array, Array]:
-    """Starts, sources and numbers of the edges into some vertices, from those that `mine` [V] marks."""
+def _incoming_edges(topology: Topology, rows: Array, is_selected: Array | None) -> tuple[Array, Array, Array]:
+    """Return starts, sources and edge ids of the edges into `rows`, from vertices in the mask [V]."""
     indptr = topology.indptr
     lengths = indptr[rows + 1] - indptr[rows]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     edges = np.repeat(indptr[rows] - starts[:-1], lengths) + np.arange(starts[-1])
     sources = topology.indices[edges]
-    if mine is None:
+    if is_selected is None:
         return starts, sources, edges
-    kept = mine[sources]
-    before = np.concatenate([[0], np.cumsum(kept)])
-    return before[starts], sources[kept], edges[kept]
+    keep = is_selected[sources]
+    kept_before = np.concatenate([[0], np.cumsum(keep)])
+    return kept_before[starts], sources[keep], edges[keep]
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)

@@ -1,4 +1,4 @@
-"""What products over all ranks took, in the summary of a run."""
+"""Report of distributed SpMM timings in the run summary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hyrt.observe.hook import Hook
 
 
 class ProductsHook(Hook):
-    """Tells how much of the communication of products was hidden behind multiplying.
+    """Reports how much of the communication of products was hidden behind computation.
 
     Parameters
     ----------
     spread
-        The edges, which know what products took.
+        The edges, with their timings.
     group
         The ranks, for the thread that drives the run.
     """
@@ -25,18 +25,18 @@ class ProductsHook(Hook):
     def __init__(self, spread: SpreadEdges, group: RankGroup) -> None:
         self._spread = spread
         self._group = group
-        self._heard = False
+        self._is_warm = False
 
     def hear(self, event: Event) -> None:
-        """Forget the first step, in which operators are compiled and raw features gathered."""
-        if isinstance(event, StepGroup) and not self._heard:
-            self._heard = True
+        """Discard the first step, which includes compilation and the first gather of features."""
+        if isinstance(event, StepGroup) and not self._is_warm:
+            self._is_warm = True
             self._spread.times.clear()
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
-        """Add the times of all ranks."""
+        """Add the timings of all ranks to the summary."""
         edges, times = self._spread.edges, self._spread.times
-        own = {
+        local = {
             "rows": edges.num_own,
             "remote_rows": edges.num_rows - edges.num_own,
             "edges": edges.topology.num_edges,
@@ -44,11 +44,11 @@ class ProductsHook(Hook):
             "communicate_s": times.communicate_s,
             "wait_s": times.wait_s,
         }
-        of_each = told_by_all(self._group, own)
-        summary["products"] = of_each
+        all_ranks = told_by_all(self._group, local)
+        summary["products"] = all_ranks
         if times.hidden is None:
             return None
-        waited = max(each["wait_s"] for each in of_each)
+        waited = max(timings["wait_s"] for timings in all_ranks)
         return Notice(
             kind="info",
             text=f"products took rank 0 {times.compute_s:.2f} s of multiplying and {times.communicate_s:.2f} "

@@ -1,4 +1,4 @@
-"""What makes the gatherings of a model over the edges of all ranks."""
+"""Factory of a model's gather operations on the edges of all ranks."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ from hyrt.quantities import one_line
 
 
 def adds_up(what: Gathers) -> bool:
-    """Whether what is gathered of some edges can be added to what is gathered of the others."""
+    """Return whether partial results over disjoint sets of edges can be added."""
     if isinstance(what, SagaSum):
-        # Every column would add a loop of its own.
+        # Every column would add the self-loop again.
         return what.program.accumulate in ("sum", "mean") and not what.loops
     return isinstance(what, Aggregation) and what.reduce != "max"
 
 
 @dataclass(frozen=True)
 class RankGatherings:
-    """Makes gatherings; see `hyrt.sampling.full.whole_graph.Gatherings`."""
+    """Creates gather operations; see `hyrt.sampling.full.whole_graph.Gatherings`."""
 
     spread: SpreadEdges
-    """The edges of this rank."""
+    """Edges of this rank."""
     num_vertices: int
     num_edges: int
-    """`num_vertices` and `num_edges`: those of the graph."""
+    """`num_vertices` and `num_edges`: size of the whole graph."""
     kept_bytes: int
-    """What every rank has the memory to keep between steps."""
+    """Memory that every rank may use for data that persist between steps, in bytes."""
     loops: bool = False
-    """Whether a rank has devices that loop over the edges: then all rows travel before any rank adds them
-    up, sums of built-in layers, too."""
+    """Whether a rank has devices that loop over edges; then all rows are exchanged before any rank sums them,
+    also for the sums of built-in layers.
+    """
 
     __repr__ = one_line
 
     @property
     def travelling(self) -> ChunkTravel:
-        """What brings rows to devices that compute in chunks."""
+        """Halo exchange for devices that compute in chunks."""
         return ChunkTravel(self.spread, self.num_vertices)
 
     def gathering(self, what: Gathers, dtype: np.dtype[Any], layer: int) -> Gathering:
-        """The gathering that layer 1..L asks for."""
+        """Create the gather operation of a layer, 1..L."""
         if isinstance(what, Aggregation) and what.reduce != "max" and not self.loops:
             return SumOnRanks(self.spread, what, dtype)
         edges = self.spread.edges
         if isinstance(what, Aggregation) and what.self_path == "add" and not edges.grid.multiplies_own:
-            # Of the ranks of a block, one adds its own rows.
+            # Among the ranks of a block, only one adds the local rows.
             what = replace(what, self_path="none")
         inner = gathering_of(what, edges.topology, dtype, layer, edges.vertices)
         return GatherOnRanks(self.spread, inner, read_at_sources(what))
 
 
 def read_at_sources(what: Gathers) -> list[bool]:
-    """For each message, whether edges read it at their source."""
+    """Return for each message whether edges read it at their source."""
     if isinstance(what, SagaSum):
         return [end == "source" for end in what.ends]
     if isinstance(what, AttentionSum):

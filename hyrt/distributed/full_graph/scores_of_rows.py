@@ -1,4 +1,4 @@
-"""Evaluation where ranks train a whole graph: the scores come from the matrices of the training."""
+"""Distributed evaluation during full-graph training, from the matrices of training."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hyrt.sampling.block import Ids
 
 
 class ScoresOfRows:
-    """Scores vertices by a forward pass of all ranks; see `hyrt.inference.shared_scores.SharedScores`.
+    """Scores vertices with a forward pass of all ranks; see `hyrt.inference.shared_scores.SharedScores`.
 
     Parameters
     ----------
     grid
         The ranks.
     own
-        The rows of this rank's block; homes are blocks.
+        Rows of this rank's block; its `homes` are blocks.
     group
         The ranks, for the thread that evaluates.
     otherwise
-        Scores where no device has the graph yet, or not all neighbours count.
+        Fallback if the graph is not on the devices yet, or if neighbours are sampled.
     agree
-        Called before each pass, by all ranks.
+        Called by all ranks before each pass.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class ScoresOfRows:
         agree: Callable[[], None],
     ) -> None:
         self._grid = grid
-        self._own = own
+        self._local = own
         self._group = group
-        self._otherwise = otherwise
+        self._fallback = otherwise
         self._agree = agree
 
     def scores(
@@ -56,16 +56,16 @@ class ScoresOfRows:
         check: Callable[[], None],
         scores_at: ScoresAt,
     ) -> NDArray[np.float32] | None:
-        blocks = self._own.homes[vertices]
+        blocks = self._local.homes[vertices]
         self._agree()
         check()
-        mine = self._own.places[vertices[blocks == self._grid.row]]
-        # All ranks that have the block compute its scores, and one of them tells.
-        found = scores_at(mine)
-        if found is None:
-            return self._otherwise.scores(model, vertices, workers, check)
-        told = found if self._grid.column == 0 else found[:0]
-        return at_first(told, blocks.astype(np.int64) * self._grid.replication, self._group)
+        local_ids = self._local.places[vertices[blocks == self._grid.row]]
+        # All replicas of the block compute its scores, and only one of them sends the scores.
+        scores = scores_at(local_ids)
+        if scores is None:
+            return self._fallback.scores(model, vertices, workers, check)
+        sent = scores if self._grid.column == 0 else scores[:0]
+        return at_first(sent, blocks.astype(np.int64) * self._grid.replication, self._group)
 
     def tell(self, metrics: Metrics | None) -> dict[str, dict[str, float]]:
-        return self._otherwise.tell(metrics)
+        return self._fallback.tell(metrics)

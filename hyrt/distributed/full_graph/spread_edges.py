@@ -1,4 +1,4 @@
-"""The edges into one rank's vertices, and what their sources' rows come with."""
+"""Edges into one rank's vertices, with the halo exchange of their source rows."""
 
 from __future__ import annotations
 
@@ -23,64 +23,65 @@ Array = NDArray[Any]
 ROWS = "rows"
 GRADIENTS = "row gradients"
 SUMS = "partial sums"
-"""The purposes for which bytes are counted."""
+"""Purposes for the byte counters."""
 
 
 @dataclass(frozen=True)
 class SpreadEdges:
-    """One rank's edges, and the other ranks."""
+    """Edges of one rank, with the communication to the other ranks."""
 
     edges: PartEdges
-    """The edges."""
+    """Renumbered edges."""
     exchange: Exchange
-    """Brings the rows of remote vertices."""
+    """Exchange of remote rows."""
     replicas: RankGroup | None
-    """The ranks that have the same block, in the order of the grid's columns; None where there is one."""
+    """Ranks that have the same block, in the order of the grid's columns; None without replication."""
     times: ProductTimes = field(default_factory=ProductTimes)
-    """How long products take."""
+    """Timings of products."""
 
     __repr__ = one_line
 
     @cached_property
     def own(self) -> Destinations:
-        """The rank's vertices as those at which is gathered."""
-        num, every = self.edges.num_own, self.edges.num_rows
-        positions = np.full(every, -1, np.int32)
+        """Local vertices, as gather destinations."""
+        num, num_rows = self.edges.num_own, self.edges.num_rows
+        positions = np.full(num_rows, -1, np.int32)
         positions[:num] = np.arange(num, dtype=np.int32)
         return Destinations(np.arange(num), positions, None)
 
     def with_room(self, matrix: Array) -> Array:
-        """A matrix of own rows, [n, w] or with room for the others, with that room: [n + h, w]."""
+        """Return a matrix of local rows, [n, w] or [n + h, w], with space for the halo rows, [n + h, w]."""
         if len(matrix) == self.edges.num_rows:
             return matrix
-        roomy = np.empty((self.edges.num_rows, matrix.shape[1]), matrix.dtype)
-        roomy[: len(matrix)] = matrix
-        return roomy
+        padded = np.empty((self.edges.num_rows, matrix.shape[1]), matrix.dtype)
+        padded[: len(matrix)] = matrix
+        return padded
 
     def add_columns(self, sums: Array) -> None:
-        """Add up what the columns of the grid have contributed to the rank's rows [n, w]."""
+        """Sum the contributions of the grid's columns to the rank's rows [n, w], in place."""
         if self.replicas is None:
             return
-        lent = np.ascontiguousarray(sums)
-        self.replicas.add(torch.from_numpy(lent), SUMS)
-        if lent is not sums:
-            sums[:] = lent
+        buffer = np.ascontiguousarray(sums)
+        self.replicas.add(torch.from_numpy(buffer), SUMS)
+        if buffer is not sums:
+            sums[:] = buffer
 
     def sum_of_columns(self, values: torch.Tensor) -> torch.Tensor:
-        """What the columns of the grid have of a sum, of whatever shape, added up."""
+        """Return the sum of a tensor of any shape over the grid's columns."""
         if self.replicas is None:
             return values
-        lent = values.detach().contiguous().clone()
-        self.replicas.add(lent, SUMS)
-        return lent
+        buffer = values.detach().contiguous().clone()
+        self.replicas.add(buffer, SUMS)
+        return buffer
 
     def from_multiplying(self, gradients: Array) -> Array:
-        """The gradients of own rows [n, w] at all ranks that have them, from the one that multiplies with
-        them; what the others give is overwritten.
+        """Return the gradients of local rows [n, w] from the replica that multiplies with these rows.
+
+        The gradients of the other replicas are overwritten.
         """
         if self.replicas is None:
             return gradients
         grid = self.edges.grid
-        lent = np.ascontiguousarray(gradients)
-        hand_out(lent, grid.column_of(grid.row), self.replicas, SUMS)
-        return lent
+        buffer = np.ascontiguousarray(gradients)
+        hand_out(buffer, grid.column_of(grid.row), self.replicas, SUMS)
+        return buffer

@@ -1,4 +1,4 @@
-"""Distributed SpMM: weighted sums of source rows, own ones multiplied while those of other ranks travel."""
+"""Distributed SpMM: weighted sums of source rows, which overlap the halo exchange with local products."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ Array = NDArray[Any]
 
 
 class SumOnRanks:
-    """Sum, mean and GCN's normalisation over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
+    """Sum, mean and GCN normalization over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
 
-    A row's sum is added up in a fixed order: own block, then the rows of one exchange after the other.
-    Backward, each rank computes what its rows add to the gradients of remote ones, and sends that where they
-    are. So a directed graph needs nothing else than a symmetric one.
+    A row's sum is computed in a fixed order: the local block, then the rows of each exchange round. In the
+    backward pass, each rank computes the contributions of its rows to the gradients of remote rows and sends
+    them
+    to their owners. Directed graphs therefore need no special case.
 
     Parameters
     ----------
     spread
         The edges.
     what
-        The factors.
+        The aggregation, which determines the factors.
     dtype
-        The messages' numbers.
+        Dtype of the messages.
     """
 
     reads_messages_back = False
@@ -53,10 +54,10 @@ class SumOnRanks:
     def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         spread, edges = self._spread, self._spread.edges
         num, rows = edges.num_own, spread.with_room(messages[0])
-        source, own, workers = self._source_scale, self._self_scale, over.workers
+        source, self_scale, workers = self._source_scale, self._self_scale, over.workers
         if over.overwrite and source is not None:
-            # Before they travel: who gets them does not scale them again.
-            own = scale_rows(rows[:num], source[:num], own, workers)
+            # Scale before the exchange, so that receivers do not scale again.
+            self_scale = scale_rows(rows[:num], source[:num], self_scale, workers)
             source = None
         clock = spread.times.product()
         arrivals = spread.exchange.begin(rows, ROWS)
@@ -65,18 +66,18 @@ class SumOnRanks:
         if edges.grid.multiplies_own:
             spmm_into(
                 *edges.blocks[0], rows[:num], out, row_scale=self._row_scale,
-                source_scale=None if source is None else source[:num], self_scale=own, weights=weights[0],
-                rows=chosen, workers=workers,
+                source_scale=None if source is None else source[:num], self_scale=self_scale,
+                weights=weights[0], rows=chosen, workers=workers,
             )  # fmt: skip
         else:
             out.fill(0)
-        others = zip(edges.blocks[1:], weights[1:], self._waves, arrivals, strict=True)
-        for block, along, wave, arrival in others:
+        remote_blocks = zip(edges.blocks[1:], weights[1:], self._waves, arrivals, strict=True)
+        for block, edge_weights, wave, arrival in remote_blocks:
             clock.wait(arrival.wait)
             if len(block[1]):
                 spmm_into(
                     *block, rows[wave], out, row_scale=self._row_scale,
-                    source_scale=None if source is None else source[wave], weights=along, rows=chosen,
+                    source_scale=None if source is None else source[wave], weights=edge_weights, rows=chosen,
                     accumulate=True, workers=workers,
                 )  # fmt: skip
         clock.end(arrivals)
@@ -87,69 +88,71 @@ class SumOnRanks:
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, edges = self._spread, self._spread.edges
-        num, own, at, workers = edges.num_own, self._self_scale, over.at, over.workers
+        num, self_scale, at, workers = edges.num_own, self._self_scale, over.at, over.workers
         if self._row_scale is not None:
-            row = self._row_scale[:num] if at is None else self._row_scale[at.vertices]
-            if own is not None and at is not None:
-                own = own[at.vertices]
-            own = scale_rows(grad, row, own, workers)
-        elif own is not None and at is not None:
-            own = own[at.vertices]
-        if at is not None and own is not None:
-            of_all = np.zeros(num, own.dtype)
-            of_all[at.vertices] = own
-            own = of_all
+            row_scale = self._row_scale[:num] if at is None else self._row_scale[at.vertices]
+            if self_scale is not None and at is not None:
+                self_scale = self_scale[at.vertices]
+            self_scale = scale_rows(grad, row_scale, self_scale, workers)
+        elif self_scale is not None and at is not None:
+            self_scale = self_scale[at.vertices]
+        if at is not None and self_scale is not None:
+            full_scale = np.zeros(num, self_scale.dtype)
+            full_scale[at.vertices] = self_scale
+            self_scale = full_scale
         clock = spread.times.product()
-        back = spread.exchange.begin_back(out[0], GRADIENTS)
+        pending = spread.exchange.begin_back(out[0], GRADIENTS)
         for number, wave in enumerate(self._waves):
-            self._turned(wave, grad, out[0][wave], at, None, workers, accumulate=False)
-            back.send(number)
+            self._multiply_transposed(wave, grad, out[0][wave], at, None, workers, accumulate=False)
+            pending.send(number)
         replicated = spread.replicas is not None
-        mine = np.empty_like(out[0][:num]) if replicated and over.accumulate else out[0][:num]
+        local_gradients = np.empty_like(out[0][:num]) if replicated and over.accumulate else out[0][:num]
         if edges.grid.multiplies_own:
-            onto = over.accumulate and not replicated
-            self._turned(slice(0, num), grad, mine, at, own, workers, accumulate=onto)
-        clock.wait(lambda: back.add(mine))
-        clock.end([back])
-        found = spread.from_multiplying(mine)
+            accumulate = over.accumulate and not replicated
+            self._multiply_transposed(
+                slice(0, num), grad, local_gradients, at, self_scale, workers, accumulate=accumulate
+            )
+        clock.wait(lambda: pending.add(local_gradients))
+        clock.end([pending])
+        total = spread.from_multiplying(local_gradients)
         if replicated and over.accumulate:
-            np.add(out[0][:num], found, out=out[0][:num])
-        elif found is not mine:
-            mine[:] = found
+            np.add(out[0][:num], total, out=out[0][:num])
+        elif total is not local_gradients:
+            local_gradients[:] = total
         return ()
 
-    def _turned(
+    def _multiply_transposed(
         self,
         rows: slice,
         grad: Array,
         out: Array,
         at: Destinations | None,
-        own: Array | None,
+        self_scale: Array | None,
         workers: Workers,
         *,
         accumulate: bool,
     ) -> None:
-        """What own rows add to the gradients of consecutive sources."""
-        given = at is not None and at.turned is not None and not self._is_weighted
+        """Compute the contributions of local rows to the gradients of consecutive sources."""
+        has_transpose = at is not None and at.turned is not None and not self._is_weighted
         topology = self._spread.edges.topology
-        if given:
+        if has_transpose:
             assert at is not None
             assert at.turned is not None
             indptr, indices = at.turned
-            # Columns are places among the chosen ones, and own rows those of vertices.
+            # Columns index the chosen destinations, and local rows index vertices.
             positions = None
         else:
-            turned = topology.transposed
-            indptr, indices = turned.indptr, turned.indices
+            transposed = topology.transposed
+            indptr, indices = transposed.indptr, transposed.indices
             positions = None if at is None else at.positions
         spmm_into(
             indptr[rows.start : rows.stop + 1], indices, grad, out,
             row_scale=None if self._source_scale is None else self._source_scale[rows],
-            self_scale=None if given else own,
+            self_scale=None if has_transpose else self_scale,
             weights=topology.edge_weights if self._is_weighted else None,
             edge_ids=topology.transposed_edges if self._is_weighted else None,
             positions=positions, accumulate=accumulate, workers=workers,
         )  # fmt: skip
-        if given and own is not None:
+        if has_transpose and self_scale is not None:
             assert at is not None
-            out[at.vertices] += own[at.vertices, None] * grad
+            out[at.vertices] += self_scale[at.vertices, None] * grad

@@ -1,4 +1,4 @@
-"""How many columns of rows and of gradients travel in an epoch."""
+"""Exchange widths: numbers of columns that are exchanged in an epoch."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from hyrt.nn.model import GNN
 
 @dataclass(frozen=True, slots=True)
 class TravellingColumns:
-    """Columns of what travels, gathering by gathering."""
+    """Number of columns that each gather operation exchanges."""
 
     forward: tuple[int, ...]
     back: tuple[int, ...]
-    """`forward` and `back`: of rows, and of their gradients."""
+    """`forward` and `back`: columns of rows, and columns of their gradients."""
     adds_up: bool
-    """Whether all gatherings are sums, as 1.5D needs."""
+    """Whether all gather operations are sums, as required for 1.5D."""
 
     @classmethod
     def of(
         cls, model: GNN, num_vertices: int, num_edges: int, *, is_sparse: bool, kept_bytes: int = sys.maxsize
     ) -> TravellingColumns:
-        """Those of a model.
+        """Determine the exchange widths of a model.
 
         Parameters
         ----------
         model
             The model.
         num_vertices, num_edges
-            The size of the graph.
+            Size of the graph.
         is_sparse
             Whether features are sparse.
         kept_bytes
-            How much each rank may keep of what the first layer gathers.
+            Memory that each rank may use to keep the gathered rows of the first layer, in bytes.
 
         Raises
         ------
         ConfigError
-            If ranks cannot share the model.
+            If the model cannot be distributed over ranks.
         """
         if not can_take_apart(model):
             raise ConfigError(
@@ -51,12 +51,12 @@ class TravellingColumns:
         plan = plan_chain(
             model, num_vertices, num_edges, is_sparse=is_sparse, memory_bytes=kept_bytes, travels=True
         )
-        forward, back = [], []
+        forward, backward = [], []
         for i, parts in enumerate(plan.parts):
             flags = read_at_sources(parts.gather)
             widths = [w for w, read in zip(parts.message_widths, flags, strict=True) if read]
             if i or not plan.keeps_first:
                 forward.append(sum(widths))
             if i or plan.stages[0].parameters:
-                back.append(sum(widths))
-        return cls(tuple(forward), tuple(back), all(adds_up(parts.gather) for parts in plan.parts))
+                backward.append(sum(widths))
+        return cls(tuple(forward), tuple(backward), all(adds_up(parts.gather) for parts in plan.parts))

@@ -1,1 +1,1 @@
-"""How rows and their gradients travel: those that are needed, or all."""
+"""Halo exchange of rows and their gradients: only the needed rows, or all rows."""

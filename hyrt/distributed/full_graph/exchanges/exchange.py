@@ -1,4 +1,4 @@
-"""How rows of other ranks come for a product over a graph, and how their gradients go back."""
+"""Protocols of the halo exchange of rows and of their gradients."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ Array = NDArray[Any]
 
 
 class Arrival(Protocol):
-    """Rows on their way."""
+    """Handle of rows being received."""
 
     @property
     def ended_at(self) -> float | None:
-        """When they had arrived, by `time.perf_counter`; None while they have not."""
+        """Time when all rows had been received (`time.perf_counter`); None before."""
         ...
 
     def wait(self) -> None:
-        """Until they are there."""
+        """Wait until all rows have been received."""
         ...
 
 
 class WayBack(Protocol):
-    """Partial sums of gradients on their way to the ranks that have the rows."""
+    """Handle of partial gradient sums being returned to the owners of the rows."""
 
     @property
     def ended_at(self) -> float | None:
-        """When all had arrived, by `time.perf_counter`; None while they have not."""
+        """Time when all gradients had been received (`time.perf_counter`); None before."""
         ...
 
     def send(self, wave: int) -> None:
-        """Begin to send those of one exchange's rows, which are complete; in the order of the exchanges."""
+        """Start to send the complete gradients of one exchange round; rounds must be sent in order."""
         ...
 
     def add(self, out: Array) -> None:
-        """Wait, and add to `out` [n, w] what other ranks have sent for own rows, in a fixed order."""
+        """Wait, and add the received gradients of local rows to `out` [n, w], in a fixed order."""
         ...
 
 
 class Exchange(Protocol):
-    """Brings remote rows in one or more exchanges; all ranks do the same in the same order."""
+    """Exchange of halo rows in one or more rounds; all ranks make the same calls in the same order."""
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> Sequence[Arrival]:
-        """Begin to fill the remote rows of a matrix [n + h, w] from the own rows of all ranks.
+        """Start to fill the remote rows of a matrix [n + h, w] from the local rows of all ranks.
 
-        Own rows may be read meanwhile, but not written. There is one arrival for each exchange. Matrices that
-        travel at the same time have different slots.
+        Local rows may be read but not written meanwhile. Returns one handle per exchange round. Matrices that
+        are
+        exchanged at the same time need different slots.
         """
         ...
 
     def begin_back(self, matrix: Array, purpose: str, slot: int = 0) -> WayBack:
-        """The way of the remote rows of a matrix [n + h, w] to the ranks that have them."""
+        """Start to return gradients of the remote rows of a matrix [n + h, w] to their owners."""
         ...
 
 
 def bytes_of(rows: Array) -> torch.Tensor:
-    """[n, bytes of a row] uint8 of [n, w], over the same memory: numbers of any dtype travel as they are."""
+    """View rows [n, w] as bytes, [n, bytes per row] uint8, so that any dtype can be sent unchanged."""
     if not rows.size:
         return torch.empty((len(rows), rows.shape[1] * rows.itemsize), dtype=torch.uint8)
     return torch.from_numpy(rows.view(np.uint8))

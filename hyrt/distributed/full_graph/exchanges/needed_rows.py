@@ -1,4 +1,4 @@
-"""Sparsity-aware exchange: a rank gets the rows that its non-empty columns name, and no others."""
+"""Sparsity-aware halo exchange: a rank receives only the rows that its non-empty columns reference."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -23,121 +23,121 @@ _GRAIN = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class _Wave:
-    """One exchange: all to all, of unequal numbers of rows."""
+class _SparseRound:
+    """One exchange round: an all-to-all with different numbers of rows."""
 
-    taken: slice
-    """The remote rows that it brings."""
-    taken_counts: Sequence[int]
-    """[ranks of the column] how many come from each."""
-    given: Array
-    """The own rows that other ranks need, in the order of those ranks."""
-    given_counts: Sequence[int]
-    """[ranks of the column] how many go to each."""
+    received: slice
+    """Remote rows that the round receives."""
+    receive_counts: Sequence[int]
+    """[ranks of the column] number of rows received from each rank."""
+    sent: Array
+    """Local rows that other ranks need, grouped by rank."""
+    send_counts: Sequence[int]
+    """[ranks of the column] number of rows sent to each rank."""
     at: int
-    """Where its rows begin among all that are given."""
+    """Offset of the round's rows in the send buffer."""
 
 
 class NeededRows:
-    """Brings the rows that are needed; see `hyrt.distributed.full_graph.exchanges.exchange.Exchange`.
+    """Exchanges only the needed rows; see `hyrt.distributed.full_graph.exchanges.exchange.Exchange`.
 
-    Which rows each rank needs is told once.
+    The ranks exchange the ids of the needed rows once, when this object is created.
 
     Parameters
     ----------
     edges
-        The edges of this rank.
+        Edges of this rank.
     group
-        The ranks of its column of the grid, in the order of the grid's rows.
+        Ranks of its grid column, in the order of the grid's rows.
     """
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
         self._group = group
-        self._waves: list[_Wave] = []
+        self._waves: list[_SparseRound] = []
         self._buffers: dict[str, Array] = {}
         at = 0
         for wave, (others, counts) in enumerate(zip(edges.grid.waves, edges.block_counts, strict=True)):
             start, stop = edges.wave_starts[wave : wave + 2]
-            taken_counts = [0] * group.size
+            receive_counts = [0] * group.size
             for other, count in zip(others, counts, strict=True):
-                taken_counts[other] = count
-            given_counts = group.exchange_counts(taken_counts, "indices")
-            given = np.empty(sum(given_counts), np.int64)
-            asked = np.ascontiguousarray(edges.vertices[start:stop], np.int64)
+                receive_counts[other] = count
+            send_counts = group.exchange_counts(receive_counts, "indices")
+            sent = np.empty(sum(send_counts), np.int64)
+            requested = np.ascontiguousarray(edges.vertices[start:stop], np.int64)
             group.exchange(
-                torch.from_numpy(asked), taken_counts, torch.from_numpy(given), given_counts, "indices"
+                torch.from_numpy(requested), receive_counts, torch.from_numpy(sent), send_counts, "indices"
             )
-            places = np.searchsorted(edges.vertices[: edges.num_own], given)
-            self._waves.append(_Wave(slice(start, stop), taken_counts, places, given_counts, at))
-            at += len(given)
-        self._num_given = at
+            local_ids = np.searchsorted(edges.vertices[: edges.num_own], sent)
+            self._waves.append(_SparseRound(slice(start, stop), receive_counts, local_ids, send_counts, at))
+            at += len(sent)
+        self._num_sent = at
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[Arrival]:
-        lent = self._buffer(f"given {slot}", matrix)
-        begun: list[Arrival] = []
+        buffer = self._buffer(f"sent {slot}", matrix)
+        pending: list[Arrival] = []
         for wave in self._waves:
-            given = lent[wave.at : wave.at + len(wave.given)]
-            _take_rows(matrix, wave.given, given)
-            begun.append(
+            sent = buffer[wave.at : wave.at + len(wave.sent)]
+            _take_rows(matrix, wave.sent, sent)
+            pending.append(
                 self._group.begin_exchange(
-                    bytes_of(given),
-                    wave.given_counts,
-                    bytes_of(matrix[wave.taken]),
-                    wave.taken_counts,
+                    bytes_of(sent),
+                    wave.send_counts,
+                    bytes_of(matrix[wave.received]),
+                    wave.receive_counts,
                     purpose,
                 )
             )
-        return begun
+        return pending
 
-    def begin_back(self, matrix: Array, purpose: str, slot: int = 0) -> _Returning:
-        lent = self._buffer(f"returned {slot}", matrix)
-        return _Returning(self._group, self._waves, matrix, lent, purpose)
+    def begin_back(self, matrix: Array, purpose: str, slot: int = 0) -> _SparseGradients:
+        buffer = self._buffer(f"returned {slot}", matrix)
+        return _SparseGradients(self._group, self._waves, matrix, buffer, purpose)
 
     def _buffer(self, name: str, matrix: Array) -> Array:
-        """[rows that are given, w] memory that every product uses again."""
-        size = self._num_given * matrix.shape[1] * matrix.itemsize
-        there = self._buffers.get(name)
-        if there is None or len(there) < size:
-            there = self._buffers[name] = np.empty(size, np.uint8)
-        return there[:size].view(matrix.dtype).reshape(self._num_given, matrix.shape[1])
+        """Return a reused buffer for the sent rows, [number of sent rows, w]."""
+        size = self._num_sent * matrix.shape[1] * matrix.itemsize
+        allocated = self._buffers.get(name)
+        if allocated is None or len(allocated) < size:
+            allocated = self._buffers[name] = np.empty(size, np.uint8)
+        return allocated[:size].view(matrix.dtype).reshape(self._num_sent, matrix.shape[1])
 
 
 @dataclass(slots=True)
-class _Returning:
-    """See `hyrt.distributed.full_graph.exchanges.exchange.WayBack`."""
+class _SparseGradients:
+    """Handle of returned gradients; see `hyrt.distributed.full_graph.exchanges.exchange.WayBack`."""
 
     group: RankGroup
-    waves: Sequence[_Wave]
+    waves: Sequence[_SparseRound]
     matrix: Array
-    lent: Array
+    buffer: Array
     purpose: str
-    begun: list[Begun] = field(default_factory=list)
+    pending: list[Begun] = field(default_factory=list)
 
     @property
     def ended_at(self) -> float | None:
-        ends = [each.ended_at for each in self.begun]
+        ends = [operation.ended_at for operation in self.pending]
         return None if None in ends else max((end for end in ends if end is not None), default=0.0)
 
     def send(self, wave: int) -> None:
-        each = self.waves[wave]
-        back = self.lent[each.at : each.at + len(each.given)]
-        self.begun.append(
+        current = self.waves[wave]
+        returned = self.buffer[current.at : current.at + len(current.sent)]
+        self.pending.append(
             self.group.begin_exchange(
-                bytes_of(self.matrix[each.taken]),
-                each.taken_counts,
-                bytes_of(back),
-                each.given_counts,
+                bytes_of(self.matrix[current.received]),
+                current.receive_counts,
+                bytes_of(returned),
+                current.send_counts,
                 self.purpose,
             )
         )
 
     def add(self, out: Array) -> None:
-        for wave, begun in zip(self.waves, self.begun, strict=True):
-            begun.wait()
-            starts = [wave.at, *(wave.at + end for end in accumulate(wave.given_counts))]
+        for wave, pending in zip(self.waves, self.pending, strict=True):
+            pending.wait()
+            starts = [wave.at, *(wave.at + end for end in accumulate(wave.send_counts))]
             for start, stop in pairwise(starts):
-                # The rows for one rank are distinct.
-                _add_rows(out, wave.given[start - wave.at : stop - wave.at], self.lent[start:stop])
+                # The rows for one rank are distinct, so they can be added in parallel.
+                _add_rows(out, wave.sent[start - wave.at : stop - wave.at], self.buffer[start:stop])
 
 
 def _take_rows(matrix: Array, rows: Array, out: Array) -> None:
@@ -148,16 +148,16 @@ def _take_rows(matrix: Array, rows: Array, out: Array) -> None:
 
 
 def _add_rows(matrix: Array, rows: Array, added: Array) -> None:
-    """Add to distinct rows of a matrix."""
+    """Add rows to distinct rows of a matrix."""
     current_workers().run(
-        lambda start, stop: _add_some(matrix, rows, added, start, stop),
+        lambda start, stop: _add_range(matrix, rows, added, start, stop),
         len(rows),
         _GRAIN,
     )
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
-def _add_some(matrix, rows, added, start, stop):
+def _add_range(matrix, rows, added, start, stop):
     for k in range(start, stop):
         i = rows[k]
         for c in range(matrix.shape[1]):
