@@ -1,1 +1,1 @@
-"""From settings to a rank's part of a run: its rows, its units, its edges, its sums."""
+"""Setup of a rank's part of a run from the settings: rows, units, edges and gradient sums."""

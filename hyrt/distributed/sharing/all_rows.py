@@ -1,4 +1,4 @@
-"""The graph of a rank with the rows of all ranks."""
+"""Graph of a rank with the feature rows of all ranks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hyrt.graph.row_source import FetchedRows, SparseFeatures
 
 
 def graph_of_all_rows(config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
-    """The graph with all rows, those of other ranks by exchange in the load stage.
+    """Return the graph with all rows; the load stage fetches rows of other ranks.
 
     Parameters
     ----------
     config
-        All settings; `distributed.wire` is of the rows.
+        All settings; `distributed.wire` is the wire format of the rows.
     graph
         Topology, labels and splits.
     own
-        The rows of this rank.
+        Rows of this rank.
     ranks
         All ranks.
 
     Raises
     ------
     ConfigError
-        If sparse rows are to be rounded.
+        If sparse rows would be rounded.
     """
     rows: FetchedRows
     if isinstance(own.rows, SparseFeatures):

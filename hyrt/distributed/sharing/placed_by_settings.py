@@ -1,4 +1,4 @@
-"""The placement of steps that the settings ask for."""
+"""Placement of steps according to the settings."""
 
 from __future__ import annotations
 
@@ -31,19 +31,23 @@ def placed_steps(
     *,
     edges_are_split: bool,
 ) -> PlacedSteps:
-    """Where the units of each step are trained."""
-    given, rank, size, homes = config.distributed, ranks.rank, ranks.size, own.homes
+    """Create the placement of each step's units."""
+    settings, rank, size, homes = config.distributed, ranks.rank, ranks.size, own.homes
     if graph.links is not None:
-        # A link is trained where its source has its row; `why_no_links` leaves strategy home alone.
+        # A link is trained by the owner of its source; `why_no_links` rejects strategies that place vertices.
         homes = own.homes[graph.links.split.train[:, 0]]
     if time_steps is not None:
-        return PlacedSteps(lambda step: HopGnn(given.pre_gather, time_steps.of(step)), own.homes, rank, size)
-    chosen = Home(shares=given.given_shares) if given.strategy == "home" else strategy(given.strategy)
+        return PlacedSteps(
+            lambda step: HopGnn(settings.pre_gather, time_steps.of(step)), own.homes, rank, size
+        )
+    chosen = (
+        Home(shares=settings.given_shares) if settings.strategy == "home" else strategy(settings.strategy)
+    )
     expected_rows = order = None
     if chosen.draws_locally:
         order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
-    of_vertices = graph.links is None and not edges_are_split
-    if isinstance(config.sampler, NeighborSettings) and of_vertices:
+    can_predict_rows = graph.links is None and not edges_are_split
+    if isinstance(config.sampler, NeighborSettings) and can_predict_rows:
         expected_rows = partial(
             expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
         )

@@ -1,4 +1,4 @@
-"""Which units of a step this rank trains, and when: every rank comes to the same placement."""
+"""Placement of each step's units on ranks and time steps; all ranks compute the same placement."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hyrt.sampling.block import Ids
 
 
 class PlacedSteps:
-    """The placement of every step, by a strategy.
+    """Placement of every step by a strategy.
 
     Parameters
     ----------
     strategy
-        Gives the strategy of a step.
+        Returns the strategy of a step.
     homes
-        [V] the rank that has each vertex's rows; of links, [M] the rank that has each source's.
+        [V] owner rank of each vertex; for links, [M] owner rank of each source.
     rank, size
-        The number of this rank, and how many there are.
+        Number of this rank, and number of ranks.
     expected_rows
-        Gives the `remote_rows` of `Roots` from units; None where they are not known.
+        Computes the `remote_rows` of `Roots` from units; None if they are unknown.
     order
-        The batches of a strategy that draws roots from each part; None for those of one machine.
+        Batches of a strategy that draws targets from each part; None for the batches of the sampler.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class PlacedSteps:
         order: LocalOrder | None = None,
     ) -> None:
         self.strategy = strategy
-        """Gives the strategy of a step."""
-        self._homes = homes
+        """Returns the strategy of a step."""
+        self._owners = homes
         self._rank = rank
         self._size = size
         self._expected_rows = expected_rows
@@ -50,7 +50,7 @@ class PlacedSteps:
         self._paths: dict[int, Ranks] = {}
 
     def own_units(self, step: int, units: Ids) -> list[Ids]:
-        """The units of a step that this rank trains, for each of its time steps."""
+        """Return the units of a step that this rank trains, per time step."""
         if self._order is not None:
             units = self._order.batch(step)
         placement = self._place(step, units)
@@ -59,7 +59,7 @@ class PlacedSteps:
         return [np.ascontiguousarray(units[group]) for group in placement.groups_of(self._rank)]
 
     def units_of_ranks(self, step: int, units: Ids) -> list[Ids]:
-        """The units of a step that each rank trains, of a strategy that has one time step."""
+        """Return the units of a step that each rank trains; only for strategies with one time step."""
         placement = self._place(step, units)
         return [np.ascontiguousarray(units[placement.of_rank(rank)]) for rank in range(self._size)]
 
@@ -67,14 +67,17 @@ class PlacedSteps:
         expected = self._expected_rows
         return self.strategy(step).place(
             Roots(
-                homes=self._homes[units],
+                homes=self._owners[units],
                 num_ranks=self._size,
                 remote_rows=None if expected is None else lambda: expected(units),
             )
         )
 
     def move(self, step: int, time: int) -> tuple[Ranks, Ranks]:
-        """[N] int32, the rank of each model in a time step, and in the next; asked for once, in turn."""
+        """Return the rank of each model in a time step and in the next, [N] int32.
+
+        To be called once per time step, in order.
+        """
         paths = self._paths[step]
         if time + 2 == len(paths):
             del self._paths[step]

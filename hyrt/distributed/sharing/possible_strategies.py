@@ -1,4 +1,4 @@
-"""Which strategies go with a sampler, and with edges that are split."""
+"""Compatibility of strategies with samplers, link prediction and partitioned topology."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from hyrt.config import Config
 
 
 def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = False) -> str:
-    """Why ranks cannot follow a strategy, and what to do; empty where they can.
+    """Return an error message if the sampler or the topology does not support a strategy, otherwise "".
 
     Parameters
     ----------
     config
-        All settings, of which the sampler counts.
+        All settings; only the sampler is used.
     strategy
-        The name of the strategy.
+        Name of the strategy.
     edges_are_split
-        Whether each rank has the edges into its own vertices alone.
+        Whether each rank has only the edges into its vertices.
     """
-    sampler, given = config.sampler, f"distributed.strategy={strategy}"
+    sampler, setting = config.sampler, f"distributed.strategy={strategy}"
     if sampler.unit != "target" and strategy != "model-centric":
         return (
-            f"{given} places targets, but sampler.kind={sampler.kind} trains {sampler.unit}s: give "
+            f"{setting} places targets, but sampler.kind={sampler.kind} trains {sampler.unit}s: give "
             "distributed.strategy=model-centric"
         )
     if sampler.draws_whole_steps and strategy == "local":
         return (
-            f"{given} draws targets of its own, but sampler.kind={sampler.kind} draws edges for the targets "
-            "of whole steps: give another strategy"
+            f"{setting} draws targets of its own, but sampler.kind={sampler.kind} draws edges for the "
+            "targets of whole steps: give another strategy"
         )
     if edges_are_split and strategy in ("p3", "naive-migration"):
         return (
-            f"{given} samples the mini-batches of all ranks, and the edges are split among the parts: "
+            f"{setting} samples the mini-batches of all ranks, and the edges are split among the parts: "
             "partition with --topology replicated, or give another strategy"
         )
     return ""
 
 
 def why_no_links(config: Config, strategy: str | None = None) -> str:
-    """Why ranks cannot predict links so, and what to do; empty where they can, or do not.
+    """Return an error message if the settings do not support link prediction on ranks, otherwise "".
 
     Parameters
     ----------
     config
         All settings.
     strategy
-        The name of a strategy; that of the settings by default.
+        Name of the strategy; default: the configured one.
     """
     strategy = strategy or config.distributed.strategy
     if not config.train.predicts_links:
@@ -62,7 +62,7 @@ def why_no_links(config: Config, strategy: str | None = None) -> str:
 
 
 def why_no_shares(config: Config, num_ranks: int) -> str:
-    """Why so many ranks cannot have the parts of a step that the settings give; empty where they can."""
+    """Return an error message if the configured shares do not match the number of ranks, otherwise ""."""
     shares = config.distributed.given_shares
     if shares is None or len(shares) == num_ranks:
         return ""

@@ -1,4 +1,4 @@
-"""Rows of ranks on the same machine, which each of them reads where they lie: in the files of their parts."""
+"""Feature rows of ranks on the same host, shared by mapping the files of their parts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _NETWORK = Path("/proc/self/ns/net")
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Which ranks read each other's rows, and those that this rank can read."""
+    """Groups of ranks that share rows, and the shared rows that this rank can read."""
 
     rows: Mapping[int, DenseFeatures]
-    """Those of other ranks, by their numbers."""
+    """Rows of other ranks, by rank."""
     machines: Sequence[int]
-    """[N] for each rank, the first of those that read each other's rows: itself where none does."""
+    """[N] for each rank, the lowest rank of its group; the rank itself if it shares no rows."""
 
     __repr__ = one_line
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What a run says of it at its start."""
-        groups = _groups(self.machines)
+        """Notices for the start of a run."""
+        groups = _sharing_groups(self.machines)
         if not groups:
             return ()
         named = "; ".join(listed([str(rank) for rank in group]) for group in groups)
@@ -46,66 +46,74 @@ class RowsBeside:
 
 
 def rows_beside(source: str, part: OpenPart, ranks: JoinedRanks) -> RowsBeside:
-    """Find the ranks that can read each other's rows, and map them; all ranks call it at once.
+    """Find the ranks that can share rows, and map their rows; all ranks must call it at the same time.
 
-    Two ranks can if they are on one machine, in one network namespace, and have their parts in the same
-    folder. A file that is mapped by several processes is in memory once. Containers and emulated nodes have
-    namespaces of their own: between them, rows travel.
+    Two ranks can share rows if they are on one machine and in one network namespace, and if their parts are
+    in
+    the same folder. A file that is mapped by several processes is in memory once. Containers and emulated
+    nodes
+    have separate namespaces and exchange rows over the network.
 
     Parameters
     ----------
     source
-        The folder with the parts.
+        Folder with the parts.
     part
-        The part of this rank. The owners of other parts have compared them with their checksums.
+        Part of this rank. The owners of the other parts verify their checksums.
     ranks
         All ranks.
     """
-    places = told_by_all(ranks.control, _place(source, part, ranks))
-    # The first rank in the same place; a rank whose rows nobody else can read is alone.
-    found = [
-        rank if place is None else next(at for at, other in enumerate(places) if _is_near(place, other))
-        for rank, place in enumerate(places)
+    locations = told_by_all(ranks.control, _row_location(source, part, ranks))
+    # Lowest rank with the same location; a rank whose rows cannot be shared forms its own group.
+    group_leaders = [
+        rank
+        if location is None
+        else next(index for index, other in enumerate(locations) if _is_same_machine(location, other))
+        for rank, location in enumerate(locations)
     ]
-    others = [rank for rank, first in enumerate(found) if first == found[ranks.rank] and rank != ranks.rank]
-    opened = {rank: _rows_at(source, part.manifest, rank, places[rank]["file"]) for rank in others}
-    # Who cannot map a file would ask for its rows: then all ranks of the machine send theirs.
-    can = told_by_all(ranks.control, None not in opened.values())
-    broken = {first for rank, first in enumerate(found) if not can[rank]}
-    machines = [rank if first in broken else first for rank, first in enumerate(found)]
-    if found[ranks.rank] in broken:
+    others = [
+        rank
+        for rank, first in enumerate(group_leaders)
+        if first == group_leaders[ranks.rank] and rank != ranks.rank
+    ]
+    opened = {rank: _map_rows(source, part.manifest, rank, locations[rank]["file"]) for rank in others}
+    # If a rank cannot map a file, it would request rows: then all ranks of its group exchange rows.
+    can_map = told_by_all(ranks.control, None not in opened.values())
+    broken = {first for rank, first in enumerate(group_leaders) if not can_map[rank]}
+    machines = [rank if first in broken else first for rank, first in enumerate(group_leaders)]
+    if group_leaders[ranks.rank] in broken:
         return RowsBeside({}, machines)
     return RowsBeside({rank: rows for rank, rows in opened.items() if rows is not None}, machines)
 
 
 def no_rows_beside(num_ranks: int) -> RowsBeside:
-    """Each rank sends its rows to all others."""
+    """Return a result without shared rows: each rank sends its rows to all other ranks."""
     return RowsBeside({}, range(num_ranks))
 
 
-def _place(source: str, part: OpenPart, ranks: JoinedRanks) -> dict[str, Any] | None:
-    """The machine of this rank, and the file of its rows there; None where nobody else can read them."""
-    # Sparse rows may have been scaled here, and parts that make a block are in this process's memory.
+def _row_location(source: str, part: OpenPart, ranks: JoinedRanks) -> dict[str, Any] | None:
+    """Return this rank's machine and the identity of its row file; None if its rows cannot be shared."""
+    # Sparse rows may have been scaled in memory, and parts that form a block exist only in this process.
     if not isinstance(part.rows, DenseFeatures) or part.manifest.num_parts != ranks.size:
         return None
     try:
-        folder = _identity(Path(source).expanduser() / MANIFEST)
-        machine = [_BOOT.read_text().strip(), _identity(_NETWORK), folder]
-        return {"machine": machine, "file": _identity(_file(source, ranks.rank))}
+        folder = _file_identity(Path(source).expanduser() / MANIFEST)
+        machine = [_BOOT.read_text().strip(), _file_identity(_NETWORK), folder]
+        return {"machine": machine, "file": _file_identity(_row_file(source, ranks.rank))}
     except OSError:
         return None
 
 
-def _is_near(place: dict[str, Any], other: dict[str, Any] | None) -> bool:
-    return other is not None and other["machine"] == place["machine"]
+def _is_same_machine(location: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    return other is not None and other["machine"] == location["machine"]
 
 
-def _rows_at(
+def _map_rows(
     source: str, manifest: PartitionManifest, number: int, file: Sequence[int]
 ) -> DenseFeatures | None:
-    """The rows of another part, if they are in that file and have the shape that the manifest says."""
+    """Map the rows of another part, if they are in the given file and have the shape in the manifest."""
     try:
-        if _identity(_file(source, number)) != list(file):
+        if _file_identity(_row_file(source, number)) != list(file):
             return None
         files = PartFiles(Path(source).expanduser(), source, manifest)
         rows = files.part_rows(number, verify=False)
@@ -114,17 +122,17 @@ def _rows_at(
     return rows if isinstance(rows, DenseFeatures) else None
 
 
-def _file(source: str, number: int) -> Path:
+def _row_file(source: str, number: int) -> Path:
     return Path(source).expanduser() / part_folder(number) / "features.npy"
 
 
-def _identity(path: Path) -> list[int]:
-    found = os.stat(path)
-    return [found.st_dev, found.st_ino]
+def _file_identity(path: Path) -> list[int]:
+    status = os.stat(path)
+    return [status.st_dev, status.st_ino]
 
 
-def _groups(machines: Sequence[int]) -> list[list[int]]:
-    """The ranks that read each other's rows."""
+def _sharing_groups(machines: Sequence[int]) -> list[list[int]]:
+    """Group the ranks that share rows."""
     by_first: dict[int, list[int]] = {}
     for rank, first in enumerate(machines):
         by_first.setdefault(first, []).append(rank)

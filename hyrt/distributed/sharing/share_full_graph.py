@@ -1,4 +1,4 @@
-"""From settings and a block of rows to a rank's part of full-graph training."""
+"""Setup of a rank's part of full-graph training."""
 
 from __future__ import annotations
 
@@ -52,35 +52,37 @@ def share_full_graph(
     *,
     edges_are_split: bool = False,
 ) -> RankPart:
-    """A rank's part of a run that trains the whole graph in every step; every rank calls it at once.
+    """Create a rank's part of full-graph training; every rank must call it at the same time.
 
     Parameters
     ----------
     config
-        All settings; `distributed.algorithm` and `distributed.replication` are of the products.
+        All settings; `distributed.algorithm` and `distributed.replication` control the products.
     graph
         Topology, labels and splits.
     own
-        The rows of this rank's block; its homes are blocks.
+        Rows of this rank's block; its `homes` are blocks.
     ranks, prepared, stop_signal, edges_are_split
-        The arguments of `hyrt.distributed.sharing.share_run.share_run`.
+        Arguments of `hyrt.distributed.sharing.share_run.share_run`.
 
     Raises
     ------
     ConfigError
-        If the model cannot be trained by the algorithm.
+        If the algorithm does not support the model.
     """
-    model, given = prepared.model, config.distributed
+    model, settings = prepared.model, config.distributed
     if not can_take_apart(model):
         raise ConfigError(
             f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: train "
             "a model of hyrt.nn with --full-graph, or omit --full-graph"
         )
-    grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
-    asks = any(ranks.control.exchange_counts([int(_asks_for_chunks(config))] * ranks.size, "control"))
-    # Devices loop over the edges of such a model by themselves, once all rows are there.
-    loops = asks and needs_loops(model)
-    in_chunks = asks and not loops
+    grid = RankGrid(ranks.size, settings.num_replicas, ranks.rank)
+    chunks_requested = any(
+        ranks.control.exchange_counts([int(_requests_chunks(config))] * ranks.size, "control")
+    )
+    # For such models, devices loop over the edges themselves after all rows have been received.
+    loops = chunks_requested and needs_loops(model)
+    in_chunks = chunks_requested and not loops
     if in_chunks:
         _check_chunks(config, model, own, grid)
     for number, layer in enumerate(model.layers, 1):
@@ -88,18 +90,18 @@ def share_full_graph(
         parts = layer.parts(multiply_first=False)
         if grid.replication > 1 and (parts is None or not adds_up(parts.gather)):
             raise ConfigError(
-                f"distributed.algorithm={given.algorithm} adds partial sums up, and layer {number} "
+                f"distributed.algorithm={settings.algorithm} adds partial sums up, and layer {number} "
                 f"({type(layer).__name__}) does not gather by sums: give distributed.algorithm=1d"
             )
-    spread = _spread_edges(config, graph, own, ranks, grid)
-    whole = _whole_graph(graph, spread, ranks, loops=loops)
+    local_edges = _local_edges(config, graph, own, ranks, grid)
+    full_graph = _full_graph(graph, local_edges, ranks, loops=loops)
     sampler = prepared.sampler
     assert isinstance(sampler, FullSampler)
-    mine = own.homes[prepared.targets] == grid.row
-    prepared.sampler = sampler.part(whole, mine, own.places[prepared.targets[mine]])
+    is_local = own.homes[prepared.targets] == grid.row
+    prepared.sampler = sampler.part(full_graph, is_local, own.places[prepared.targets[is_local]])
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal)
-    otherwise = ScoresByHome(
+    fallback = ScoresByHome(
         graph,
         replace(own, homes=own.homes.astype(np.int64) * grid.replication),
         ranks.control,
@@ -111,41 +113,41 @@ def share_full_graph(
         edges_are_split=edges_are_split,
     )
     shared = SharedRun(
-        # A step has one unit, and every rank trains its rows of it.
+        # A step has one unit, and every rank trains its rows of the unit.
         part=StepPart(num_processes=ranks.size),
-        reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
+        reduction=total if grid.column == 0 else cast(Reduction, _ReplicaReduction(total)),
         in_chunks=in_chunks,
         traces=JoinedTraces(ranks.control, ranks.last_words),
-        scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop)
-        if _all_score(config, ranks)
-        else otherwise,
+        scores=ScoresOfRows(grid, own, ranks.control, fallback, total.agree_to_stop)
+        if _can_score(config, ranks)
+        else fallback,
     )
-    hooks = [ProductsHook(spread, ranks.control)]
+    hooks = [ProductsHook(local_edges, ranks.control)]
     return RankPart(graph.with_features(own.rows), shared, total, None, None, hooks)
 
 
-def _all_score(config: Config, ranks: JoinedRanks) -> bool:
-    """Whether the devices of all ranks compute scores of the graph: all take part in a pass, or none."""
+def _can_score(config: Config, ranks: JoinedRanks) -> bool:
+    """Agree whether the devices of all ranks compute scores: a forward pass needs all ranks."""
     backends = [find_device(request.name)[0] for request in config.trained_on]
-    mine = len(backends) == 1 and issubclass(backends[0], ScoresVertices)
-    return all(ranks.control.exchange_counts([int(mine)] * ranks.size, "control"))
+    can_score = len(backends) == 1 and issubclass(backends[0], ScoresVertices)
+    return all(ranks.control.exchange_counts([int(can_score)] * ranks.size, "control"))
 
 
-def _asks_for_chunks(config: Config) -> bool:
-    """Whether the settings of a rank ask for chunks, or its devices train in no other way."""
+def _requests_chunks(config: Config) -> bool:
+    """Return whether a rank's settings request chunks, or its devices only support training in chunks."""
     kinds = {request.name.partition(":")[0] for request in config.trained_on}
     return config.fullgraph.asks_for_chunks or len(config.trained_on) > 1 or kinds != {"cpu"}
 
 
 def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> None:
-    """Refuse what ranks do not train in chunks."""
-    why = f"with devices={listed(config.devices)}" if _asks_for_chunks(config) else "as another rank does"
+    """Raise ConfigError if ranks cannot train the model or the partition in chunks."""
+    reason = f"with devices={listed(config.devices)}" if _requests_chunks(config) else "as another rank does"
     try:
         model.description()
     except UnsupportedModel as error:
         raise ConfigError(
-            f"several ranks cannot train {error} in chunks, {why}: give devices=cpu, and no fullgraph.chunks "
-            "and fullgraph.device_memory"
+            f"several ranks cannot train {error} in chunks, {reason}: give devices=cpu, and no "
+            "fullgraph.chunks and fullgraph.device_memory"
         ) from error
     if not (own.homes == grid.row).any():
         raise ConfigError(
@@ -154,37 +156,37 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
         )
 
 
-def _spread_edges(
+def _local_edges(
     config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, grid: RankGrid
 ) -> SpreadEdges:
-    """The edges into this rank's rows, with what brings the rows that they name."""
+    """Select the edges into this rank's rows, and set up the halo exchange."""
     oblivious = config.distributed.algorithm.endswith("oblivious")
     edges = PartEdges.of(grid, graph.topology, own.homes, oblivious=oblivious)
     column = [row * grid.replication + grid.column for row in range(grid.num_blocks)]
-    # Of the thread that computes: see `hyrt.distributed.joined_ranks.JoinedRanks`.
+    # Group of the propagation thread: see `hyrt.distributed.joined_ranks.JoinedRanks`.
     products = ranks.group(f"products of column {grid.column}", column)
     exchange: Exchange = WholeBlocks(edges, products) if oblivious else NeededRows(edges, products)
     replicas = None
     if grid.replication > 1:
-        same = [grid.row * grid.replication + column for column in range(grid.replication)]
-        replicas = ranks.group(f"replicas of block {grid.row}", same)
+        members = [grid.row * grid.replication + column for column in range(grid.replication)]
+        replicas = ranks.group(f"replicas of block {grid.row}", members)
     return SpreadEdges(edges, exchange, replicas)
 
 
-def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks, *, loops: bool) -> WholeGraph:
-    """What a rank's trainer takes for the whole graph."""
+def _full_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks, *, loops: bool) -> WholeGraph:
+    """Create the view of the graph that a rank's trainer treats as the whole graph."""
     edges = spread.edges
     memory = psutil.virtual_memory().total // KEPT_PART // local_ranks()
-    kept = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
-    # Columns share the edges of a block, so that each edge is at one rank.
+    persistent_bytes = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
+    # Columns partition the edges of a block, so each edge is counted at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
-    gatherings = RankGatherings(spread, graph.num_vertices, num_edges, kept, loops)
+    gatherings = RankGatherings(spread, graph.num_vertices, num_edges, persistent_bytes, loops)
     return WholeGraph(edges.topology, edges.vertices[: edges.num_own], gatherings)
 
 
 @dataclass(frozen=True, slots=True)
-class _OfAnotherReplica:
-    """The reduction at a rank whose block another one answers for: what it has computed is there, too."""
+class _ReplicaReduction:
+    """Reduction at a replica that does not represent its block: its totals are counted at another rank."""
 
     reduction: SumOverRanks
 

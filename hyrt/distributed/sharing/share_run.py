@@ -1,4 +1,4 @@
-"""From settings and a part of the rows to a rank's part of a run."""
+"""Setup of a rank's part of a mini-batch run."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from hyrt.training.setup import PreparedRun
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """A rank's part of a run, and what of it the rank's session has to know."""
+    """A rank's part of a run, with the components that its session needs."""
 
     graph: Graph
-    """The graph whose rows its trainers get."""
+    """Graph with the feature rows that the trainers use."""
     shared: SharedRun
-    """The part."""
+    """Distributed configuration of the run."""
     reduction: SumOverRanks
-    """Adds the gradients, and knows when all ranks stop."""
+    """All-reduces gradients, and agrees when all ranks stop."""
     time_steps: TimeSteps | None
-    """Chooses the number of time steps, where steps are divided."""
+    """Chooses the number of time steps; None if steps have one time step."""
     speeds: RankSpeeds | None
-    """Measures the ranks, where parts of a step follow from that."""
+    """Measures the ranks, if a step is divided by their speeds."""
     hooks: Sequence[Hook]
-    """Those of the run that come with it."""
+    """Additional hooks of the run."""
 
     __repr__ = one_line
 
     def go_on_from(self, checkpoint: Checkpoint | None) -> None:
-        """Learn from the checkpoint of a run that goes on what has been examined before."""
+        """Restore adaptive state from the checkpoint of a resumed run."""
         if checkpoint is None:
             return
         epochs_s = checkpoint.state["totals"]["epochs_s"]
@@ -73,36 +73,36 @@ def share_run(
     *,
     edges_are_split: bool = False,
 ) -> RankPart:
-    """A rank's part of a run.
+    """Create a rank's part of a run.
 
     Parameters
     ----------
     config
-        All settings; `distributed` is of the ranks.
+        All settings; `distributed` configures the ranks.
     graph
         Topology, labels and splits.
     own
-        The rows of this rank.
+        Rows of this rank.
     ranks
         All ranks.
     prepared
-        The model, the objective and the sampler.
+        Model, objective and sampler.
     stop_signal
-        Gives the number of the signal that asks this rank to stop; 0 for none.
+        Returns the number of the signal that requests this rank to stop; 0 for none.
     edges_are_split
-        Whether the graph has the edges into this rank's vertices alone, with the degrees of all
+        Whether the graph contains only the edges into this rank's vertices, with all in-degrees
         (`hyrt.distributed.split_edges.all_degrees`).
 
     Raises
     ------
     ConfigError
-        If the strategy or the sampler cannot do with those edges, or the model not with the strategy.
+        If partitioned topology does not support the strategy or the sampler, or the strategy the model.
     """
     model = prepared.model
     full, by_layers = config.evaluate.mode == "full", computes_by_layers(config, model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = buckets_of(parameters)
-    # A small model's gradients travel in one piece, when the backward pass is through.
+    # The gradients of a small model are reduced in one operation after the backward pass.
     buckets = GradientBuckets(ranks.group("buckets"), parameters, groups) if len(groups) > 1 else None
     reduction = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal, buckets)
     scores = ScoresByHome(
@@ -128,18 +128,22 @@ def share_run(
     placed = placed_steps(
         config, graph, own, ranks, prepared, time_steps, speeds, edges_are_split=edges_are_split
     )
-    own_units, end = placed.own_units, _nothing
+    own_units, end = placed.own_units, _do_nothing
     if edges_are_split:
-        joint = sample_jointly(config, graph, own, ranks, prepared, placed.own_units)
-        prepared.sampler, own_units, end = joint, joint.own_units, joint.end
-    trained, total = prepared.graph, cast(Reduction, reduction)
+        distributed_sampler = sample_jointly(config, graph, own, ranks, prepared, placed.own_units)
+        prepared.sampler, own_units, end = (
+            distributed_sampler,
+            distributed_sampler.own_units,
+            distributed_sampler.end,
+        )
+    trained, step_reduction = prepared.graph, cast(Reduction, reduction)
     if config.distributed.strategy == "p3":
-        divided = divided_columns(config, graph, own, ranks, prepared, parameters, placed)
-        trained, total = graph.with_features(divided), divided.finishing(reduction)
+        parallel_input = divided_columns(config, graph, own, ranks, prepared, parameters, placed)
+        trained, step_reduction = graph.with_features(parallel_input), parallel_input.finishing(reduction)
     elif config.distributed.strategy == "naive-migration":
-        touring = touring_models(config, graph, own, ranks, prepared, parameters, placed)
-        trained = graph.with_features(touring)
-    # Others add to what a backward pass has computed before it is a step's.
+        migrating_inputs = touring_models(config, graph, own, ranks, prepared, parameters, placed)
+        trained = graph.with_features(migrating_inputs)
+    # These strategies still add to gradients after the backward pass.
     adds_later = config.distributed.strategy in ("hopgnn", "p3")
     shared = SharedRun(
         hear_gradient=None if buckets is None or adds_later else buckets.hear,
@@ -150,7 +154,7 @@ def share_run(
             most_times=1 if time_steps is None else ranks.size,
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
         ),
-        reduction=total,
+        reduction=step_reduction,
         traces=JoinedTraces(ranks.control, ranks.last_words),
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
@@ -164,5 +168,5 @@ def share_run(
     return RankPart(trained, shared, reduction, time_steps, speeds, hooks)
 
 
-def _nothing() -> None:
-    """Nobody waits for neighbours."""
+def _do_nothing() -> None:
+    """Do nothing: no thread waits for neighbours."""

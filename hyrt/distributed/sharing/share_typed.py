@@ -1,4 +1,4 @@
-"""A rank's part of a run on a typed graph, of which every rank has all."""
+"""Setup of a rank's part of a run on a heterogeneous graph, which is replicated on every rank."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ _STRATEGIES = ("home", "model-centric")
 
 
 def as_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
-    """The settings of full-graph training as those of steps that ranks can share.
+    """Convert full-graph settings to mini-batch steps that can be divided among ranks.
 
-    A step over the whole graph equals one of all targets with all of their neighbours: each rank has a piece
-    of the targets, and reads what is around them. Vertices near targets of several ranks are computed by
-    each of these.
+    A full-graph step equals a mini-batch step of all targets with all their neighbours. Each rank trains a
+    part of
+    the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by each of
+    them.
 
     Returns
     -------
-    Equal settings but for the sampler and the targets of a step, and what a user should know.
+    Settings with a different sampler and batch size, and a notice for the user.
     """
     count = len(graph.split("train", config.data.split))
     sampler = NeighborSettings(fanout=[-1] * config.model.layers)
     data = config.data.model_copy(update={"batch_size": max(1, count)})
-    said = (
+    notice = (
         f"the full graph in one step of all {counted(count, 'target')} with all their neighbours: each rank "
         "trains a piece of the targets"
     )
-    return config.model_copy(update={"sampler": sampler, "data": data}), said
+    return config.model_copy(update={"sampler": sampler, "data": data}), notice
 
 
 def share_typed(
@@ -55,10 +56,11 @@ def share_typed(
     prepared: PreparedRun,
     stop_signal: Callable[[], int] = lambda: 0,
 ) -> RankPart:
-    """A rank's part of a run: an equal piece of every step's targets, as they are drawn.
+    """Create a rank's part of a run: an equal part of every step's targets, in sampling order.
 
-    No rows travel, since each rank opens the whole dataset; gradients do, and of learned rows those that a
-    step has read. Every rank evaluates alone.
+    No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
+    those of
+    embedding tables only for rows that the step has read. Every rank evaluates independently.
 
     Parameters
     ----------
@@ -67,18 +69,18 @@ def share_typed(
     ranks
         All ranks.
     prepared
-        The model, the objective and the sampler.
+        Model, objective and sampler.
     stop_signal
-        Gives the number of the signal that asks this rank to stop; 0 for none.
+        Returns the number of the signal that requests this rank to stop; 0 for none.
 
     Raises
     ------
     ConfigError
-        If the settings ask for something that is of graphs in parts.
+        If a setting applies to partitioned graphs only.
     """
-    given = config.distributed
+    settings = config.distributed
     for name in ("strategy", "shares", "cache", "wire", "share_rows"):
-        value = getattr(given, name)
+        value = getattr(settings, name)
         is_default = value == DistributedConfig.model_fields[name].default
         if not is_default and (name != "strategy" or value not in _STRATEGIES):
             raise ConfigError(
@@ -94,10 +96,8 @@ def share_typed(
         stop_signal,
         rows=RowsOverRanks(ranks.gradients, tables_of(model)),
     )
-    everywhere = np.zeros(
-        graph.num_vertices if graph.links is None else len(graph.links.split.train), np.int8
-    )
-    placed = PlacedSteps(lambda step: ModelCentric(), everywhere, ranks.rank, ranks.size)
+    owners = np.zeros(graph.num_vertices if graph.links is None else len(graph.links.split.train), np.int8)
+    placed = PlacedSteps(lambda step: ModelCentric(), owners, ranks.rank, ranks.size)
     shared = SharedRun(
         part=StepPart(num_processes=ranks.size, own_units=placed.own_units),
         reduction=reduction,
