@@ -1,1 +1,1 @@
-"""What watches a rank of a distributed run, and what the ranks tell each other of it."""
+"""Metrics and traces of the ranks of a distributed run."""

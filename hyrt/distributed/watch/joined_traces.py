@@ -1,4 +1,4 @@
-"""The traces of all ranks at rank 0, on its clock."""
+"""Merging of all ranks' traces at rank 0, on rank 0's clock."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ROUNDS = 32
 
 
 class JoinedTraces:
-    """Brings together what the ranks have traced (`hyrt.observe.trace.traces_of_ranks`).
+    """Gathers the traces of all ranks (`hyrt.observe.trace.traces_of_ranks`).
 
     Parameters
     ----------
     group
         The ranks, for the thread that drives the run.
     last_words
-        Takes the trace of a rank of a run that fails.
+        Sends the trace of a rank if the run fails.
     clock
-        Nanoseconds: that of the traces.
+        Clock of the traces, in nanoseconds.
     """
 
     def __init__(
@@ -41,35 +41,36 @@ class JoinedTraces:
         return self._group.rank
 
     def clock_offset(self) -> tuple[int, int]:
-        """What rank 0's clock shows more than this one's, and by how much that may be off: nanoseconds.
+        """Return the offset of rank 0's clock from this rank's, and its uncertainty, in nanoseconds.
 
-        No message arrives before it was sent. So each one from rank 0 bounds the offset from below, and each
-        one to it from above; the offset is in the middle of the narrowest bounds.
+        A message cannot arrive before it was sent: each message from rank 0 bounds the offset from below, and
+        each
+        message to rank 0 from above. The result is the middle of the tightest bounds.
         """
         group, bounds = self._group, []
         for _ in range(_ROUNDS):
             sent = self._clock()
-            first_sent = group.exchange_counts([sent] * group.size, "control")[0]
+            rank0_sent = group.exchange_counts([sent] * group.size, "control")[0]
             received = self._clock()
-            first_received = group.exchange_counts([received] * group.size, "control")[0]
-            bounds.append((first_sent - received, first_received - sent))
-        least, most = max(low for low, _ in bounds), min(high for _, high in bounds)
-        return (least + most) // 2, (most - least + 1) // 2
+            rank0_received = group.exchange_counts([received] * group.size, "control")[0]
+            bounds.append((rank0_sent - received, rank0_received - sent))
+        lower, upper = max(low for low, _ in bounds), min(high for _, high in bounds)
+        return (lower + upper) // 2, (upper - lower + 1) // 2
 
     def tell(self, record: Any) -> Sequence[Any]:
-        """Plain values of each rank, in their order."""
+        """Gather plain values from all ranks, in rank order."""
         return told_by_all(self._group, record)
 
     def at_first(self, data: bytes) -> Sequence[bytes]:
-        """The data of each rank, in their order; none but at rank 0."""
+        """Gather the data of all ranks at rank 0, in rank order; empty at the other ranks."""
         group = self._group
         others = [0] * (group.size - 1)
         lengths = group.exchange_counts([len(data), *others], "control")
-        taken = torch.empty(sum(lengths), dtype=torch.uint8)
-        given = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-        group.exchange(given, [len(data), *others], taken, lengths, "control")
-        return [] if group.rank else [part.numpy().tobytes() for part in torch.split(taken, lengths)]
+        received = torch.empty(sum(lengths), dtype=torch.uint8)
+        sent = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+        group.exchange(sent, [len(data), *others], received, lengths, "control")
+        return [] if group.rank else [part.numpy().tobytes() for part in torch.split(received, lengths)]
 
     def leave(self, data: bytes) -> Mapping[int, bytes]:
-        """What the ranks of a run that fails could leave, by their numbers; none but at the first left."""
+        """Send data when a run fails; return the data of all reachable ranks at the lowest of them."""
         return self._last_words.leave("trace", data)

@@ -1,4 +1,4 @@
-"""The hook of a distributed run: it tells the others of failures, and compares the weights."""
+"""Hook of a distributed run: broadcasts failures, compares weights and collects statistics."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ _PURPOSES = (
 
 
 class RanksHook(Hook):
-    """Watches one rank's part of a run.
+    """Monitors one rank's part of a run.
 
     Parameters
     ----------
     ranks
         All ranks.
     parameters
-        The master weights.
+        Master weights.
     strategy
-        The name of the strategy, for the summary.
+        Name of the strategy, for the summary.
     """
 
     def __init__(self, ranks: JoinedRanks, parameters: Sequence[torch.Tensor], strategy: str) -> None:
         self._ranks = ranks
         self._parameters = list(parameters)
         self._strategy = strategy
-        self._figures = RankFigures(ranks.counts)
-        # The newest group of this rank, and what each has told of theirs.
+        self._stats = RankFigures(ranks.counts)
+        # Last step group of this rank, and the records of all ranks for it.
         self._steps: tuple[StepGroup | None, list[Any]] = (None, [])
 
     def begin(self, devices: Sequence[Device], steps: range) -> None:
-        """Note the devices of this rank."""
-        self._figures.devices = [device.info.name for device in devices]
+        """Record the devices of this rank."""
+        self._stats.devices = [device.info.name for device in devices]
 
     def fail(self, failure: BaseException) -> None:
-        """Let the others know at once; this rank's own end may take seconds."""
+        """Broadcast the failure at once, since shutting down this rank may take seconds."""
         self._ranks.tell_failure(failure)
 
     def stall(self) -> BaseException | None:
-        """Why another rank holds this one up, if that is so: whoever waits is not to blame itself."""
+        """Return the failure of another rank that stalls this rank, or None if there is none."""
         return self._ranks.why_held_up()
 
     def hear(self, event: Event) -> None:
-        """Note the times of steps, and compare the weights after each epoch.
+        """Record step times, and compare the weights after each epoch.
 
         Raises
         ------
         HyrtError
-            At all ranks, naming those whose weights are not those of rank 0.
+            At all ranks, if weights differ from those of rank 0; names the ranks.
         """
         if isinstance(event, StepGroup):
-            self._figures.hear(event)
-            # Each rank may write checkpoints at steps of its own, which end groups there alone.
+            self._stats.hear(event)
+            # Irregular groups end at a checkpoint of one rank only, so the ranks cannot exchange records.
             if event.is_regular:
                 self._steps = event, told_by_all(self._ranks.control, steps_record(event))
         if not isinstance(event, EpochEnded):
@@ -76,8 +76,8 @@ class RanksHook(Hook):
         for parameter in self._parameters:
             checksum = zlib.crc32(parameter.detach().contiguous().view(-1).numpy().tobytes(), checksum)
         group = self._ranks.control
-        found = group.exchange_counts([checksum] * group.size, "control")
-        others = [str(rank) for rank, each in enumerate(found) if each != found[0]]
+        checksums = group.exchange_counts([checksum] * group.size, "control")
+        others = [str(rank) for rank, other in enumerate(checksums) if other != checksums[0]]
         if others:
             raise HyrtError(
                 f"after epoch {event.epoch}, the weights of rank {listed(others)} are not those of rank 0: "
@@ -86,58 +86,60 @@ class RanksHook(Hook):
             )
 
     def seen(self, event: Event) -> Event:
-        """The event as it is shown and recorded: of steps, the figures of all ranks."""
-        mine, of_each = self._steps
-        return joined_steps(event, of_each) if isinstance(event, StepGroup) and event is mine else event
+        """Return the event for display and records; step groups are merged over all ranks."""
+        local_group, records = self._steps
+        return (
+            joined_steps(event, records) if isinstance(event, StepGroup) and event is local_group else event
+        )
 
     def end(self, summary: dict[str, Any]) -> Notice:
-        """Add what all ranks have sent, by purpose, and what each took."""
+        """Add the bytes sent by all ranks and the statistics of each rank to the summary."""
         group = self._ranks.control
         sent = self._ranks.counts.sent()
         bytes_sent = torch.zeros(group.size, len(_PURPOSES), dtype=torch.int64)
-        for at, purpose in enumerate(_PURPOSES):
-            bytes_sent[group.rank, at] = sent.get(purpose, 0)
+        for index, purpose in enumerate(_PURPOSES):
+            bytes_sent[group.rank, index] = sent.get(purpose, 0)
         group.add(bytes_sent, "control")
-        by_rank = [dict(zip(_PURPOSES, each, strict=True)) for each in bytes_sent.tolist()]
-        totals = {purpose: sum(each[purpose] for each in by_rank) for purpose in _PURPOSES}
-        of_each = told_by_all(group, self._figures.record())
-        _add_chunks(of_each, summary)
-        bounded = what_bounds(of_each)
+        by_rank = [dict(zip(_PURPOSES, counts, strict=True)) for counts in bytes_sent.tolist()]
+        totals = {purpose: sum(counts[purpose] for counts in by_rank) for purpose in _PURPOSES}
+        records = told_by_all(group, self._stats.record())
+        _add_chunks(records, summary)
+        bottleneck = what_bounds(records)
         summary["distributed"] = {
             "ranks": group.size,
             "strategy": self._strategy,
             "bytes_sent": totals,
             "bytes_sent_by_rank": by_rank,
-            "bounded_by": bounded,
-            "by_rank": of_each,
+            "bounded_by": bottleneck,
+            "by_rank": records,
         }
         text = ", ".join(f"{size(count)} of {purpose}" for purpose, count in totals.items() if count)
-        slowest = f"; their steps are bounded by {bounded}" if bounded else ""
+        slowest = f"; their steps are bounded by {bottleneck}" if bottleneck else ""
         return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}{slowest}")
 
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Leave what this rank took; at the first rank that is left, add what all left that still could."""
+        """Send this rank's statistics; the lowest reachable rank adds all statistics to the summary."""
         self._ranks.tell_failure(error)
-        record = json.dumps(self._figures.record()).encode()
-        left = self._ranks.last_words.leave("figures", record)
-        if not left:
+        record = json.dumps(self._stats.record()).encode()
+        reports = self._ranks.last_words.leave("figures", record)
+        if not reports:
             return
-        records = {rank: json.loads(each) for rank, each in left.items()}
-        of_each = [records.get(rank) for rank in range(self._ranks.size)]
-        _add_chunks(of_each, summary)
-        by_rank = [{} if each is None else each["bytes_sent"] for each in of_each]
+        records = {rank: json.loads(entry) for rank, entry in reports.items()}
+        all_records = [records.get(rank) for rank in range(self._ranks.size)]
+        _add_chunks(all_records, summary)
+        by_rank = [{} if entry is None else entry["bytes_sent"] for entry in all_records]
         summary["distributed"] = {
             "ranks": self._ranks.size,
             "strategy": self._strategy,
-            "bytes_sent": {name: sum(each.get(name, 0) for each in by_rank) for name in _PURPOSES},
-            "bytes_sent_by_rank": [{name: each.get(name, 0) for name in _PURPOSES} for each in by_rank],
-            "bounded_by": what_bounds(of_each),
-            "by_rank": of_each,
+            "bytes_sent": {name: sum(entry.get(name, 0) for entry in by_rank) for name in _PURPOSES},
+            "bytes_sent_by_rank": [{name: entry.get(name, 0) for name in _PURPOSES} for entry in by_rank],
+            "bounded_by": what_bounds(all_records),
+            "by_rank": all_records,
         }
 
 
-def _add_chunks(of_each: Sequence[dict[str, Any] | None], summary: dict[str, Any]) -> None:
-    """Take what ranks tell of chunks out of their records; the summary has those of all."""
-    chunks = chunks_by_rank([{} if each is None else each.pop("chunks") for each in of_each])
+def _add_chunks(records: Sequence[dict[str, Any] | None], summary: dict[str, Any]) -> None:
+    """Move the chunk statistics from the records of the ranks to the summary."""
+    chunks = chunks_by_rank([{} if record is None else record.pop("chunks") for record in records])
     if chunks:
         summary["chunks"] = chunks

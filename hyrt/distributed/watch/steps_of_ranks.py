@@ -1,4 +1,4 @@
-"""The figures of some steps of all ranks as those of one run."""
+"""Merging of step statistics over all ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from hyrt.observe.events import StepGroup
 
-_WAITS_FOR_ALL = "synchronize"
+_SYNCHRONIZE = "synchronize"
 
 
 def steps_record(group: StepGroup) -> dict[str, Any]:
-    """What a rank tells the others of its steps: plain values."""
+    """Return the record of a step group that a rank sends to the other ranks, as plain values."""
     return {
         "stage_s": dict(group.stage_s),
         "busy_s": dict(group.busy_s),
@@ -26,47 +26,47 @@ def steps_record(group: StepGroup) -> dict[str, Any]:
 
 
 def joined_steps(group: StepGroup, of_each: Sequence[Mapping[str, Any]]) -> StepGroup:
-    """A rank's steps with the figures of all: the step is through when the slowest rank is.
+    """Merge the step groups of all ranks: the slowest rank determines the time of a step.
 
-    The loss and the edges of a step are those of all ranks already.
+    Loss and edges of a step group already include all ranks.
 
     Parameters
     ----------
     group
         The steps.
     of_each
-        What each rank tells of its own (`steps_record`), in their order.
+        Record of each rank (`steps_record`), in rank order.
     """
-    # Who is through first waits there for the others: the shortest wait is what the exchange itself takes.
+    # Ranks that finish early wait in this stage: the shortest time is the cost of the exchange itself.
     stage_s = {
-        stage: (min if stage == _WAITS_FOR_ALL else max)(each["stage_s"][stage] for each in of_each)
+        stage: (min if stage == _SYNCHRONIZE else max)(record["stage_s"][stage] for record in of_each)
         for stage in group.stage_s
     }
-    bottleneck = max((stage for stage in stage_s if stage != _WAITS_FOR_ALL), key=stage_s.__getitem__)
+    bottleneck = max((stage for stage in stage_s if stage != _SYNCHRONIZE), key=stage_s.__getitem__)
     slowest = max(range(len(of_each)), key=lambda rank: of_each[rank]["stage_s"][bottleneck])
     return replace(
         group,
         stage_s=stage_s,
         bottleneck=bottleneck,
-        busy_s=_by_rank(of_each, "busy_s"),
-        split=_by_rank(of_each, "split"),
+        busy_s=_merge_by_trainer(of_each, "busy_s"),
+        split=_merge_by_trainer(of_each, "split"),
         blocked_s=of_each[slowest]["blocked_s"],
-        queued=_channels(of_each, "queued"),
-        queue_depth=_channels(of_each, "queue_depth"),
-        memory_bytes=sum(each["memory_bytes"] for each in of_each),
-        chunks=chunks_by_rank([each["chunks"] for each in of_each]),
+        queued=_merge_channels(of_each, "queued"),
+        queue_depth=_merge_channels(of_each, "queue_depth"),
+        memory_bytes=sum(record["memory_bytes"] for record in of_each),
+        chunks=chunks_by_rank([record["chunks"] for record in of_each]),
         num_ranks=len(of_each),
         slowest_rank=slowest,
     )
 
 
 def chunks_by_rank(of_each: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """What the trainers of all ranks tell of chunks, by `rank 1 cpu:0`; so are the devices of each.
+    """Merge the chunk statistics of all ranks' trainers and devices, with keys such as `rank 1 cpu:0`.
 
     Parameters
     ----------
     of_each
-        By trainer, the figures of `hyrt.fullgraph.chunks.chunked_step.ChunkedStep` of each rank.
+        For each rank, statistics of `hyrt.fullgraph.chunks.chunked_step.ChunkedStep` by trainer.
     """
     return {
         f"rank {rank} {trainer}": {
@@ -75,26 +75,26 @@ def chunks_by_rank(of_each: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[s
                 f"rank {rank} {device}": work for device, work in figures.get("by_device", {}).items()
             },
         }
-        for rank, each in enumerate(of_each)
-        for trainer, figures in each.items()
+        for rank, trainers in enumerate(of_each)
+        for trainer, figures in trainers.items()
     }
 
 
-def _by_rank(of_each: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:
-    """By `rank 1 cpu:0` what each rank has by the names of its trainers."""
+def _merge_by_trainer(records: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """Merge a dictionary by trainer over all ranks, with keys such as `rank 1 cpu:0`."""
     return {
         f"rank {rank} {name}": value
-        for rank, each in enumerate(of_each)
-        for name, value in each[what].items()
+        for rank, record in enumerate(records)
+        for name, value in record[key].items()
     }
 
 
-def _channels(of_each: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:
-    """The channels of all ranks: those of trainers by their new names, and the sum of others."""
-    found: dict[str, Any] = {}
-    for rank, each in enumerate(of_each):
-        for name, value in each[what].items():
+def _merge_channels(records: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
+    """Merge channel statistics: prefix trainers' channels with the rank, and sum other channels."""
+    merged: dict[str, Any] = {}
+    for rank, record in enumerate(records):
+        for name, value in record[field].items():
             channel, dot, trainer = name.partition(".")
             key = f"{channel}.rank {rank} {trainer}" if dot else channel
-            found[key] = found.get(key, 0) + value
-    return found
+            merged[key] = merged.get(key, 0) + value
+    return merged
