@@ -1,1 +1,1 @@
-"""First layers that ranks compute together: each its columns, or each what it has of the rows."""
+"""Distributed first layers: feature parallelism (P3) and migrating models (HopGNN)."""

@@ -1,4 +1,4 @@
-"""The columns of all feature rows that one rank keeps, sent by those who have the rows."""
+"""Redistribution of feature rows so that each rank holds some columns of all rows."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.strategies.placement import Ranks
 from hyrt.machine.workers import Workers
 
-# Rows that are sent at once: the buffers stay small beside the columns that a rank keeps.
+# Rows per exchange: the buffers stay small compared with the columns that a rank holds.
 _ROWS = 65_536
 
 
 def columns_of_all_rows(
     own: OwnRows, owners: Ranks, group: RankGroup, workers: Workers
 ) -> NDArray[np.float32]:
-    """[V, columns of this rank] float32; every rank calls it at once.
+    """Gather this rank's columns of all rows, [V, columns]; every rank must call it at the same time.
 
     Parameters
     ----------
     own
-        The rows of this rank, which has all of their columns.
+        Rows of this rank, with all columns.
     owners
-        [F] int32, the rank that keeps each column.
+        [F] int32, rank that holds each column.
     group
         The ranks.
     workers
-        The threads that read rows.
+        Threads that read rows.
     """
     rank, size = group.rank, group.size
-    columns = [np.flatnonzero(owners == each) for each in range(size)]
-    vertices = [np.flatnonzero(own.homes == each) for each in range(size)]
-    kept = np.empty((len(own.homes), len(columns[rank])), np.float32)
-    for start in range(0, max(len(each) for each in vertices), _ROWS):
-        pieces = [each[start : start + _ROWS] for each in vertices]
-        rows = np.empty((len(pieces[rank]), own.rows.width), np.float32)
-        own.rows.rows(own.places[pieces[rank]], rows, workers)
-        given = np.concatenate([rows[:, each].ravel() for each in columns])
-        taken_counts = [len(each) * kept.shape[1] for each in pieces]
-        taken = np.empty(sum(taken_counts), np.float32)
+    columns = [np.flatnonzero(owners == item) for item in range(size)]
+    vertices = [np.flatnonzero(own.homes == item) for item in range(size)]
+    result = np.empty((len(own.homes), len(columns[rank])), np.float32)
+    for start in range(0, max(len(item) for item in vertices), _ROWS):
+        batch_vertices = [item[start : start + _ROWS] for item in vertices]
+        rows = np.empty((len(batch_vertices[rank]), own.rows.width), np.float32)
+        own.rows.rows(own.places[batch_vertices[rank]], rows, workers)
+        sent = np.concatenate([rows[:, item].ravel() for item in columns])
+        receive_counts = [len(item) * result.shape[1] for item in batch_vertices]
+        received = np.empty(sum(receive_counts), np.float32)
         group.exchange(
-            torch.from_numpy(given),
-            [len(rows) * len(each) for each in columns],
-            torch.from_numpy(taken),
-            taken_counts,
+            torch.from_numpy(sent),
+            [len(rows) * len(item) for item in columns],
+            torch.from_numpy(received),
+            receive_counts,
             "columns",
         )
-        kept[np.concatenate(pieces)] = taken.reshape(-1, kept.shape[1])
-    return kept
+        result[np.concatenate(batch_vertices)] = received.reshape(-1, result.shape[1])
+    return result

@@ -1,4 +1,4 @@
-"""Input rows of which each rank has some columns, for a first layer that all ranks compute together (P3)."""
+"""Feature-parallel inputs: each rank holds some columns of all rows (P3)."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class DividedColumns:
-    """Gives the first layer of a mini-batch the product of its rows, from the columns of all ranks.
+    """Provides the input of the first layer, which is computed from the columns of all ranks.
 
-    Every rank fetches the same steps in the same order, also those in which it trains nothing, because others
-    may need its columns.
+    Every rank must fetch the same steps in the same order, even without targets, because other ranks need its
+    columns.
 
     Parameters
     ----------
     matrix
-        [V, own columns] float32, the columns of all rows that this rank keeps.
+        [V, local columns] float32, this rank's columns of all rows.
     columns
-        [own columns] their numbers.
+        [local columns] their numbers.
     width
-        The columns of a whole row.
+        Number of columns of a complete row.
     aggregation
-        What the first layer combines before it multiplies; None where it multiplies each source's row.
+        Aggregation of the first layer before it multiplies; None if it multiplies each source's row.
     weight
-        The number of the first layer's weight among the parameters.
+        Index of the first layer's weight among the parameters.
     parameters
-        The master weights.
+        Master weights.
     sampled
-        Samples the mini-batches of all ranks; in place where there is an aggregation.
+        Samples the mini-batches of all ranks; in place if there is an aggregation.
     group
-        The ranks, for the thread that propagates.
+        The ranks, for the propagation thread.
     """
 
     matrix = None
@@ -69,49 +69,49 @@ class DividedColumns:
         self._aggregation = aggregation
         self._weight = weight
         self._parameters = list(parameters)
-        self._sampled = sampled
+        self._batches = sampled
         self._group = group
         both = aggregation is not None and aggregation.self_path == "concat"
         self._columns = np.concatenate([columns, width + columns]) if both else columns
-        self._kept: dict[int, DividedProduct] = {}
-        # Steps in the order in which they end, and whether this rank trains something in them.
-        self._begun: deque[tuple[int, bool]] = deque()
+        self._products: dict[int, DividedProduct] = {}
+        # Steps in the order in which they end, with whether this rank has targets in them.
+        self._open_steps: deque[tuple[int, bool]] = deque()
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        if step in self._kept:
+        if step in self._products:
             return
-        none = np.empty((0, len(self._columns)), np.float32)
-        rows = [none] * self._group.size
-        for rank, batch in self._sampled.batches(step, workers).items():
+        no_rows = np.empty((0, len(self._columns)), np.float32)
+        rows = [no_rows] * self._group.size
+        for rank, batch in self._batches.batches(step, workers).items():
             rows[rank] = self._rows(batch.blocks[0], workers)
             batch.release()
-        self._kept[step] = DividedProduct(rows, self._columns, self._group)
-        self._begun.append((step, bool(ids)))
+        self._products[step] = DividedProduct(rows, self._columns, self._group)
+        self._open_steps.append((step, bool(ids)))
 
     def release(self, step: int) -> None:
-        """The step stays until its sums are added (`finishing`): other ranks may need its columns."""
+        """No-op: `finishing` releases the step, since other ranks may need its columns."""
 
     def end(self) -> None:
-        """Nobody waits for rows."""
+        """No-op: no thread waits for rows."""
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         raise TypeError("with strategy p3, a rank has some columns of the rows, and no rows")
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> DividedProduct:
-        return self._kept[batch.step]
+        return self._products[batch.step]
 
     def finishing(self, reduction: Reduction) -> Reduction:
-        """The reduction of steps; this rank takes part in those, too, in which it trains nothing."""
+        """Wrap the reduction so that this rank also takes part in steps in which it has no targets."""
 
         def reduce(own: StepTotals) -> StepTotals:
-            step, trains = self._begun.popleft()
-            divided = self._kept.pop(step)
-            return reduction(own if trains else self._for_others(divided, own))
+            step, trains = self._open_steps.popleft()
+            product = self._products.pop(step)
+            return reduction(own if trains else self._join_step(product, own))
 
         return reduce
 
     def _rows(self, block: Block, workers: Workers) -> NDArray[np.float32]:
-        """What the first layer multiplies, in the columns of this rank."""
+        """Compute the input of the first layer's product, in the columns of this rank."""
         if self._aggregation is None:
             assert block.sources is not None
             out = np.empty((len(block.sources), len(self._columns)), np.float32)
@@ -121,11 +121,11 @@ class DividedColumns:
             aggregate_into(self._aggregation, block, self._matrix, out, workers=workers)
         return out
 
-    def _for_others(self, divided: DividedProduct, own: StepTotals) -> StepTotals:
+    def _join_step(self, product: DividedProduct, totals: StepTotals) -> StepTotals:
         """Take part in the products and gradients of a step in which this rank has no targets."""
         weight = self._parameters[self._weight]
         gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
         with torch.no_grad():
-            none = divided.push(weight.flatten(0, -2))
-            gradients[self._weight] = divided.pull(none, weight.flatten(0, -2)).view_as(weight)
-        return replace(own, gradients=gradients)
+            no_rows = product.push(weight.flatten(0, -2))
+            gradients[self._weight] = product.pull(no_rows, weight.flatten(0, -2)).view_as(weight)
+        return replace(totals, gradients=gradients)

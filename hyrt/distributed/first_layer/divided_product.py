@@ -1,4 +1,4 @@
-"""A product whose rows are divided over ranks by columns: partial products are pushed to who needs them."""
+"""Feature-parallel linear layer: each rank multiplies its columns and pushes partial products."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _PURPOSE = "hidden"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DividedProduct(DividedRows):
-    """The first layer's rows of all ranks' mini-batches, of which this rank has some columns (P3).
+    """First-layer inputs of all ranks' mini-batches, of which this rank holds some columns (P3).
 
-    All ranks compute their products at once: each computes its part of everyone's, pushes it to the rank of
-    the mini-batch, and takes the gradient from there.
+    All ranks compute their products at the same time: each rank computes its part of every rank's product,
+    pushes
+    it to the rank of the mini-batch, and pulls the gradient from that rank.
     """
 
     rows: Sequence[NDArray[np.float32]]
-    """For each rank [n, own columns], what its first layer multiplies."""
+    """For each rank [n, local columns], the input of its first layer."""
     columns: NDArray[np.intp]
-    """[own columns] the columns of the layer's weight that belong to them."""
+    """[local columns] the corresponding columns of the layer's weight."""
     group: RankGroup
-    """The ranks, for the thread that propagates."""
+    """The ranks, for the propagation thread."""
 
     __repr__ = one_line
 
@@ -40,39 +41,45 @@ class DividedProduct(DividedRows):
         return cast(torch.Tensor, _PushPull.apply(weight, self))  # type: ignore[no-untyped-call]
 
     def push(self, weight: torch.Tensor) -> torch.Tensor:
-        """[n, out], the sum of all ranks' parts of this rank's product; every rank calls it at once."""
+        """Return the sum of all ranks' parts of this rank's product, [n, out].
+
+        Every rank must call it at the same time.
+        """
         group = self.group
-        of_columns = self._own_columns(weight)
-        counts = [len(each) for each in self.rows]
-        given = torch.empty(sum(counts), len(of_columns))
-        for each, part in zip(self.rows, torch.split(given, counts), strict=True):
-            product_of_rows(torch.from_numpy(each), of_columns, None, precision=given.dtype, out=part)
+        local_weight = self._local_columns(weight)
+        counts = [len(rows) for rows in self.rows]
+        sent = torch.empty(sum(counts), len(local_weight))
+        for rows, part in zip(self.rows, torch.split(sent, counts), strict=True):
+            product_of_rows(torch.from_numpy(rows), local_weight, None, precision=sent.dtype, out=part)
         num = counts[group.rank]
-        taken = torch.empty(group.size * num, given.shape[1])
-        group.exchange(given, counts, taken, [num] * group.size, _PURPOSE)
-        return taken.view(group.size, num, given.shape[1]).sum(0)
+        received = torch.empty(group.size * num, sent.shape[1])
+        group.exchange(sent, counts, received, [num] * group.size, _PURPOSE)
+        return received.view(group.size, num, sent.shape[1]).sum(0)
 
     def pull(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The gradient of the weight, in this rank's columns, from that of the product; likewise."""
+        """Compute the weight's gradient in this rank's columns from the gradient of the product.
+
+        Every rank must call it at the same time.
+        """
         group = self.group
-        counts = [len(each) for each in self.rows]
-        given = grad.detach().repeat(group.size, 1)
-        taken = torch.empty(sum(counts), grad.shape[1])
-        group.exchange(given, [len(grad)] * group.size, taken, counts, _PURPOSE)
-        of_columns = self._own_columns(weight)
-        total = torch.zeros_like(of_columns)
-        for rows, part in zip(self.rows, torch.split(taken, counts), strict=True):
-            of_rows, _ = gradients_of_product(
-                torch.from_numpy(rows), of_columns, part, precision=part.dtype, needs_bias=False
+        counts = [len(rows_of_rank) for rows_of_rank in self.rows]
+        sent = grad.detach().repeat(group.size, 1)
+        received = torch.empty(sum(counts), grad.shape[1])
+        group.exchange(sent, [len(grad)] * group.size, received, counts, _PURPOSE)
+        local_weight = self._local_columns(weight)
+        total = torch.zeros_like(local_weight)
+        for rows, part in zip(self.rows, torch.split(received, counts), strict=True):
+            partial_gradient, _ = gradients_of_product(
+                torch.from_numpy(rows), local_weight, part, precision=part.dtype, needs_bias=False
             )
-            assert of_rows is not None
-            total += of_rows
+            assert partial_gradient is not None
+            total += partial_gradient
         gradient = torch.zeros_like(weight)
         gradient[:, torch.from_numpy(self.columns)] = total
         return gradient
 
-    def _own_columns(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return [out, own columns], the part of the weight that multiplies this rank's columns."""
+    def _local_columns(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the part of the weight that multiplies this rank's columns, [out, local columns]."""
         return weight.detach()[:, torch.from_numpy(self.columns)]
 
 

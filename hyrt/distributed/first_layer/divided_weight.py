@@ -1,4 +1,4 @@
-"""Which models have a first layer whose product can be divided by columns, and what its weight is."""
+"""Selection of the weight for feature parallelism, with a check that the model supports it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from hyrt.nn.overridden import is_newer
 
 
 def divided_weight(model: torch.nn.Module) -> torch.nn.Parameter:
-    """The weight that the first layer multiplies input rows, or what they aggregate to, with.
+    """Return the first layer's weight that multiplies the input rows or their aggregates.
 
     Raises
     ------
     ConfigError
-        If the first layer is not a sum over columns before its activation, or something else reads the rows.
+        If the first layer is not a sum over columns before its activation, or if other layers read the rows.
     """
     if isinstance(model, GNN) and not is_newer(type(model), "forward", "layer"):
-        a, layer = model.architecture, model.layers[0]
-        alone = a.input_dropout == 0 and not model.adds_own(0) and not a.low_precision
-        if alone and isinstance(layer, GatLayer):
+        architecture, layer = model.architecture, model.layers[0]
+        is_only_reader = (
+            architecture.input_dropout == 0 and not model.adds_own(0) and not architecture.low_precision
+        )
+        if is_only_reader and isinstance(layer, GatLayer):
             return layer.weight
         inner = layer.inner if isinstance(layer, GinLayer) else layer
         aggregation = inputs_of(model).aggregation
-        if alone and isinstance(inner, ConvolutionLayer) and aggregation and aggregation.reduce != "max":
+        if (
+            is_only_reader
+            and isinstance(inner, ConvolutionLayer)
+            and aggregation
+            and aggregation.reduce != "max"
+        ):
             return inner.weight
     raise ConfigError(
         "distributed.strategy=p3 divides the first layer by columns of the features, which gcn, deepgcn, "

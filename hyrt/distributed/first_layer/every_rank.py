@@ -1,4 +1,4 @@
-"""What every rank trains in a step, which each of them can sample."""
+"""Mini-batches of all ranks, which every rank can sample itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EveryRank:
     Parameters
     ----------
     sampler
-        A sampler of its own: others may sample at the same time.
+        A separate sampler, because other threads may sample at the same time.
     units_of_ranks
-        Gives the units that each rank trains, from a step and all of its units.
+        Returns the units of each rank, for a step and all of its units.
     in_place
-        Whether blocks are to be read in place.
+        Whether blocks are read in place.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class EveryRank:
         self._in_place = in_place
 
     def batches(self, step: int, workers: Workers) -> dict[int, MiniBatch]:
-        """The mini-batches of a step by rank, of those that have units; the caller releases them."""
+        """Sample the mini-batches of a step, by rank, without ranks that have no units.
+
+        The caller releases the mini-batches.
+        """
         return {
             rank: self._sampler.sample(step, units, workers, in_place=self._in_place)
             for rank, units in enumerate(self._units_of_ranks(step, self._sampler.units(step)))

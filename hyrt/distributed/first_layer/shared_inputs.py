@@ -1,4 +1,4 @@
-"""The input rows of strategies under which ranks compute first layers together."""
+"""Input rows for strategies whose ranks compute the first layer together."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def divided_columns(
     parameters: Sequence[torch.Tensor],
     placed: PlacedSteps,
 ) -> DividedColumns:
-    """Input rows by columns, for strategy p3; every rank calls it at once.
+    """Create feature-parallel inputs for strategy p3; every rank must call it at the same time.
 
     Raises
     ------
     ConfigError
-        If the model's first layer cannot be divided.
+        If the model's first layer does not support feature parallelism.
     """
     weight = divided_weight(prepared.model)
     aggregation = inputs_of(prepared.model).aggregation
@@ -50,9 +50,9 @@ def divided_columns(
         np.flatnonzero(owners == ranks.rank),
         own.rows.width,
         aggregation,
-        next(number for number, each in enumerate(parameters) if each is weight),
+        next(number for number, parameter in enumerate(parameters) if parameter is weight),
         parameters,
-        _every_rank(config, graph, prepared, placed, in_place=aggregation is not None),
+        _all_rank_batches(config, graph, prepared, placed, in_place=aggregation is not None),
         ranks.rows,
     )
 
@@ -66,7 +66,7 @@ def touring_models(
     parameters: Sequence[torch.Tensor],
     placed: PlacedSteps,
 ) -> TouringModels:
-    """Input rows that models collect from rank to rank, for strategy naive-migration."""
+    """Create the inputs for strategy naive-migration, which models collect from rank to rank."""
     aggregation = inputs_of(prepared.model).aggregation
     if aggregation is not None and aggregation.reduce == "max":
         aggregation = None
@@ -74,12 +74,12 @@ def touring_models(
         own,
         aggregation,
         2 * sum(parameter.nbytes for parameter in parameters),
-        _every_rank(config, graph, prepared, placed, in_place=False),
+        _all_rank_batches(config, graph, prepared, placed, in_place=False),
         ranks.rows,
     )
 
 
-def _every_rank(
+def _all_rank_batches(
     config: Config, graph: Graph, prepared: PreparedRun, placed: PlacedSteps, *, in_place: bool
 ) -> EveryRank:
     sampler = build_sampler(config, graph, prepared.targets, prepared.objective)
