@@ -1,1 +1,1 @@
-"""Sampling where each rank has the edges into its own vertices alone."""
+"""Sampling with partitioned topology, where each rank has only the edges into its vertices."""

@@ -1,4 +1,4 @@
-"""What a rank has to know of all vertices where it has the edges into its own ones alone."""
+"""Global in-degrees for partitioned topology."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from hyrt.graph.topology import Topology
 
 
 def with_all_degrees(graph: Graph, group: RankGroup) -> Graph:
-    """A graph of own edges that knows the in-degrees, and sums of weights, of all vertices; every rank calls
-    it at once.
+    """Return the graph of a rank's edges with the global in-degrees and sums of edge weights of all vertices.
 
-    Layers that weigh neighbours by degree (GCN) need them, of sources at other ranks too.
+    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. Every rank must call it
+    at
+    the same time.
 
     Parameters
     ----------
     graph
-        The edges into the vertices of this rank; others seem to have none.
+        The edges into the vertices of this rank; other vertices appear to have no incoming edges.
     group
         The ranks.
     """
-    own = graph.topology
-    degrees = torch.from_numpy(own.in_degrees.copy())
+    local = graph.topology
+    degrees = torch.from_numpy(local.in_degrees.copy())
     group.add(degrees, "edges")
-    topology = Topology(own.indptr, own.indices, own.edge_types, own.edge_weights, own.edge_features)
-    # What would be read off the edges that are not here.
+    topology = Topology(
+        local.indptr, local.indices, local.edge_types, local.edge_weights, local.edge_features
+    )
+    # Override values that would be computed from the local edges only.
     topology.__dict__["in_degrees"] = degrees.numpy()
-    if own.edge_weights is not None:
-        # The edges into a vertex are at one rank: nothing is rounded.
-        sums = torch.from_numpy(own.weighted_degrees.copy())
+    if local.edge_weights is not None:
+        # All edges into a vertex are at one rank, so the sum adds zeros and does not round.
+        sums = torch.from_numpy(local.weighted_degrees.copy())
         group.add(sums, "edges")
         topology.__dict__["weighted_degrees"] = sums.numpy()
     return replace(graph, topology=topology)

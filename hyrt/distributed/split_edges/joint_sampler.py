@@ -1,4 +1,4 @@
-"""A sampler of one rank whose neighbours are drawn by all ranks."""
+"""Distributed neighbour sampler of one rank."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from hyrt.sampling.sampler import HopSampler, Sampler
 
 
 class JointSampler:
-    """Samples mini-batches from neighbours that were asked for when the step was cut.
+    """Samples mini-batches from neighbours that were requested when the step was split.
 
-    So all ranks ask once a step, however many trainers and time steps each of them has.
+    All ranks therefore exchange requests once per step, regardless of their numbers of trainers and time
+    steps.
 
     Parameters
     ----------
     sampler
-        Makes the steps, and mini-batches from neighbours.
+        Creates the steps, and mini-batches from neighbours.
     hops
-        Asks for neighbours.
+        Requests neighbours from other ranks.
     own_units
-        Gives this rank's units of a step, for each of its time steps.
+        Returns this rank's units of a step, per time step.
     workers
-        The threads that draw for other ranks.
+        Threads that sample for other ranks.
     in_flight
-        The most steps that are under way at once.
+        Maximum number of concurrent steps.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class JointSampler:
     ) -> None:
         self._sampler = sampler
         self._hops = hops
-        self._own_units = own_units
+        self._local_units = own_units
         self._workers = workers
         self._in_flight = in_flight
-        self._asked: dict[int, StepHops] = {}
+        self._step_hops: dict[int, StepHops] = {}
 
     def steps_per_epoch(self) -> int:
         return self._sampler.steps_per_epoch()
@@ -54,18 +55,18 @@ class JointSampler:
         return self._sampler.units(step)
 
     def own_units(self, step: int, units: Ids) -> list[Ids]:
-        """Units of a step that this rank trains; their neighbours are asked for."""
-        own = self._own_units(step, units)
-        self._asked[step] = self._hops.of_step(step, np.concatenate(own), self._workers)
-        # Its buffers may be needed until the step is over: a failed share is sampled again.
-        self._asked.pop(step - self._in_flight - 1, None)
-        return own
+        """Return the units of a step that this rank trains, after requesting their neighbours."""
+        local = self._local_units(step, units)
+        self._step_hops[step] = self._hops.of_step(step, np.concatenate(local), self._workers)
+        # Keep the neighbours until the step is over, because a failed work item is sampled again.
+        self._step_hops.pop(step - self._in_flight - 1, None)
+        return local
 
     def end(self) -> None:
-        """No more steps are cut: a thread that asks raises `ChannelClosed`. Any thread may call it."""
+        """Stop splitting steps: a thread that requests neighbours raises `ChannelClosed`. Thread-safe."""
         self._hops.end()
 
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        return self._sampler.sample(step, units, workers, in_place=in_place, hops=self._asked[step])
+        return self._sampler.sample(step, units, workers, in_place=in_place, hops=self._step_hops[step])

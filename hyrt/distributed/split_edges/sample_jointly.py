@@ -1,4 +1,4 @@
-"""The sampler of a run whose edges are split among the ranks."""
+"""Factory of the sampler for partitioned topology."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def sample_jointly(
     prepared: PreparedRun,
     own_units: Callable[[int, Ids], list[Ids]],
 ) -> JointSampler:
-    """A sampler that asks the other ranks for neighbours.
+    """Create a sampler that requests neighbours from other ranks.
 
     Parameters
     ----------
     config
         All settings.
     graph
-        The edges into this rank's vertices, with the degrees of all.
+        The edges into this rank's vertices, with the degrees of all vertices.
     own
-        Where every vertex is at home.
+        Owners of all vertices.
     ranks
-        All ranks; each calls it at once.
+        All ranks; each of them must call it at the same time.
     prepared
-        The sampler over the edges that are here.
+        Sampler over the local edges.
     own_units
-        Gives this rank's units of a step, for each of its time steps.
+        Returns this rank's units of a step, per time step.
 
     Raises
     ------
@@ -49,8 +49,8 @@ def sample_jointly(
         If the strategy, the sampler or the cache needs all edges.
     """
     sampler = config.sampler
-    if refused := why_impossible(config, config.distributed.strategy, edges_are_split=True):
-        raise ConfigError(refused)
+    if problem := why_impossible(config, config.distributed.strategy, edges_are_split=True):
+        raise ConfigError(problem)
     if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
         raise ConfigError(
             "the edges are split among the parts, and only the neighbor sampler on the host asks other ranks "
