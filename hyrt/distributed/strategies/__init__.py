@@ -1,1 +1,1 @@
-"""Who trains which root of a step, and what moves for it: pure functions, one file a strategy."""
+"""Placement strategies: pure functions that assign a step's seeds to ranks; one file per strategy."""

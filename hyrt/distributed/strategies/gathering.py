@@ -1,4 +1,4 @@
-"""The traffic of strategies that fetch the rows each rank lacks once a step."""
+"""Traffic of strategies that fetch the missing rows of each rank."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from hyrt.distributed.strategies.traffic import Traffic, rows_from
 
 
 def gathered_once(placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-    """Each rank's remote rows, once for all that it trains in a step.
+    """Count each rank's remote rows if they are fetched once per step (pre-gathering).
 
     Parameters
     ----------
     placement, homes, sampled
-        The arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
     """
     traffic = Traffic.none(placement.num_ranks)
     rows = traffic.rows.copy()
     for rank in range(placement.num_ranks):
-        mine = placement.of_rank(rank)
-        if len(mine):
-            rows[:, rank] = rows_from(_sources(sampled, mine), homes, rank, placement.num_ranks)
+        positions = placement.of_rank(rank)
+        if len(positions):
+            rows[:, rank] = rows_from(_sources(sampled, positions), homes, rank, placement.num_ranks)
     return replace(traffic, rows=rows)
 
 
 def gathered_each_time(placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-    """Each rank's remote rows, anew in each time step.
+    """Count each rank's remote rows if they are fetched again in each time step.
 
     Parameters
     ----------
     placement, homes, sampled
-        The arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
     """
     traffic = Traffic.none(placement.num_ranks)
     rows = traffic.rows.copy()

@@ -1,4 +1,4 @@
-"""Every root is trained where its features live; balanced at the least cost in rows."""
+"""Owner strategy: every seed is trained by the owner of its features, with min-cost load balancing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hyrt.distributed.strategies.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Units go to the rank that has their rows, in one pass, and the models stay.
+    """Trains units in one pass at the rank that owns their rows; models do not migrate.
 
-    Replicas hold equal weights and gradient sums are added over all ranks, so a step's gradient is the same
-    whichever rank computes a unit: no model has to move.
+    Replicas hold equal weights, and gradient sums are added over all ranks. A step's gradient is therefore
+    the
+    same for any assignment of units to ranks, and no model has to move.
 
     Parameters
     ----------
     most_over_mean
-        The most units that a rank may get, over its part of the step, where the expected remote rows are
-        known.
+        Maximum ratio of a rank's number of units to its share of the step, if expected remote rows are known.
     shares
-        [N] positive numbers, in proportion to which ranks get units; None for equal parts. Where the expected
-        remote rows are not known, given parts are kept to, and all units that may be moved count the same.
+        [N] positive numbers, proportional to the ranks' numbers of units; None for equal shares. If expected
+        remote rows are unknown, the shares still apply and all moves have the same cost.
     """
 
     most_over_mean: float = 1.05
@@ -44,7 +44,7 @@ class Home:
             raise ValueError(f"most_over_mean is {self.most_over_mean}: give a number of at least 1")
 
     def place(self, roots: Roots) -> Placement:
-        """Units at their homes, moved as little as the bound on a rank's units asks for."""
+        """Place units at their owners, with the fewest moves that satisfy the limit on a rank's units."""
         homes, num_ranks = roots.homes, roots.num_ranks
         if not len(homes) or (roots.remote_rows is None and self.shares is None):
             return stay(homes, num_ranks)
@@ -56,15 +56,16 @@ class Home:
         return stay(cheapest_ranks(added, homes, most), num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """The remote rows of every rank's mini-batch."""
+        """Count the remote rows of every rank's mini-batch."""
         return gathered_once(placement, homes, sampled)
 
 
 def _added_rows(roots: Roots) -> NDArray[np.float64]:
-    """What each rank costs beyond the unit's home; never less than nothing, so that no unit leaves for that.
+    """Compute each rank's additional rows relative to the unit's owner; clipped at 0.
 
-    Expected rows are of a unit alone. The rows that it shares with others at home are not in them, and are
-    what makes home the better place in nearly all cases.
+    Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit. They
+    ignore rows that are shared with other units of the owner, which make the owner the better choice in nearly
+    all cases.
     """
     homes, units = roots.homes.astype(np.intp), np.arange(len(roots.homes))
     if roots.remote_rows is None:

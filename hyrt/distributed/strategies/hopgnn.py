@@ -1,4 +1,4 @@
-"""Models travel to the features, over time steps of micrographs."""
+"""HopGNN strategy: models migrate to the features, over time steps of micrographs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hyrt.distributed.strategies.traffic import Counts, Traffic
 
 @dataclass(frozen=True, slots=True)
 class HopGnn:
-    """Roots go to their homes, and each model visits the homes of the roots that were drawn for it.
+    """Trains seeds at their owners; each model visits the owners of the seeds of its mini-batch.
 
-    Model d is at rank (d + t) mod N at time step t, with the sums of its gradients (HopGNN section 5.1).
+    Model d is at rank (d + t) mod N at time step t, with its gradient sums (HopGNN section 5.1).
 
     Parameters
     ----------
     pre_gather
         Whether a rank fetches its remote rows once for all time steps (section 5.2), instead of in each.
     num_times
-        Time steps that are left after merging (section 5.3), 1 to N; None for N.
+        Number of time steps after merging (section 5.3), 1 to N; None for N.
     """
 
     pre_gather: bool = True
@@ -40,7 +40,7 @@ class HopGnn:
             raise ValueError(f"num_times is {self.num_times}: give at least 1 time step")
 
     def place(self, roots: Roots) -> Placement:
-        """Micrographs at their roots' homes, at the time when their model is there; then merged."""
+        """Place micrographs at the owners of their seeds when their model is there; then merge time steps."""
         num_ranks = roots.num_ranks
         models = drawn_pieces(len(roots.homes), num_ranks)
         ranks = np.arange(num_ranks, dtype=np.int32)
@@ -54,9 +54,9 @@ class HopGnn:
         return placement
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """The remote rows, and every model with its gradients between two time steps."""
-        gathered = gathered_once if self.pre_gather else gathered_each_time
-        return replace(gathered(placement, homes, sampled), models=_migrations(placement))
+        """Count the remote rows, and the models that migrate between time steps."""
+        count_rows = gathered_once if self.pre_gather else gathered_each_time
+        return replace(count_rows(placement, homes, sampled), models=_migrations(placement))
 
 
 def _migrations(placement: Placement) -> Counts:

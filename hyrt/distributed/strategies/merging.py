@@ -1,4 +1,4 @@
-"""Merging time steps of micrographs, and when to stop (HopGNN section 5.3)."""
+"""Merging of time steps, and when to stop (HopGNN section 5.3)."""
 
 from __future__ import annotations
 
@@ -11,73 +11,76 @@ from hyrt.distributed.strategies.placement import Placement
 
 
 def merged(placement: Placement) -> Placement:
-    """The placement without its smallest time step.
+    """Merge the smallest time step into the other time steps.
 
-    The time step with the fewest roots, over all models, goes; the roots that a model had in it are dealt
-    evenly to the model's other time steps, the one with the fewest roots of the model first. So every model
-    keeps its roots, and what it does at different times stays balanced.
+    The time step with the fewest seeds, over all models, is dropped. Each model's seeds of this time step are
+    distributed evenly over its other time steps, starting with the time step that has the model's fewest
+    seeds. Every
+    model keeps its seeds, and its work stays balanced over time.
 
     Parameters
     ----------
     placement
-        A step's, with at least two time steps.
+        Placement of a step with at least two time steps.
     """
     models, times = placement.models, placement.times
     counts = np.zeros((placement.num_ranks, placement.num_times), np.int64)
     np.add.at(counts, (models, times), 1)
     smallest = int(counts.sum(axis=0).argmin())
-    left = np.delete(np.arange(placement.num_times, dtype=np.int32), smallest)
-    found = times.copy()
+    remaining = np.delete(np.arange(placement.num_times, dtype=np.int32), smallest)
+    new_times = times.copy()
     for model in range(placement.num_ranks):
-        homeless = np.flatnonzero((models == model) & (times == smallest))
-        fewest_first = left[np.argsort(counts[model, left], kind="stable")]
-        found[homeless] = np.resize(fewest_first, len(homeless))
+        displaced = np.flatnonzero((models == model) & (times == smallest))
+        fewest_first = remaining[np.argsort(counts[model, remaining], kind="stable")]
+        new_times[displaced] = np.resize(fewest_first, len(displaced))
     return Placement(
         models=models,
-        times=found - (found > smallest).astype(np.int32),
-        paths=placement.paths[left],
+        times=new_times - (new_times > smallest).astype(np.int32),
+        paths=placement.paths[remaining],
     )
 
 
 def decision_lag(steps_per_epoch: int, steps_ahead: int, mixed: float) -> int:
-    """Return after how many epochs a decision at the end of an epoch applies to an epoch: 1 for the next.
+    """Return after how many epochs a decision at the end of an epoch applies; 1 for the next epoch.
 
     Parameters
     ----------
     steps_per_epoch
-        The length of an epoch.
+        Number of steps per epoch.
     steps_ahead
-        How many steps of the next epoch may have been prepared before, by the decision before.
+        Maximum number of steps of the next epoch that were already prepared with the previous decision.
     mixed
-        The largest share of an epoch that may be of the decision before; with a larger share, the decision
-        applies to whole epochs alone, as soon as none of their steps can have been prepared.
+        Maximum fraction of an epoch that may use the previous decision. With a larger fraction, the decision
+        applies to whole epochs only, from the first epoch without prepared steps.
     """
     return 1 if steps_ahead <= mixed * steps_per_epoch else 1 + math.ceil(steps_ahead / steps_per_epoch)
 
 
 def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> int:
-    """Return the number of time steps of each step in the epoch that is `lag` after the last of these.
+    """Return the number of time steps in the epoch `lag` epochs after the last of `epochs_s`.
 
-    The first epochs have one for each rank. Then one more is merged as long as that makes epochs faster; if
-    it does not, it is taken back and the number stays. An epoch counts for the number that it had: with a lag
-    of several epochs, those that had an earlier number say nothing.
+    The first epochs have one time step per rank. Then one more time step is merged as long as epochs get
+    faster;
+    the first merge that does not help is undone, and the number is final. With a lag of several epochs,
+    epochs
+    with an earlier number of time steps are ignored.
 
     Parameters
     ----------
     epochs_s
-        How long the epochs took so far, in seconds.
+        Durations of the epochs so far, in seconds.
     num_ranks
-        The number of ranks.
+        Number of ranks.
     lag
-        From `decision_lag`.
+        Result of `decision_lag`.
     """
-    numbers, times, before = [num_ranks] * lag, num_ranks, math.inf
+    numbers, times, previous_s = [num_ranks] * lag, num_ranks, math.inf
     for epoch, seconds in enumerate(epochs_s):
         if numbers[epoch] == times:
-            if seconds >= before:
+            if seconds >= previous_s:
                 return min(times + 1, num_ranks)
             if times == 1:
                 return 1
-            times, before = times - 1, seconds
+            times, previous_s = times - 1, seconds
         numbers.append(times)
     return times

@@ -1,4 +1,4 @@
-"""Features travel to the models, which stay (as in DistDGL)."""
+"""Model-centric strategy: features are sent to the models, which do not migrate (as in DistDGL)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hyrt.distributed.strategies.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class ModelCentric:
-    """Every rank trains an equal piece of the roots as they were drawn, wherever these live.
+    """Trains an equal part of the seeds on every rank, in sampling order, regardless of their owners.
 
     Zheng et al., "DistDGL: distributed graph neural network training for billion-scale graphs", IA3 2020;
     HopGNN section 2.
@@ -26,9 +26,9 @@ class ModelCentric:
     draws_locally = False
 
     def place(self, roots: Roots) -> Placement:
-        """The order drawn, cut into one piece a rank."""
+        """Split the seeds in sampling order into one part per rank."""
         return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """The remote rows of every rank's mini-batch."""
+        """Count the remote rows of every rank's mini-batch."""
         return gathered_once(placement, homes, sampled)

@@ -1,4 +1,4 @@
-"""Models travel to the features layer by layer, with what they have aggregated so far."""
+"""Naive migration strategy: models migrate to the features layer by layer, with partial aggregates."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class NaiveMigration:
-    """A model visits all ranks that have input rows of its mini-batch, and comes back (HopGNN section 3.2).
+    """Lets each model visit all ranks that own input rows of its mini-batch, and return (HopGNN section 3.2).
 
-    At each rank the first layer's aggregates grow by the rows that are there; they travel with the model, and
-    with the sums of its gradients, to the next. Back where it began, the model has all aggregates, and needs
-    nothing else for the other layers and for the backward pass. The edges need not travel: every rank can
-    sample them.
+    At each rank, the local rows are added to the first layer's aggregates, which migrate to the next rank
+    with the
+    model and its gradient sums. Back at its first rank, the model has all aggregates, and needs no other
+    remote
+    data for later layers and the backward pass. Edges are not sent: every rank can sample them.
 
     Parameters
     ----------
     of_sources
-        Whether the model carries the input rows that it has met, because its first layer is no sum of rows
-        that come before any weight (attention, or a maximum).
+        Whether the model carries the visited input rows, because its first layer is not a sum of rows before
+        any weight (attention, or a maximum).
     """
 
     of_sources: bool = False
@@ -36,49 +37,49 @@ class NaiveMigration:
     draws_locally = False
 
     def place(self, roots: Roots) -> Placement:
-        """The order drawn, cut into one piece a rank: where each model begins and ends."""
+        """Split the seeds in sampling order into one part per rank: the start and end of each route."""
         return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Every model's round, with the first layer's destinations that have met a source, or the sources."""
+        """Count each model's migrations, and the nonzero aggregates (or visited sources) that it carries."""
         num = placement.num_ranks
         models, partials = np.zeros((num, num), np.int64), np.zeros((num, num), np.int64)
         for model in range(num):
-            mine = placement.of_rank(model)
-            if not len(mine):
+            positions = placement.of_rank(model)
+            if not len(positions):
                 continue
-            block = sampled(mine)
+            block = sampled(positions)
             assert block.sources is not None
             first = first_visits(block, homes, model, num)
             if self.of_sources:
                 first = (homes[block.sources].astype(np.int64) - model) % num
-            there = model
+            location = model
             for offset in range(1, num):
                 rank = (model + offset) % num
                 if not (homes[block.sources] == rank).any():
                     continue
-                models[there, rank] += 1
-                partials[there, rank] += int((first < offset).sum())
-                there = rank
-            if there != model:
-                models[there, model] += 1
-                partials[there, model] += len(first)
+                models[location, rank] += 1
+                partials[location, rank] += int((first < offset).sum())
+                location = rank
+            if location != model:
+                models[location, model] += 1
+                partials[location, model] += len(first)
         return replace(Traffic.none(num), models=models, partials=partials)
 
 
 def first_visits(block: Block, homes: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
-    """At which stop of a round each destination meets its first source.
+    """Compute the first stop of a route at which each destination has a source.
 
     Parameters
     ----------
     block
-        The input's block; a destination is a source of its own.
+        Input block; each destination is also its own source.
     homes
-        [V] the rank that has each vertex's features.
+        [V] owner rank of each vertex's features.
     start
-        The rank at which the round begins.
+        Rank at which the route starts.
     num_ranks
-        The number of ranks.
+        Number of ranks.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The first layer by columns of the features, then hidden vectors: no input row travels."""
+"""P3 strategy: the first layer is computed by feature columns; hidden vectors are sent instead of rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from hyrt.machine.generator import SHUFFLE, stream_key
 
 @dataclass(frozen=True, slots=True)
 class P3:
-    """Every rank has some columns of all rows, and computes its part of the first layer for every rank.
+    """Computes the first layer feature-parallel: each rank holds some columns of all rows.
 
-    Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the parts of a first layer's
-    results are pushed to the rank of the mini-batch and added there; in the backward pass it sends their
-    gradient to all. The first layer must be a sum over columns before its activation. Later layers are
-    trained as by `model-centric`.
+    Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the partial results of a first
+    layer
+    are pushed to the rank of the mini-batch and summed there; in the backward pass this rank sends their
+    gradient to
+    all ranks. The first layer must be a sum over columns before its activation. Later layers are trained as
+    in
+    `model-centric`.
 
     Parameters
     ----------
     of_sources
-        Whether the first layer multiplies the row of every source (attention), instead of what a destination
-        has aggregated.
+        Whether the first layer multiplies every source's row (attention), instead of a destination's
+        aggregate.
     """
 
     of_sources: bool = False
@@ -36,17 +39,17 @@ class P3:
     draws_locally = False
 
     def place(self, roots: Roots) -> Placement:
-        """The order drawn, cut into one piece a rank."""
+        """Split the seeds in sampling order into one part per rank."""
         return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Products of the first layer: from every other rank forward, and their gradients back to it."""
+        """Count the first layer's partial results from all other ranks, and the returned gradients."""
         num = placement.num_ranks
         products = np.zeros(num, np.int64)
         for rank in range(num):
-            mine = placement.of_rank(rank)
-            if len(mine):
-                block = sampled(mine)
+            positions = placement.of_rank(rank)
+            if len(positions):
+                block = sampled(positions)
                 products[rank] = block.num_src if self.of_sources else block.num_dst
         others = 1 - np.eye(num, dtype=np.int64)
         forward = others * products[None, :]
@@ -54,16 +57,16 @@ class P3:
 
 
 def column_owners(num_columns: int, num_ranks: int, seed: int) -> Ranks:
-    """[F] int32, the rank of each feature column: at random, with counts that differ by at most one.
+    """Assign feature columns to ranks at random, [F] int32, with counts that differ by at most one.
 
     Parameters
     ----------
     num_columns
-        The width of a feature row, F.
+        Number of feature columns, F.
     num_ranks
-        The number of ranks.
+        Number of ranks.
     seed
-        The seed of the partition.
+        Seed of the partition.
     """
     generator = np.random.Generator(np.random.Philox(key=int(stream_key(seed, SHUFFLE, 0, 0))))
     owners: Ranks = generator.permutation(np.arange(num_columns) % num_ranks).astype(np.int32)

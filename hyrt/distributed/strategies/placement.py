@@ -1,4 +1,4 @@
-"""Which rank trains which unit of a step, and at which time step."""
+"""Placement of a step's units on ranks and time steps."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ Ranks = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Who trains what in a step of n units, on N ranks and in T time steps.
+    """Assignment of a step's n units to N ranks and T time steps.
 
-    A model is the replica that a mini-batch of the step was drawn for; where models stay, model d is rank d.
+    A model is the replica that a mini-batch of the step was drawn for; if models do not migrate, model d is
+    at rank d.
     """
 
     models: Ranks
-    """[n] int32, the model that trains each unit, in the order drawn."""
+    """[n] int32, model that trains each unit, in sampling order."""
     times: Ranks
-    """[n] int32, the time step in which it does."""
+    """[n] int32, time step of each unit."""
     paths: Ranks
-    """[T, N] int32, the rank that each model is at in each time step; every row is a permutation."""
+    """[T, N] int32, rank of each model in each time step; every row is a permutation."""
 
     __repr__ = one_line
 
@@ -40,30 +41,30 @@ class Placement:
 
     @property
     def ranks(self) -> Ranks:
-        """[n] int32, the rank that trains each unit."""
-        found: Ranks = self.paths[self.times, self.models]
-        return found
+        """[n] int32, rank that trains each unit."""
+        ranks: Ranks = self.paths[self.times, self.models]
+        return ranks
 
     def of_rank(self, rank: int) -> NDArray[np.intp]:
-        """Positions in the step of the units that a rank trains, in the order of time and then of drawing."""
-        mine = np.flatnonzero(self.ranks == rank)
-        return mine[np.argsort(self.times[mine], kind="stable")]
+        """Return the positions of a rank's units in the step, by time step and then sampling order."""
+        positions = np.flatnonzero(self.ranks == rank)
+        return positions[np.argsort(self.times[positions], kind="stable")]
 
     def groups_of(self, rank: int) -> list[NDArray[np.intp]]:
-        """The same, apart for each time step."""
-        mine = np.flatnonzero(self.ranks == rank)
-        return [mine[self.times[mine] == time] for time in range(self.num_times)]
+        """Return the positions of a rank's units in the step, one array per time step."""
+        positions = np.flatnonzero(self.ranks == rank)
+        return [positions[self.times[positions] == time] for time in range(self.num_times)]
 
 
 def stay(ranks: NDArray[Any], num_ranks: int) -> Placement:
-    """The placement of units at ranks whose models stay where they are.
+    """Create a placement whose models do not migrate.
 
     Parameters
     ----------
     ranks
-        [n] the rank that trains each unit.
+        [n] rank that trains each unit.
     num_ranks
-        The number of ranks.
+        Number of ranks.
     """
     return Placement(
         models=ranks.astype(np.int32),
@@ -73,14 +74,20 @@ def stay(ranks: NDArray[Any], num_ranks: int) -> Placement:
 
 
 def drawn_pieces(num_units: int, num_ranks: int) -> Ranks:
-    """[n] int32, the mini-batch of each unit: the order drawn is cut into pieces that differ by at most one.
+    """Split the units in sampling order into equal parts; return each unit's part.
+
+    The sizes differ by at most one.
 
     Parameters
     ----------
     num_units
-        The units of the step.
+        Number of units of the step.
     num_ranks
-        The number of pieces.
+        Number of parts.
+
+    Returns
+    -------
+    [n] int32.
     """
     ends = np.rint(np.arange(1, num_ranks + 1) * (num_units / num_ranks)).astype(np.int64)
     return np.searchsorted(ends, np.arange(num_units), side="right").astype(np.int32)

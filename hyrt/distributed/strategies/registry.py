@@ -1,4 +1,4 @@
-"""The strategies by name."""
+"""Registry of strategies by name."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = MappingProxyType(
         "local": Local,
     }
 )
-"""What makes each strategy, in the order of tables."""
+"""Factory of each strategy, in the order of tables."""
 
 
 def strategy(name: str) -> Strategy:
-    """A strategy by its name.
+    """Create the strategy with a name.
 
     Raises
     ------
     ValueError
-        If no strategy has that name.
+        If there is no strategy with this name.
     """
     if name not in STRATEGIES:
         near = nearest_name(name, STRATEGIES)

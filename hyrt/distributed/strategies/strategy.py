@@ -1,4 +1,4 @@
-"""What a strategy is."""
+"""Protocol of placement strategies."""
 
 from __future__ import annotations
 
@@ -15,59 +15,60 @@ from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 InputBlock = Callable[[NDArray[np.intp]], Block]
-"""Gives the input's block of the mini-batch of some units, which are named by their positions in the step."""
+"""Returns the input block of a mini-batch of some units, given by their positions in the step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roots:
-    """The units of a step, in the order drawn."""
+    """Units of a step, in sampling order."""
 
     homes: NDArray[Any]
-    """[n] unsigned or signed integers, the rank that has the features of each unit's root."""
+    """[n] integers, owner rank of the features of each unit's seed."""
     num_ranks: int
-    """The number of ranks, N."""
+    """Number of ranks, N."""
     remote_rows: Callable[[], NDArray[np.float64]] | None = None
-    """Gives [n, N] float64, the rows that each unit is expected to need from other ranks if that rank trains
-    it; None where nobody can tell, and no unit is then moved for the sake of balance."""
+    """Computes [n, N] float64, the expected remote rows of each unit if a rank trains it; None if unknown,
+    which disables load balancing.
+    """
 
     __repr__ = one_line
 
 
 class Strategy(Protocol):
-    """Decides where the units of a step are trained, and knows what that sends.
+    """Decides where the units of a step are trained, and counts the resulting traffic.
 
-    A strategy is a pure function of what every rank knows: all ranks come to the same result without asking
-    each other. Any placement gives the same sums of gradients, up to rounding.
+    A strategy is a pure function of data that every rank has, so all ranks compute the same result without
+    communication. Any placement gives the same gradient sums, up to rounding.
     """
 
     @property
     def name(self) -> str:
-        """The name in settings and tables."""
+        """Name in settings and tables."""
         ...
 
     @property
     def description(self) -> str:
-        """What moves, in a few words."""
+        """Short description of the data that are sent."""
         ...
 
     @property
     def draws_locally(self) -> bool:
-        """Whether each rank draws its roots from its own part, which changes what is trained."""
+        """Whether each rank draws seeds from its part, which changes the batches."""
         ...
 
     def place(self, roots: Roots) -> Placement:
-        """Which rank trains each unit, and in which time step."""
+        """Assign each unit to a rank and a time step."""
         ...
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """What travels in a step, without the sums of gradients.
+        """Count the data sent in a step, without gradient sums.
 
         Parameters
         ----------
         placement
-            The step's, as `place` gave it.
+            Result of `place` for the step.
         homes
-            [V] the rank that has each vertex's features.
+            [V] owner rank of each vertex's features.
         sampled
             Samples the step's units.
         """

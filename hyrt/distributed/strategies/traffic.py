@@ -1,4 +1,4 @@
-"""What travels between ranks in a step, counted."""
+"""Traffic counts between ranks in a step."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficBytes:
-    """The bytes of one of everything that travels."""
+    """Size of one item of each kind of traffic, in bytes."""
 
     row: float
-    """An input row: f^0 values."""
+    """Input row: f^0 values."""
     hidden: float
-    """A vertex's result of the first layer: f^1 values."""
+    """First-layer result of a vertex: f^1 values."""
     partial: float
-    """A vertex's partial aggregate as the first layer multiplies it: f_in^1 values."""
+    """Partial aggregate of a vertex, as the first layer multiplies it: f_in^1 values."""
     model: float
-    """A model that migrates: its weights and the sums of its gradients."""
+    """Migrating model: weights and gradient sums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """How much each rank sends to each other rank; [from, to], with zeros on the diagonal."""
+    """Number of items that each rank sends to each other rank; [from, to], with zeros on the diagonal."""
 
     rows: Counts
     """[N, N] int64, input rows."""
     hidden: Counts
-    """[N, N] int64, results of the first layer, and their gradients."""
+    """[N, N] int64, first-layer results and their gradients."""
     partials: Counts
     """[N, N] int64, partial aggregates of the first layer."""
     models: Counts
-    """[N, N] int64, models that migrate."""
+    """[N, N] int64, migrating models."""
 
     __repr__ = one_line
 
     @classmethod
     def none(cls, num_ranks: int) -> Self:
-        """No traffic at all."""
+        """Create counts without any traffic."""
         return cls(*(np.zeros((num_ranks, num_ranks), np.int64) for _ in range(4)))
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -56,7 +56,7 @@ class Traffic:
         )
 
     def bytes_by_purpose(self, each: TrafficBytes) -> dict[str, float]:
-        """Bytes that all ranks together send, by what they are for."""
+        """Return the bytes that all ranks together send, by purpose."""
         return {
             "rows": int(self.rows.sum()) * each.row,
             "hidden": int(self.hidden.sum()) * each.hidden,
@@ -66,18 +66,18 @@ class Traffic:
 
 
 def rows_from(inputs: NDArray[Any], homes: NDArray[Any], rank: int, num_ranks: int) -> Counts:
-    """How many rows of some vertices a rank needs from each other rank.
+    """Count the rows of some vertices that a rank needs from each other rank.
 
     Parameters
     ----------
     inputs
         [n] distinct vertices.
     homes
-        [V] the rank that has each vertex's features.
+        [V] owner rank of each vertex's features.
     rank
-        The rank that needs them.
+        Rank that needs the rows.
     num_ranks
-        The number of ranks, N.
+        Number of ranks, N.
 
     Returns
     -------

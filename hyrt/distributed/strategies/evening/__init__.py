@@ -1,1 +1,1 @@
-"""Giving ranks equally many roots where homes do not, at the least cost in remote rows."""
+"""Load balancing of seeds among ranks, at the lowest cost in remote rows."""

@@ -1,4 +1,4 @@
-"""The cheapest way to give units to ranks that each take so many at most."""
+"""Min-cost assignment of units to ranks with limited capacity."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from hyrt.distributed.strategies.placement import Ranks
 
 
 def cheapest_ranks(costs: NDArray[np.float64], start: NDArray[Any], most: Sequence[int]) -> Ranks:
-    """Assign each unit to a rank so that the sum of the costs is the least and no rank has too many.
+    """Assign units to ranks at minimum total cost, subject to the ranks' capacities.
 
-    As long as a rank has too many, one unit is moved off it, by way
-    of the chain of moves over other ranks that costs least (successive shortest paths: exact).
+    While a rank exceeds its capacity, one unit is moved off it along the cheapest chain of moves over other
+    ranks
+    (successive shortest paths: exact).
 
     Parameters
     ----------
     costs
-        [n, N] float64, what each rank costs for each unit.
+        [n, N] float64, cost of each unit at each rank.
     start
-        [n] a rank for each unit that costs no more than any other, where it stays if it can.
+        [n] initial rank of each unit, which must be a cheapest rank; units stay there if possible.
     most
-        [N] the most units that each rank takes; together at least n.
+        [N] capacity of each rank; the sum must be at least n.
 
     Returns
     -------
-    [n] int32, the rank of each unit.
+    [n] int32, rank of each unit.
 
     Raises
     ------
     ValueError
-        If the ranks together take fewer than n units.
+        If the total capacity is less than n.
     """
     num_units, num_ranks = costs.shape
     if sum(most) < num_units:
         raise ValueError(f"{num_units} units do not fit: the ranks take at most {sum(most)}")
     ranks: Ranks = start.astype(np.int32)
     loads = np.bincount(ranks, minlength=num_ranks)
-    room = np.asarray(most)
+    capacities = np.asarray(most)
     cheapest, movers = np.empty((num_ranks, num_ranks)), np.empty((num_ranks, num_ranks), np.intp)
     changed = set(range(num_ranks))
-    while (loads > room).any():
+    while (loads > capacities).any():
         for rank in changed:
             _find_movers(costs, ranks, rank, cheapest, movers)
-        chain = _cheapest_chain(cheapest, loads > room, loads < room)
+        chain = _cheapest_chain(cheapest, loads > capacities, loads < capacities)
         for giver, taker in pairwise(chain):
             ranks[movers[giver, taker]] = taker
         loads[chain[0]] -= 1
@@ -63,34 +64,34 @@ def _find_movers(
     cheapest: NDArray[np.float64],
     movers: NDArray[np.intp],
 ) -> None:
-    """Note the least that moving a unit from one rank to each other costs, and which unit that is."""
-    mine = np.flatnonzero(ranks == giver)
-    if not len(mine):
+    """Find the cheapest unit to move from one rank to each other rank, and its cost."""
+    units = np.flatnonzero(ranks == giver)
+    if not len(units):
         cheapest[giver] = np.inf
         return
-    added = costs[mine] - costs[mine, giver][:, None]
-    first = added.argmin(axis=0)
-    cheapest[giver] = added[first, np.arange(len(first))]
-    movers[giver] = mine[first]
+    cost_increase = costs[units] - costs[units, giver][:, None]
+    first = cost_increase.argmin(axis=0)
+    cheapest[giver] = cost_increase[first, np.arange(len(first))]
+    movers[giver] = units[first]
     cheapest[giver, giver] = np.inf
 
 
 def _cheapest_chain(
     moves: NDArray[np.float64], givers: NDArray[np.bool_], takers: NDArray[np.bool_]
 ) -> list[int]:
-    """The ranks of the cheapest chain of moves from a giver to a taker (Bellman and Ford)."""
-    reached = np.where(givers, 0.0, np.inf)
-    before = np.full(len(reached), -1)
-    for _ in range(len(reached)):
-        over = reached[:, None] + moves
-        giver = over.argmin(axis=0)
-        least = over[giver, np.arange(len(reached))]
-        closer = least < reached - 1e-12
-        if not closer.any():
+    """Return the ranks on the cheapest chain of moves from a giver to a taker (Bellman-Ford)."""
+    distances = np.where(givers, 0.0, np.inf)
+    previous = np.full(len(distances), -1)
+    for _ in range(len(distances)):
+        candidates = distances[:, None] + moves
+        giver = candidates.argmin(axis=0)
+        shortest = candidates[giver, np.arange(len(distances))]
+        is_shorter = shortest < distances - 1e-12
+        if not is_shorter.any():
             break
-        reached = np.where(closer, least, reached)
-        before = np.where(closer, giver, before)
-    chain = [int(np.where(takers, reached, np.inf).argmin())]
-    while before[chain[-1]] >= 0:
-        chain.append(int(before[chain[-1]]))
+        distances = np.where(is_shorter, shortest, distances)
+        previous = np.where(is_shorter, giver, previous)
+    chain = [int(np.where(takers, distances, np.inf).argmin())]
+    while previous[chain[-1]] >= 0:
+        chain.append(int(previous[chain[-1]]))
     return chain[::-1]
