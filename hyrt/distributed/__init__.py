@@ -1,1 +1,1 @@
-"""Training on several machines: which rank trains what, and what has to travel for it."""
+"""Distributed training: process groups, placement strategies and communication between ranks."""

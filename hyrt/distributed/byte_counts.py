@@ -1,4 +1,4 @@
-"""Bytes that a rank has sent to others, by what they are for."""
+"""Byte counters of a rank's network traffic, by purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 
 class ByteCounts:
-    """Counts of what one rank sends and receives; any thread may add to them."""
+    """Thread-safe counters of the bytes that one rank sends and receives."""
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
@@ -15,17 +15,17 @@ class ByteCounts:
         self._lock = threading.Lock()
 
     def add(self, purpose: str, sent: int, received: int) -> None:
-        """Count bytes that have left for other ranks, and those that came from them."""
+        """Count bytes sent to other ranks and received from other ranks."""
         with self._lock:
             self._sent[purpose] += sent
             self._received[purpose] += received
 
     def sent(self) -> dict[str, int]:
-        """Bytes sent so far, by purpose."""
+        """Return the bytes sent so far, by purpose."""
         with self._lock:
             return dict(self._sent)
 
     def received(self) -> dict[str, int]:
-        """Bytes received so far, by purpose."""
+        """Return the bytes received so far, by purpose."""
         with self._lock:
             return dict(self._received)

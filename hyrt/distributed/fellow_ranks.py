@@ -1,4 +1,4 @@
-"""What the ranks of a run know of each other: who is alive, who has failed, and why."""
+"""Heartbeats and failure detection between the ranks of a run."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from torch.distributed import DistError
 from hyrt.errors import RankLost, describe, one_line
 
 BEAT_S = 0.5
-"""Seconds between two heartbeats of a rank."""
-# After a connection has broken: how long a rank that failed may take to say so.
-_LAST_WORDS_S = 2.5
-# How long a rank that lives takes to hear of a failure, at most, on a busy machine.
-_KNOWN_S = 1.5
-# For how long nothing is heard of a rank that lives, at most: between two beats, and until they are read.
-_BETWEEN_S = 3 * BEAT_S
+"""Interval of a rank's heartbeats, in seconds."""
+# After a broken connection: time for a failed rank to publish its reason.
+_FAILURE_REPORT_S = 2.5
+# Longest time until a live rank acknowledges a failure, on a busy machine.
+_ACKNOWLEDGE_S = 1.5
+# Longest gap between two received heartbeats of a live rank: sending interval plus polling.
+_HEARTBEAT_GAP_S = 3 * BEAT_S
 SILENT_S = 6.0
-"""For how long nothing may be heard of a rank, or of the store."""
+"""Longest silence of a rank or of the store before it counts as lost, in seconds."""
 
 
 class FellowRanks:
-    """Tells the other ranks that this one lives, and hears of those that do not any more.
+    """Sends this rank's heartbeats through the store and detects ranks that have failed.
 
     Parameters
     ----------
     store
-        A store that all ranks reach.
+        A store that all ranks can reach.
     rank, size
-        The number of this rank, and how many there are.
+        Number of this rank, and number of ranks.
     on_loss
-        Called once, in a thread of its own, with the error to end with when another rank is lost.
+        Called once, in a separate thread, with the error that ends the run when another rank is lost.
     keeper
-        Whose process keeps the store, for messages.
+        Name of the process that hosts the store, for messages.
     silent_s
-        For how long nothing may be heard of a rank before it counts as lost.
+        Longest silence of a rank before it counts as lost, in seconds.
     begun
-        Gives how many operations this rank has begun in each group, by its name, which the others are told.
+        Returns the number of operations that this rank has started per group name; sent with each heartbeat.
     """
 
     def __init__(
@@ -59,221 +59,230 @@ class FellowRanks:
         self._store = store
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
-        self._on_loss = on_loss
-        self._keeper = keeper
+        self._on_failure = on_loss
+        self._store_host = keeper
         self._silent_s = silent_s
-        self._begun = begun
+        self._count_operations = begun
         self._stop = threading.Event()
-        self._loss: RankLost | None = None
-        self._is_lost = threading.Event()
-        self._lost: int | None = None
-        self._is_store_lost = False
+        self._failure: RankLost | None = None
+        self._has_failure = threading.Event()
+        self._failed_rank: int | None = None
+        self._has_lost_store = False
         self._lock = threading.Lock()
-        self._heard: dict[int, tuple[bytes, float]] = {}
-        self._answered = time.monotonic()
+        self._heartbeats: dict[int, tuple[bytes, float]] = {}
+        self._answered_at = time.monotonic()
         self._threads = [
-            threading.Thread(target=self._beat, name="hyrt.ranks", daemon=True),
-            threading.Thread(target=self._listen, name="hyrt.ranks.silence", daemon=True),
+            threading.Thread(target=self._send_heartbeats, name="hyrt.ranks", daemon=True),
+            threading.Thread(target=self._watch_store, name="hyrt.ranks.silence", daemon=True),
         ]
 
     def start(self) -> None:
-        """Begin to tell and to hear; a rank that was never heard is not there yet."""
-        self._answered = time.monotonic()
-        self._heard = dict.fromkeys(self._others, (b"", math.inf))
+        """Start the heartbeat threads; ranks without a first heartbeat are not considered lost."""
+        self._answered_at = time.monotonic()
+        self._heartbeats = dict.fromkeys(self._others, (b"", math.inf))
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """End the threads; they may be in a call to a store that does not answer."""
+        """Stop the threads; they may be blocked in a call to an unresponsive store."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(0 if self._is_store_lost else _LAST_WORDS_S)
+                thread.join(0 if self._has_lost_store else _FAILURE_REPORT_S)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Tell the others why this rank fails; the first failure of all ranks is the one that counts."""
+        """Publish why this rank fails; only the first failure of all ranks is recorded."""
         try:
             self._store.compare_set("failure", "", f"{self._rank}\n{one_line(describe(error))}")
-            self._say_known()
+            self._acknowledge()
         except (DistError, RuntimeError):
-            # Nobody can be told: the others find the store silent, too.
+            # The store is unreachable: the other ranks detect that themselves.
             return
 
     def wait_until_known(self) -> None:
-        """Wait a moment until all others know that the run fails: they read it where this process keeps it.
+        """Wait briefly until all other ranks have acknowledged the failure.
 
-        Without the store they would know no more than that this rank is gone.
+        For the process that hosts the store: without the store, the other ranks would only see that this
+        rank has disappeared.
         """
-        end, unsaid = time.monotonic() + _KNOWN_S, set(self._others)
+        end, pending = time.monotonic() + _ACKNOWLEDGE_S, set(self._others)
         with contextlib.suppress(DistError, RuntimeError):
             while time.monotonic() < end:
-                unsaid = {other for other in unsaid if not self._store.check([_known(other)])}
-                if not unsaid - {self._lost}:
+                pending = {other for other in pending if not self._store.check([_acknowledgement_key(other)])}
+                if not pending - {self._failed_rank}:
                     return
                 time.sleep(BEAT_S / 20)
 
     def tell_end(self) -> None:
-        """Tell the others that this rank leaves because all is done."""
+        """Announce that this rank shuts down because the run is complete."""
         try:
             self._store.set(f"beat/{self._rank}", "done")
         except (DistError, RuntimeError):
-            # Rank 0, whose process may keep the store, has not waited any longer: nobody is left to be told.
+            # Rank 0, which may host the store, has already exited.
             return
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether a thread is still in a call to the store, after `close`.
+        """Whether a thread is still blocked in a call to the store after `close`.
 
-        Python ends such threads when it ends, inside torch's code, which aborts the process for that.
+        At exit, Python would end such a thread inside torch's code, which aborts the process.
         """
         return any(thread.is_alive() for thread in self._threads)
 
     @property
     def known_loss(self) -> RankLost | None:
-        """The error to end with, once another rank is lost."""
-        return self._loss
+        """Error that ends the run once another rank is lost, or None."""
+        return self._failure
 
     def loss_within(self, seconds: float) -> RankLost | None:
-        """The error to end with, if another rank is lost within so many seconds."""
-        self._is_lost.wait(seconds)
-        return self._loss
+        """Wait up to `seconds` for another rank to be lost; return the error that ends the run, or None."""
+        self._has_failure.wait(seconds)
+        return self._failure
 
     @property
     def reachable(self) -> list[int]:
-        """The other ranks that are not known to be lost, while there is a store to reach them by."""
-        return [] if self._is_store_lost else [other for other in self._others if other != self._lost]
+        """Other ranks that are not known to be lost; empty once the store is lost."""
+        return [] if self._has_lost_store else [other for other in self._others if other != self._failed_rank]
 
     def loss(self, doing: str, error: Exception, group: str = "") -> RankLost:
-        """Why an operation with the others failed: waits a moment for what they say.
+        """Return the cause of a failed operation, after waiting briefly for the other ranks' reports.
 
         Parameters
         ----------
         doing
-            The operation.
+            Name of the operation.
         error
-            What torch raised.
+            Error raised by torch.
         group
-            The name of its group, if it is of one: it may be known who has not come to it.
+            Name of the operation's group, or "". Operation counts of the group show which rank is late.
         """
-        began = time.monotonic()
-        # Without the place in torch's sources, and its guess.
+        started_at = time.monotonic()
+        # Strip torch's source location prefix and its speculative explanation.
         text = re.sub(r"^\[[^]]*\] ", "", one_line(str(error)).partition(" This is typically")[0])
         is_late = re.search(r"timed out|timeout", text, re.IGNORECASE) is not None
-        while self._loss is None:
-            waited_s = time.monotonic() - began
-            gone = self._gone() if waited_s > _LAST_WORDS_S else []
-            late = self._last_in(group) if waited_s > _LAST_WORDS_S and is_late else []
-            if len(gone) == 1:
-                self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"), gone[0])
+        while self._failure is None:
+            waited_s = time.monotonic() - started_at
+            silent = self._silent_ranks() if waited_s > _FAILURE_REPORT_S else []
+            late = self._slowest_ranks(group) if waited_s > _FAILURE_REPORT_S and is_late else []
+            if len(silent) == 1:
+                self._record_failure(
+                    RankLost(f"rank {silent[0]} was lost: it ended without a word ({text})"), silent[0]
+                )
             elif len(late) == 1:
-                self._lose(RankLost(f"rank {late[0]} did not come to {doing}: {text}"), late[0])
-            elif waited_s > self._silent_s + _BETWEEN_S:
-                self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
+                self._record_failure(RankLost(f"rank {late[0]} did not come to {doing}: {text}"), late[0])
+            elif waited_s > self._silent_s + _HEARTBEAT_GAP_S:
+                self._record_failure(RankLost(f"the ranks lost each other at {doing}: {text}"))
             else:
-                self._is_lost.wait(BEAT_S / 5)
-        return self._loss
+                self._has_failure.wait(BEAT_S / 5)
+        return self._failure
 
-    def _gone(self) -> list[int]:
-        """Ranks that were not heard of when the others were: on a busy machine, this one may read late."""
-        since = self._answered - _BETWEEN_S
-        return [other for other, (_, at) in self._heard.items() if at < since]
+    def _silent_ranks(self) -> list[int]:
+        """Return the ranks without a recent heartbeat, relative to this rank's own last successful poll."""
+        since = self._answered_at - _HEARTBEAT_GAP_S
+        return [other for other, (_, received_at) in self._heartbeats.items() if received_at < since]
 
-    def _last_in(self, group: str) -> list[int]:
-        """The ranks that have begun the fewest operations of a group, if fewer than this one."""
-        said = {other: _begun_by(beat).get(group) for other, (beat, _) in self._heard.items()}
-        known = {other: count for other, count in said.items() if count is not None}
-        least = min(known.values(), default=0)
-        if least >= self._begun().get(group, 0):
+    def _slowest_ranks(self, group: str) -> list[int]:
+        """Return the ranks that have started the fewest operations of a group, if fewer than this rank."""
+        counts = {other: _operation_counts(beat).get(group) for other, (beat, _) in self._heartbeats.items()}
+        known = {other: count for other, count in counts.items() if count is not None}
+        lowest = min(known.values(), default=0)
+        if lowest >= self._count_operations().get(group, 0):
             return []
-        return [other for other, count in known.items() if count == least]
+        return [other for other, count in known.items() if count == lowest]
 
-    def _lose(self, loss: RankLost, rank: int | None = None) -> None:
+    def _record_failure(self, failure: RankLost, rank: int | None = None) -> None:
         with self._lock:
-            if self._loss is not None:
+            if self._failure is not None:
                 return
-            self._lost = rank
-            self._loss = loss
-        self._is_lost.set()
+            self._failed_rank = rank
+            self._failure = failure
+        self._has_failure.set()
         if rank is not None:
-            self._tell_loss(loss, rank)
-        self._on_loss(loss)
+            self._publish_failure(failure, rank)
+        self._on_failure(failure)
 
-    def _tell_loss(self, loss: RankLost, rank: int) -> None:
-        """Tell the others, who find more than one of them gone soon: those that end for this loss."""
+    def _publish_failure(self, failure: RankLost, rank: int) -> None:
+        """Publish the lost rank: the other ranks may soon see several ranks end because of this one."""
 
-        def tell() -> None:
+        def publish() -> None:
             with contextlib.suppress(DistError, RuntimeError):
-                self._store.compare_set("lost", "", f"{rank}\n{loss}")
+                self._store.compare_set("lost", "", f"{rank}\n{failure}")
 
-        telling = threading.Thread(target=tell, name="hyrt.ranks.loss", daemon=True)
-        telling.start()
-        telling.join(BEAT_S)
+        publisher = threading.Thread(target=publish, name="hyrt.ranks.loss", daemon=True)
+        publisher.start()
+        publisher.join(BEAT_S)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         number = 0
         while not self._stop.is_set():
             number += 1
             try:
-                self._store.set(f"beat/{self._rank}", f"{number} {json.dumps(dict(self._begun()))}")
-                self._hear()
-                if self._loss is not None:
-                    self._say_known()
+                self._store.set(
+                    f"beat/{self._rank}", f"{number} {json.dumps(dict(self._count_operations()))}"
+                )
+                self._check_peers()
+                if self._failure is not None:
+                    self._acknowledge()
             except (DistError, RuntimeError) as error:
                 if not self._stop.is_set():
                     text = one_line(str(error))
-                    self._is_store_lost = True
-                    self._lose(RankLost(f"{self._keeper} was lost: it keeps the store of the ranks ({text})"))
+                    self._has_lost_store = True
+                    self._record_failure(
+                        RankLost(f"{self._store_host} was lost: it keeps the store of the ranks ({text})")
+                    )
                 return
-            self._answered = time.monotonic()
+            self._answered_at = time.monotonic()
             self._stop.wait(BEAT_S)
 
-    def _say_known(self) -> None:
-        self._store.set(_known(self._rank), "")
+    def _acknowledge(self) -> None:
+        self._store.set(_acknowledgement_key(self._rank), "")
 
-    def _hear(self) -> None:
+    def _check_peers(self) -> None:
         if self._store.check(["failure"]):
-            rank, _, why = self._store.get("failure").decode().partition("\n")
+            rank, _, reason = self._store.get("failure").decode().partition("\n")
             if rank and int(rank) != self._rank:
-                self._lose(RankLost(f"rank {rank} failed: {why}"))
+                self._record_failure(RankLost(f"rank {rank} failed: {reason}"))
         if self._store.check(["lost"]):
-            rank, _, why = self._store.get("lost").decode().partition("\n")
+            rank, _, reason = self._store.get("lost").decode().partition("\n")
             if rank and int(rank) != self._rank:
-                self._lose(RankLost(why), int(rank))
+                self._record_failure(RankLost(reason), int(rank))
             elif rank:
-                self._lose(RankLost(f"the others go on without rank {rank}, which is this one: {why}"))
+                self._record_failure(
+                    RankLost(f"the others go on without rank {rank}, which is this one: {reason}")
+                )
         now = time.monotonic()
         for other in self._others:
             key = f"beat/{other}"
             beat = self._store.get(key) if self._store.check([key]) else b""
-            before, at = self._heard[other]
-            if beat == b"done" or beat != before:
-                self._heard[other] = (beat, now)
-            elif now - at > self._silent_s:
+            previous, received_at = self._heartbeats[other]
+            if beat == b"done" or beat != previous:
+                self._heartbeats[other] = (beat, now)
+            elif now - received_at > self._silent_s:
                 silent = f"nothing was heard of it for {self._silent_s:g} s"
-                self._lose(RankLost(f"rank {other} was lost: {silent}"), other)
+                self._record_failure(RankLost(f"rank {other} was lost: {silent}"), other)
 
-    def _listen(self) -> None:
-        # A call to a store whose machine is gone may not return for minutes.
+    def _watch_store(self) -> None:
+        # A call to a store on an unreachable machine can block for minutes.
         while not self._stop.wait(BEAT_S):
-            silent_s = time.monotonic() - self._answered
+            silent_s = time.monotonic() - self._answered_at
             if silent_s > self._silent_s + BEAT_S:
-                self._is_store_lost = True
-                self._lose(
+                self._has_lost_store = True
+                self._record_failure(
                     RankLost(
-                        f"{self._keeper} was lost: it keeps the store of the ranks, which has not answered "
-                        f"for {silent_s:.0f} s"
+                        f"{self._store_host} was lost: it keeps the store of the ranks, which has not "
+                        f"answered for {silent_s:.0f} s"
                     )
                 )
                 return
 
 
-def _known(rank: int) -> str:
-    """The key that a rank sets once it knows that the run fails."""
+def _acknowledgement_key(rank: int) -> str:
+    """Return the key that a rank sets to acknowledge a failure."""
     return f"knows/{rank}"
 
 
-def _begun_by(beat: bytes) -> Mapping[str, int]:
-    """How many operations a rank has begun in each group, as its last beat says."""
+def _operation_counts(beat: bytes) -> Mapping[str, int]:
+    """Return a rank's number of started operations per group, from its last heartbeat."""
     text = beat.decode().partition(" ")[2]
-    begun: dict[str, int] = json.loads(text) if text else {}
-    return begun
+    counts: dict[str, int] = json.loads(text) if text else {}
+    return counts

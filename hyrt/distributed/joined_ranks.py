@@ -1,4 +1,4 @@
-"""One rank of a distributed run: what joins it to the others, from its start to its end."""
+"""Context of one rank in a distributed run: rank, size, store, groups and heartbeat."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError, HyrtError, RankLost, listed, one_line
 
 _LEAVE_S = 5.0
-# Ranks notice within seconds of each other that nothing moves; busy machines look late.
-_HEAR_S = 6.0
+# Ranks detect a stall within seconds of each other, and later on a busy machine.
+_PEER_FAILURE_S = 6.0
 
 
 class JoinedRanks:
-    """One process among all that train one model together.
+    """One process among all processes that train one model together.
 
-    Each thread that takes part in collective operations has a group of its own, so that the order within
-    each is the same at every rank whatever the threads' speeds are.
+    Each thread that takes part in collective operations has its own group. The order of operations within a
+    group is then the same at every rank, regardless of the threads' speeds.
 
     Parameters
     ----------
     store
-        A store that all ranks reach, in which no other run has written.
+        A store that all ranks can reach and that no other run has written to.
     rank, size
-        The number of this rank, and how many there are.
+        Number of this rank, and number of ranks.
     timeout_s
-        Longest time that ranks wait for each other.
+        Longest time that ranks wait for each other, in seconds.
     silent_s
-        For how long nothing may be heard of a rank before it counts as lost.
+        Longest silence of a rank before it counts as lost, in seconds.
     on_loss
-        Called in a thread of its own when another rank is lost, with the error that the run then ends with.
+        Called in a separate thread when another rank is lost, with the error that ends the run.
     keeper
-        Whose process keeps the store, for messages.
+        Name of the process that hosts the store, for messages.
     """
 
     def __init__(
@@ -67,93 +67,95 @@ class JoinedRanks:
         self.rank = rank
         self.size = size
         self.restarts = 0
-        """How often the launcher has started one of the ranks again, at most; only rank 0 knows it of all."""
+        """Highest number of launcher restarts of any rank; complete at rank 0 only."""
         self.counts = ByteCounts()
         self._store = store
         self._timeout_s = timeout_s
         self._report = on_loss
-        # Over a connection of its own: whoever waits for a key in a store has its connection for as long.
-        self._fellows = FellowRanks(
-            store.clone(), rank, size, self._lose, keeper, silent_s, lambda: self._begun
+        # A separate connection: a blocking wait for a key occupies its connection to the store.
+        self._heartbeat = FellowRanks(
+            store.clone(), rank, size, self._abort, keeper, silent_s, lambda: self._operation_counts
         )
-        self.last_words = LastWords(store.clone, rank, lambda: self._fellows.reachable)
-        """Takes what this rank has to say of a run that fails."""
+        self.last_words = LastWords(store.clone, rank, lambda: self._heartbeat.reachable)
+        """Exchange of reports between the ranks of a failing run."""
         self._groups: list[RankGroup] = []
         self._joins: set[threading.Event] = set()
-        self._is_joining_left = False
-        # Before the groups: to make one is to wait for all ranks.
-        self._fellows.start()
+        self._has_join_thread = False
+        # Start before the groups are created: creating a group waits for all ranks.
+        self._heartbeat.start()
         try:
             self.control = self.group("control")
-            """For the thread that drives the run: agreements, evaluations."""
+            """Group of the thread that drives the run, for agreements and evaluation."""
             self.gradients = self.group("gradients")
-            """For the thread that drives the run: the sums of a step."""
+            """Group of the thread that drives the run, for gradient sums."""
             self.rows = self.group("rows")
-            """For the load stage: the rows of a step."""
+            """Group of the load stage, for feature rows."""
         except BaseException as error:
-            if self._fellows.known_loss is None:
-                # Such as of a network interface that is not there: the others wait for this one.
-                self._fellows.tell_failure(error)
+            if self._heartbeat.known_loss is None:
+                # For example a missing network interface: the other ranks are waiting for this rank.
+                self._heartbeat.tell_failure(error)
             self.close()
             raise
 
     @property
-    def _begun(self) -> dict[str, int]:
+    def _operation_counts(self) -> dict[str, int]:
         return {group.name: group.begun for group in list(self._groups)}
 
     @property
     def leaves_work_behind(self) -> bool:
-        """Whether the process has to end without torch's own end, and without Python's.
+        """Whether the process must exit without the regular shutdown of torch and Python.
 
-        Torch would wait for other ranks, and a thread that is in a call to the store would abort the process.
+        Torch would wait for other ranks, and a thread that is blocked in a call to the store would abort the
+        process.
         """
-        left = self._is_joining_left or self._fellows.is_left_behind
-        return left or any(group.is_left_behind for group in self._groups)
+        has_threads = self._has_join_thread or self._heartbeat.is_left_behind
+        return has_threads or any(group.is_left_behind for group in self._groups)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Let all ranks end because this one fails; what it waits for is given up."""
+        """End all ranks because this rank fails, and abort the operations that this rank waits for."""
         if not isinstance(error, RankLost):
-            self._fellows.tell_failure(error)
-        given_up = RankLost(f"given up, because this rank has failed: {error}")
+            self._heartbeat.tell_failure(error)
+        aborted = RankLost(f"given up, because this rank has failed: {error}")
         for group in self._groups:
-            # Whichever thread ends the run is to name the cause.
-            group.give_up(error if isinstance(error, HyrtError) else given_up)
+            # Every thread that can end the run must report the original cause.
+            group.give_up(error if isinstance(error, HyrtError) else aborted)
 
     def why_held_up(self) -> RankLost | None:
-        """Why another rank does not come to what this one waits for; None if it waits for none, or if none of
-        them says so within a moment.
+        """Return the failure of another rank that this rank's pending operation waits for.
+
+        None if no operation is pending, or if no rank reports a failure within a few seconds.
         """
         if not any(group.is_waiting for group in self._groups):
             return None
-        return self._fellows.loss_within(_HEAR_S)
+        return self._heartbeat.loss_within(_PEER_FAILURE_S)
 
     def wait_until_known(self) -> None:
-        """Wait a moment until all others know that the run fails, where they read it in this process."""
-        self._fellows.wait_until_known()
+        """Wait briefly until all other ranks have acknowledged the failure in the store of this process."""
+        self._heartbeat.wait_until_known()
 
     def agree(self, subject: str, facts: Mapping[str, Any]) -> None:
-        """Compare what has to be the same at every rank.
+        """Check that values are equal at every rank.
 
         Parameters
         ----------
         subject
-            What the facts are of, in a word that is used once.
+            Name of the compared values; each name can be used once.
         facts
             Plain values by name.
 
         Raises
         ------
         ConfigError
-            Naming a fact, a rank that differs from rank 0, and both values.
+            If a value differs: names the value, the rank that differs from rank 0, and both values.
         """
-        mine = {name: json.dumps(value, default=str) for name, value in facts.items()}
-        self._store.set(f"{subject}/{self.rank}", json.dumps(mine))
+        values = {name: json.dumps(value, default=str) for name, value in facts.items()}
+        self._store.set(f"{subject}/{self.rank}", json.dumps(values))
         keys = [f"{subject}/{rank}" for rank in range(self.size)]
         self._wait_for(keys, f"comparing the {subject}")
-        others = [json.loads(self._store.get(key)) for key in keys]
+        all_values = [json.loads(self._store.get(key)) for key in keys]
         self._wait_for_readers(subject)
-        first = others[0]
-        for rank, other in enumerate(others):
+        first = all_values[0]
+        for rank, other in enumerate(all_values):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
                     raise ConfigError(
@@ -162,21 +164,21 @@ class JoinedRanks:
                     )
 
     def _wait_for(self, keys: list[str], doing: str) -> None:
-        """Until all ranks have written, or one is lost: `store.wait` would not hear of that."""
+        """Wait until all ranks have written their keys; unlike `store.wait`, fail if a rank is lost."""
         end = time.monotonic() + self._timeout_s
         try:
             while not self._store.check(keys):
-                if self._fellows.known_loss is not None:
-                    raise self._fellows.known_loss
+                if self._heartbeat.known_loss is not None:
+                    raise self._heartbeat.known_loss
                 if time.monotonic() > end:
                     late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
                     raise RankLost(f"rank {listed(late)} did not come to {doing} in {self._timeout_s:g} s")
                 time.sleep(0.01)
         except (dist.DistError, RuntimeError) as error:
-            raise self._fellows.loss(doing, error) from error
+            raise self._heartbeat.loss(doing, error) from error
 
     def _wait_for_readers(self, subject: str) -> None:
-        """The store may end with rank 0, so that waits until the others have read what is there."""
+        """Wait at rank 0 until the other ranks have read the store, which may end with rank 0."""
         self._store.set(f"{subject}/read/{self.rank}", "")
         if self.rank == 0:
             with contextlib.suppress(dist.DistError, RuntimeError):
@@ -184,11 +186,11 @@ class JoinedRanks:
                 self._store.wait(readers, timedelta(seconds=min(self._timeout_s, _LEAVE_S)))
 
     def leave(self) -> None:
-        """End together: nobody goes before all are done."""
+        """Shut down together: wait until all ranks are done."""
         self.control.add(torch.zeros(1), "control")
-        self._fellows.close()
-        self._fellows.tell_end()
-        # The store may live in rank 0's process.
+        self._heartbeat.close()
+        self._heartbeat.tell_end()
+        # Rank 0's process may host the store.
         end = time.monotonic() + _LEAVE_S
         keys = [f"beat/{rank}" for rank in range(self.size)]
         with contextlib.suppress(dist.DistError, RuntimeError):
@@ -198,28 +200,29 @@ class JoinedRanks:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """End the threads: nothing travels any more."""
-        self._fellows.close()
+        """Stop the threads; no communication may follow."""
+        self._heartbeat.close()
         for group in self._groups:
             group.close()
 
-    def _lose(self, loss: RankLost) -> None:
+    def _abort(self, failure: RankLost) -> None:
         for group in self._groups:
-            group.give_up(loss)
-        for joined in list(self._joins):
-            joined.set()
-        self._report(loss)
+            group.give_up(failure)
+        for is_done in list(self._joins):
+            is_done.set()
+        self._report(failure)
 
     def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
-        """A group for one more thread.
+        """Create a group for one more thread.
 
         Parameters
         ----------
         name
-            The purpose; groups that have no rank in common have names of their own, too.
+            Purpose of the group; disjoint groups need different names too.
         members
-            The ranks in it, in the order of their numbers in the group; each of them asks for it at once.
-            All by default.
+            Member ranks, in the order of their numbers in the group; each of them must call this method at
+            the
+            same time. Default: all ranks.
         """
         make = partial(
             RankGroup,
@@ -229,64 +232,64 @@ class JoinedRanks:
             self.size if members is None else len(members),
             timeout_s=self._timeout_s,
             counts=self.counts,
-            lost=partial(self._fellows.loss, group=name),
+            lost=partial(self._heartbeat.loss, group=name),
         )
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
-            group = self._joined(make)
+            group = self._create_group(make)
         except (dist.DistError, RuntimeError) as error:
-            if self._fellows.known_loss is not None:
-                raise self._fellows.known_loss from error
-            is_late = time.monotonic() - began > self._timeout_s / 2
+            if self._heartbeat.known_loss is not None:
+                raise self._heartbeat.known_loss from error
+            is_late = time.monotonic() - started_at > self._timeout_s / 2
             raise RankLost(
                 f"the ranks could not be joined{f' within {self._timeout_s:g} s' if is_late else ''}: "
                 f"{one_line(str(error))}. Check that all of them have started, and GLOO_SOCKET_IFNAME, which "
                 "names the network interface"
             ) from error
         self._groups.append(group)
-        if self._fellows.known_loss is not None:
-            group.give_up(self._fellows.known_loss)
+        if self._heartbeat.known_loss is not None:
+            group.give_up(self._heartbeat.known_loss)
         return group
 
-    def _joined(self, make: Callable[[], RankGroup]) -> RankGroup:
-        """The group, once all ranks have come; what is raised where one is lost before names it at once."""
-        made: list[RankGroup | Exception] = []
-        over = threading.Event()
+    def _create_group(self, make: Callable[[], RankGroup]) -> RankGroup:
+        """Create a group with all its members; raise at once if a rank is lost meanwhile."""
+        outcome: list[RankGroup | Exception] = []
+        is_done = threading.Event()
 
         def join() -> None:
             try:
-                made.append(make())
+                outcome.append(make())
             except Exception as error:
-                made.append(error)
-            over.set()
+                outcome.append(error)
+            is_done.set()
 
-        self._joins.add(over)
-        # Nothing frees a thread that waits in there before the time is over.
+        self._joins.add(is_done)
+        # A thread that waits in there cannot be interrupted before the timeout.
         threading.Thread(target=join, name="hyrt.ranks.join", daemon=True).start()
-        if self._fellows.known_loss is None:
-            over.wait()
-        self._joins.remove(over)
-        if not made:
-            self._is_joining_left = True
-            assert self._fellows.known_loss is not None
-            raise self._fellows.known_loss
-        if isinstance(made[0], Exception):
-            raise made[0]
-        return made[0]
+        if self._heartbeat.known_loss is None:
+            is_done.wait()
+        self._joins.remove(is_done)
+        if not outcome:
+            self._has_join_thread = True
+            assert self._heartbeat.known_loss is not None
+            raise self._heartbeat.known_loss
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
 
 
 @contextmanager
 def joined_by_launcher(
     *, timeout_s: float, on_loss: Callable[[RankLost], None] = lambda loss: None
 ) -> Iterator[JoinedRanks]:
-    """Join the processes that torchrun, or another launcher, has started; leave them at the block's end.
+    """Join the processes that torchrun or another launcher has started, and leave them when the block ends.
 
-    A failure in the block is told to all ranks.
+    A failure in the block is reported to all ranks.
 
     Parameters
     ----------
     timeout_s, on_loss
-        The arguments of `JoinedRanks`.
+        Arguments of `JoinedRanks`.
 
     Raises
     ------
@@ -298,21 +301,21 @@ def joined_by_launcher(
     launch = launched()
     restarts = 0 if launch is None else launch.restarts
     try:
-        # torchrun's store has what the ranks of earlier attempts have written.
-        met = meet(PrefixStore("hyrt", store), rank, size, restarts, timeout_s)
+        # torchrun's store still holds the keys of earlier attempts.
+        result = meet(PrefixStore("hyrt", store), rank, size, restarts, timeout_s)
     except (dist.DistError, RuntimeError) as error:
         raise RankLost(
             f"{keeper} was lost: it keeps the store of the ranks ({one_line(str(error))})"
         ) from error
     ranks = JoinedRanks(
-        PrefixStore(f"hyrt/{met.name}", store),
+        PrefixStore(f"hyrt/{result.name}", store),
         rank,
         size,
         timeout_s=timeout_s,
         on_loss=on_loss,
         keeper=keeper,
     )
-    ranks.restarts = met.restarts
+    ranks.restarts = result.restarts
     try:
         with local_ranks_known(ranks.control):
             yield ranks

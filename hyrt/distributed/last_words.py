@@ -1,4 +1,4 @@
-"""What the ranks of a run that fails leave for the one that writes the records of all of them."""
+"""Exchange of reports between the ranks of a failing run, for the rank that writes all records."""
 
 from __future__ import annotations
 
@@ -11,87 +11,87 @@ from typing import Any
 
 from torch.distributed import DistError
 
-# All ranks have to end in seconds, and some of these are over when the loss is known.
-_WAIT_S = 2.0
+# All ranks must exit within seconds, and part of that time has passed when the failure is detected.
+_REPORT_WAIT_S = 2.0
 _POLL_S = 0.02
-# More would keep the store from telling who lives.
-_MOST_BYTES = 32 << 20
+# Larger values would delay heartbeats in the store.
+_MAX_REPORT_BYTES = 32 << 20
 
 
 class LastWords:
-    """Data of the ranks, by way of their store: the groups of a run that fails are given up.
+    """Exchange of data through the store, since the groups of a failing run are aborted.
 
     Parameters
     ----------
     store
-        Gives a connection to a store that all ranks reach, of its own.
+        Opens a separate connection to a store that all ranks can reach.
     rank
-        The number of this rank.
+        Number of this rank.
     reachable
-        Gives the other ranks that may still leave something.
+        Returns the other ranks that may still send data.
     """
 
     def __init__(self, store: Callable[[], Any], rank: int, reachable: Callable[[], Sequence[int]]) -> None:
         self._store = store
         self._rank = rank
         self._reachable = reachable
-        self._until: float | None = None
+        self._deadline: float | None = None
 
     @property
     def is_for_this_rank(self) -> bool:
-        """Whether this rank gets what the others leave: the first one of those that are not lost."""
+        """Whether this rank receives the data: the lowest rank that is not lost."""
         return all(self._rank < other for other in self._reachable())
 
     def leave(self, subject: str, data: bytes) -> Mapping[int, bytes]:
-        """Leave data, and get those of all ranks that could: none but at the first rank that is left.
+        """Send data, and return the data of all reachable ranks at the lowest of them (elsewhere: empty).
 
-        All calls together take two seconds at most: what is not there by then is left out.
+        All calls together take at most two seconds; data that arrive later are ignored.
 
         Parameters
         ----------
         subject
-            What the data are, in a word that is used once.
+            Name of the data; each name can be used once.
         data
-            Any bytes; more than 32 MiB are not left.
+            Any bytes; more than 32 MiB are not sent.
         """
-        gathers = self.is_for_this_rank
-        found = {self._rank: data} if gathers else {}
+        is_receiver = self.is_for_this_rank
+        reports = {self._rank: data} if is_receiver else {}
         if not self._reachable():
-            return found
-        if self._until is None:
-            self._until = time.monotonic() + _WAIT_S
-        # A store whose machine is gone may not answer for minutes.
-        work = threading.Thread(
-            target=self._gather if gathers else self._give,
-            args=(subject, found if gathers else data),
+            return reports
+        if self._deadline is None:
+            self._deadline = time.monotonic() + _REPORT_WAIT_S
+        # A store on an unreachable machine can block for minutes.
+        worker = threading.Thread(
+            target=self._collect if is_receiver else self._send,
+            args=(subject, reports if is_receiver else data),
             name="hyrt.ranks.last",
             daemon=True,
         )
-        work.start()
-        work.join(max(0.0, self._until - time.monotonic()))
-        return dict(sorted(found.items()))
+        worker.start()
+        worker.join(max(0.0, self._deadline - time.monotonic()))
+        return dict(sorted(reports.items()))
 
-    def _give(self, subject: str, data: bytes) -> None:
-        # Where nobody keeps the store any more, nobody reads either.
+    def _send(self, subject: str, data: bytes) -> None:
+        # If the store is lost, there is no reader either.
         with suppress(DistError, RuntimeError):
-            if len(data) <= _MOST_BYTES:
-                self._store().set(_key(subject, self._rank), base64.b64encode(data).decode())
+            if len(data) <= _MAX_REPORT_BYTES:
+                self._store().set(_report_key(subject, self._rank), base64.b64encode(data).decode())
 
-    def _gather(self, subject: str, found: dict[int, bytes]) -> None:
-        assert self._until is not None
-        # What has been found by then is all that there is.
+    def _collect(self, subject: str, reports: dict[int, bytes]) -> None:
+        assert self._deadline is not None
+        # If the store is lost, return the data received so far.
         with suppress(DistError, RuntimeError):
             store = self._store()
-            while time.monotonic() < self._until:
-                missing = [rank for rank in self._reachable() if rank not in found]
+            while time.monotonic() < self._deadline:
+                missing = [rank for rank in self._reachable() if rank not in reports]
                 for rank in missing:
-                    key = _key(subject, rank)
+                    key = _report_key(subject, rank)
                     if store.check([key]):
-                        found[rank] = base64.b64decode(store.get(key))
+                        reports[rank] = base64.b64decode(store.get(key))
                 if not missing:
                     return
                 time.sleep(_POLL_S)
 
 
-def _key(subject: str, rank: int) -> str:
+def _report_key(subject: str, rank: int) -> str:
     return f"last/{subject}/{rank}"

@@ -1,4 +1,4 @@
-"""What a launcher such as torchrun tells a process of itself."""
+"""Settings of a process from its launcher's environment variables, such as those of torchrun."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process among those that were started together."""
+    """Rank of a process that was started by a launcher."""
 
     rank: int
-    """Its number, from 0."""
+    """Rank of the process, from 0."""
     size: int
-    """How many there are."""
+    """Number of ranks."""
     restarts: int = 0
-    """How often all of them have been started again."""
+    """Number of times that the launcher has restarted all ranks."""
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """What the environment says; None where a process was started alone.
+    """Read the launch settings from the environment; None if the process was started alone.
 
     Parameters
     ----------
     environment
-        Variables as torchrun sets them: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and
+        Variables as set by torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
         TORCHELASTIC_RESTART_COUNT.
 
     Raises
@@ -68,14 +68,14 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
-    """`rank 2: `, for what a process among several prints; empty where a process was started alone."""
+    """Return the prefix `rank 2: ` for printed lines; empty if the process was started alone."""
     several = environment.get("WORLD_SIZE", "1") not in ("", "1")
     return f"rank {environment.get('RANK', '?')}: " if several else ""
 
 
 @contextmanager
 def unjoined() -> Iterator[None]:
-    """What is done before this process joins the others: an error in the block is one that they wait for."""
+    """Mark errors in the block, which runs before this process joins the other ranks, as blocking them."""
     try:
         yield
     except HyrtError as error:

@@ -1,4 +1,4 @@
-"""Models that move to another rank between two time steps, with the sums of their gradients."""
+"""Migration of models and their gradient sums to other ranks between time steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from hyrt.pipeline.synchronize import StepTotals
 
 
 class ModelMigration:
-    """Sends the model that this rank has to where it goes next, and takes the one that comes (HopGNN 5.1).
+    """Sends this rank's model to its next rank and receives another model (HopGNN 5.1).
 
-    Weights travel too, as in the paper. They are the same bits at every rank, so that those that arrive are
-    not looked at, and trainers keep theirs.
+    Weights are sent as well, as in the paper. They have the same bits at every rank, so received weights are
+    ignored and trainers keep theirs.
 
     Parameters
     ----------
     group
         The ranks, for the thread that adds gradients.
     parameters
-        The master weights.
+        Master weights.
     move
-        Gives, from a step and its time step that is over, the rank of each model in it and in the next.
+        Returns, for a step and its completed time step, the rank of each model in this time step and in the
+        next.
     """
 
     def __init__(
@@ -40,17 +41,17 @@ class ModelMigration:
         self._move = move
 
     def __call__(self, step: int, time: int, own: StepTotals) -> StepTotals:
-        """The sums that have come with a model; losses and counts stay where they were computed."""
+        """Return the gradient sums received with a model; losses and counts stay at their rank."""
         rank, size = self._group.rank, self._group.size
         now, then = self._move(step, time)
         to, source = int(then[np.flatnonzero(now == rank)[0]]), int(now[np.flatnonzero(then == rank)[0]])
         gradients = own.gradients or [torch.zeros_like(parameter) for parameter in self._parameters]
-        leaving = torch.cat([_bits(tensor) for tensor in (*self._parameters, *gradients)])[None]
-        arriving = torch.empty_like(leaving)
-        given, taken = [0] * size, [0] * size
-        given[to] = taken[source] = 1
-        self._group.exchange(leaving, given, arriving, taken, "models")
-        return replace(own, gradients=self._gradients(arriving[0]))
+        sent = torch.cat([_tensor_bytes(tensor) for tensor in (*self._parameters, *gradients)])[None]
+        received = torch.empty_like(sent)
+        send_counts, receive_counts = [0] * size, [0] * size
+        send_counts[to] = receive_counts[source] = 1
+        self._group.exchange(sent, send_counts, received, receive_counts, "models")
+        return replace(own, gradients=self._gradients(received[0]))
 
     def _gradients(self, model: torch.Tensor) -> list[torch.Tensor]:
         sizes = [parameter.nbytes for parameter in self._parameters]
@@ -61,5 +62,5 @@ class ModelMigration:
         ]
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def _tensor_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Collective operations of all ranks for one purpose: each has connections of its own and one thread."""
+"""Collective operations on a process group with its own connections, used by one thread."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.flow.channel import ChannelClosed
 
 Lost = Callable[[str, Exception], Exception]
-"""Makes the error of an operation that failed, from what was done and what torch raised: it finds out which
-rank was lost, and why."""
+"""Creates the error of a failed operation from its name and torch's error: finds out which rank was lost, and
+why.
+"""
 
 
 class Begun:
-    """An operation that goes on while its thread does something else.
+    """Handle of an asynchronous collective operation.
 
     Parameters
     ----------
     operation
-        What torch has begun.
+        Torch's handle of the operation.
     wait
-        Waits for it, until the event is set.
+        Waits for the operation until the event is set.
     """
 
     def __init__(self, operation: Any, wait: Callable[[Any, threading.Event], None]) -> None:
@@ -39,8 +40,8 @@ class Begun:
         self._wait = wait
         self._woken = threading.Event()
         self.ended_at: float | None = None
-        """When it ended, by `time.perf_counter`; None while it goes on."""
-        # Not `operation.wait()`, from which nothing frees a thread before the time is over.
+        """End time (`time.perf_counter`); None while the operation is running."""
+        # A thread in `operation.wait()` cannot be woken before the timeout.
         operation.get_future().add_done_callback(self._note_end)
 
     def _note_end(self, future: Any) -> None:
@@ -49,38 +50,39 @@ class Begun:
 
     @property
     def unwaited(self) -> Any | None:
-        """The operation, if it goes on and nobody waits for it."""
+        """The operation, if it is still running and no thread has begun to wait for it."""
         return self._operation if self.ended_at is None else None
 
     def wake(self) -> None:
-        """Let `wait` end because nobody waits any more."""
+        """Wake the thread in `wait` because the operation was aborted."""
         self._woken.set()
 
     def wait(self) -> None:
-        """Until it has ended; what it raises is what its group raises. Once."""
+        """Wait until the operation has ended; raise the group's errors. To be called once."""
         operation, self._operation = self._operation, None
         self._wait(operation, self._woken)
 
 
 class RankGroup:
-    """All ranks, or some, joined by connections that one thread of each uses, in the same order everywhere.
+    """Process group of all or some ranks.
 
-    Tensors are on the CPU and contiguous. What an operation raises, if a rank is lost, is what `lost` makes.
+    One thread per rank uses the group, with the same order of operations at every rank. Tensors are
+    contiguous and on the CPU. If a rank is lost, an operation raises the error that `lost` returns.
 
     Parameters
     ----------
     name
-        The purpose, for messages.
+        Purpose of the group, for messages.
     store
         The store in which the ranks find each other's addresses.
     rank, size
-        The number of this rank, and how many there are.
+        Number of this rank in the group, and number of its ranks.
     timeout_s
-        Longest time for an operation.
+        Longest time for an operation, in seconds.
     counts
-        Takes the bytes of all operations.
+        Counts the bytes of all operations.
     lost
-        Makes the errors.
+        Creates the errors.
     """
 
     def __init__(
@@ -98,11 +100,11 @@ class RankGroup:
         self.rank = rank
         self.size = size
         self.begun = 0
-        """How many operations this rank has begun."""
+        """Number of operations that this rank has started."""
         self.is_left_behind = False
-        """Whether an operation has begun for which nobody waits any more, but torch at the process's end."""
+        """Whether an aborted operation is still running, for which torch would wait at exit."""
         self._counts = counts
-        self._lost = lost
+        self._make_error = lost
         self._waiting: WeakSet[Begun] = WeakSet()
         self._reason: Exception | None = None
         self._group: Any = dist.ProcessGroupGloo(
@@ -110,21 +112,21 @@ class RankGroup:
         )
 
     def add(self, tensor: torch.Tensor, purpose: str) -> None:
-        """Replace a tensor by its sum over all ranks; all of them get the same bits.
+        """Replace a tensor by its sum over all ranks (all-reduce); all ranks get the same bits.
 
-        Equal tensors on as many ranks give equal bits in every run.
+        Equal tensors on the same number of ranks give equal bits in every run.
         """
         self.begin_add(tensor, purpose).wait()
 
     def begin_add(self, tensor: torch.Tensor, purpose: str) -> Begun:
-        """Begin an `add`; the tensor is left alone until it has ended."""
-        begun = self._begin(lambda: self._group.allreduce([tensor]), purpose)
-        moved = 2 * (self.size - 1) * tensor.nbytes // self.size
-        self._counts.add(purpose, moved, moved)
-        return begun
+        """Start an `add`; the tensor must not be used until the operation has ended."""
+        pending = self._start(lambda: self._group.allreduce([tensor]), purpose)
+        num_bytes = 2 * (self.size - 1) * tensor.nbytes // self.size
+        self._counts.add(purpose, num_bytes, num_bytes)
+        return pending
 
     def from_first(self, tensor: torch.Tensor, purpose: str) -> None:
-        """Replace a tensor by that of rank 0."""
+        """Replace a tensor by the tensor of rank 0 (broadcast)."""
         self.begin_broadcast(tensor, 0, purpose).wait()
 
     def exchange(
@@ -135,20 +137,20 @@ class RankGroup:
         taken_counts: Sequence[int],
         purpose: str,
     ) -> None:
-        """Send rows to every rank, and take rows from every rank.
+        """Send rows to every rank, and receive rows from every rank (all-to-all).
 
         Parameters
         ----------
         given
-            [n, ...] the rows for rank 0, then those for rank 1, and so on.
+            [n, ...] rows for rank 0, followed by the rows for rank 1, and so on.
         given_counts
-            [size] how many for each.
+            [size] number of rows for each rank.
         taken
-            [m, ...] overwritten with the rows from rank 0, then those from rank 1, and so on.
+            [m, ...] overwritten with the rows from rank 0, followed by the rows from rank 1, and so on.
         taken_counts
-            [size] how many from each.
+            [size] number of rows from each rank.
         purpose
-            What it is for, in the counts of bytes.
+            Purpose, for the byte counters.
         """
         self.begin_exchange(given, given_counts, taken, taken_counts, purpose).wait()
 
@@ -160,28 +162,33 @@ class RankGroup:
         taken_counts: Sequence[int],
         purpose: str,
     ) -> Begun:
-        """Begin an `exchange`; `given` and `taken` are left alone until it has ended."""
-        begun = self._begin(
+        """Start an `exchange`; `given` and `taken` must not be used until the operation has ended."""
+        pending = self._start(
             lambda: self._group.alltoall_base(taken, given, list(taken_counts), list(given_counts)), purpose
         )
-        self._counts.add(purpose, self._to_others(given, given_counts), self._to_others(taken, taken_counts))
-        return begun
+        self._counts.add(
+            purpose, self._remote_bytes(given, given_counts), self._remote_bytes(taken, taken_counts)
+        )
+        return pending
 
     def begin_broadcast(self, tensor: torch.Tensor, root: int, purpose: str) -> Begun:
-        """Begin to replace a tensor by that of one rank."""
-        begun = self._begin(lambda: self._group.broadcast(tensor, root), purpose)
+        """Start to replace a tensor by the tensor of rank `root` (broadcast)."""
+        pending = self._start(lambda: self._group.broadcast(tensor, root), purpose)
         is_root = self.rank == root
         others = tensor.nbytes * (self.size - 1)
         self._counts.add(purpose, others if is_root else 0, 0 if is_root else tensor.nbytes)
-        return begun
+        return pending
 
     def begin_sum(self, tensor: torch.Tensor, root: int, purpose: str) -> Begun:
-        """Begin to replace the tensor of one rank by the sum over all; it is undefined at the others.
+        """Start to replace the tensor of rank `root` by the sum over all ranks (reduce).
 
-        Equal tensors on as many ranks give equal bits in every run.
+        The tensors of the other ranks are undefined afterwards.
+
+        Equal tensors on the same number of ranks give equal bits in every run.
         """
-        begun = self._begin(lambda: self._group.reduce(tensor, root), purpose)
-        # Gloo passes pieces around a ring until each rank has the sum of one, and then gathers these.
+        pending = self._start(lambda: self._group.reduce(tensor, root), purpose)
+        # Gloo reduces pieces around a ring until each rank has the sum of one piece, and then gathers the
+        # pieces.
         is_root = self.rank == root
         ring = (self.size - 1) * tensor.nbytes // self.size
         gathered = tensor.nbytes - ring
@@ -190,56 +197,57 @@ class RankGroup:
             ring if is_root else ring + gathered,
             ring + (self.size - 1) * gathered if is_root else ring,
         )
-        return begun
+        return pending
 
     def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:
-        """Tell every rank a number; gives what each has told this one."""
-        given, taken = torch.tensor(counts, dtype=torch.int64), torch.empty(self.size, dtype=torch.int64)
+        """Send one number to each rank; return the numbers received from all ranks."""
+        sent, received = torch.tensor(counts, dtype=torch.int64), torch.empty(self.size, dtype=torch.int64)
         ones = [1] * self.size
-        self.exchange(given, ones, taken, ones, purpose)
-        return [int(count) for count in taken.tolist()]
+        self.exchange(sent, ones, received, ones, purpose)
+        return [int(count) for count in received.tolist()]
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an operation has begun that is not over: other ranks may not have come to it."""
-        return any(begun.ended_at is None for begun in list(self._waiting))
+        """Whether an operation is running; other ranks may not have started it yet."""
+        return any(pending.ended_at is None for pending in list(self._waiting))
 
     def give_up(self, reason: Exception) -> None:
-        """Raise `reason` in the thread that is in an operation, and in all that begin one from now on.
+        """Raise `reason` in the thread that waits for an operation, and in all later operations.
 
-        Any thread may call it. An operation that has begun goes on without anybody waiting for it.
+        Thread-safe. Operations that have been started keep running in the background.
         """
         if self._reason is None:
             self._reason = reason
-        for begun in list(self._waiting):
-            if (unwaited := begun.unwaited) is not None:
-                self._leave_behind(unwaited)
-            begun.wake()
+        for pending in list(self._waiting):
+            if (operation := pending.unwaited) is not None:
+                self._leak(operation)
+            pending.wake()
 
     def close(self) -> None:
-        """End the group's threads, once they have told of what they have done; no operation follows.
+        """Stop the group's threads after their operations have ended; no operation may follow.
 
-        Not where a run fails: they may wait for a rank. Python ends what threads are left at its own end,
-        inside torch's code, which aborts the process for that.
+        Does nothing if the run has failed, because the threads may wait for another rank. At exit, Python
+        would
+        end these threads inside torch's code, which aborts the process.
         """
         if (self._reason is None or isinstance(self._reason, ChannelClosed)) and not self.is_left_behind:
             self._group = None
 
-    def _to_others(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
-        """Bytes of the rows that go to other ranks, or come from them."""
+    def _remote_bytes(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
+        """Return the number of bytes that are sent to or received from other ranks."""
         others = sum(counts) - counts[self.rank]
         return others * (rows.nbytes // max(1, len(rows)))
 
-    def _begin(self, begin: Callable[[], Any], doing: str) -> Begun:
+    def _start(self, start: Callable[[], Any], doing: str) -> Begun:
         if self._reason is not None:
             raise self._reason
         self.begun += 1
         try:
-            begun = Begun(begin(), partial(self._wait, doing))
+            pending = Begun(start(), partial(self._wait, doing))
         except RuntimeError as error:
-            raise self._lost(f"{doing} ({self.name})", error) from error
-        self._waiting.add(begun)
-        return begun
+            raise self._make_error(f"{doing} ({self.name})", error) from error
+        self._waiting.add(pending)
+        return pending
 
     def _wait(self, doing: str, operation: Any, woken: threading.Event) -> None:
         try:
@@ -249,13 +257,13 @@ class RankGroup:
                 operation.wait()
                 return
         except RuntimeError as error:
-            raise self._lost(f"{doing} ({self.name})", error) from error
-        self._leave_behind(operation)
+            raise self._make_error(f"{doing} ({self.name})", error) from error
+        self._leak(operation)
         assert self._reason is not None
         raise self._reason
 
-    def _leave_behind(self, operation: Any) -> None:
-        # To free the group is to wait for its threads, and those wait for other ranks.
-        for kept in (self._group, operation):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    def _leak(self, operation: Any) -> None:
+        # Leak a reference: freeing the group would wait for its threads, which wait for other ranks.
+        for handle in (self._group, operation):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
         self.is_left_behind = True

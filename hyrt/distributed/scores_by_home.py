@@ -1,4 +1,4 @@
-"""Evaluation on several ranks: each computes the rows of its own vertices, layer by layer."""
+"""Distributed evaluation: each rank computes the rows of its vertices, layer by layer."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _PURPOSE = "evaluation"
 
 
 class ScoresByHome:
-    """Scores vertices on the ranks that have their rows; rank 0 gets them all.
+    """Scores vertices at the ranks that own their feature rows, and gathers the scores at rank 0.
 
     Parameters
     ----------
     graph
         The topology.
     own
-        The feature rows of this rank.
+        Feature rows of this rank.
     group
         The ranks, for the thread that evaluates.
     memory_bytes
-        Bound on the arrays of a chunk of vertices, of which a quarter is taken.
+        Memory budget in bytes; the arrays of a chunk of vertices may use a quarter of it.
     sampled
-        Fan-outs of mini-batches by which to score; None scores layer by layer over all neighbours.
+        Fan-outs to score sampled mini-batches; None to score layer by layer over all neighbours.
     batch_size, seed
-        The targets and the seed of those mini-batches.
+        Targets per mini-batch, and seed of the sampler.
     agree
-        Called before each chunk, by all ranks.
+        Called by all ranks before each chunk.
     edges_are_split
-        Whether the graph has the edges into this rank's vertices alone.
+        Whether the graph contains only the edges into this rank's vertices.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class ScoresByHome:
         edges_are_split: bool = False,
     ) -> None:
         self._graph = graph
-        self._own = own
-        self._homes = own.homes
+        self._local = own
+        self._owners = own.homes
         self._group = group
         self._chunk_bytes = memory_bytes // 4
         self._sampled = sampled
         self._batch_size = batch_size
         self._seed = seed
         self._agree = agree
-        self._is_own = own.homes == group.rank
+        self._is_local = own.homes == group.rank
         self._hops = None
         if edges_are_split:
             self._hops = AskedHops(graph.topology, own.homes, group, sampled or [], seed)
@@ -89,7 +89,7 @@ class ScoresByHome:
         check: Callable[[], None],
         scores_at: ScoresAt = lambda vertices: None,
     ) -> NDArray[np.float32] | None:
-        mine = vertices[self._is_own[vertices]]
+        local_vertices = vertices[self._is_local[vertices]]
 
         def before_chunk() -> None:
             self._agree()
@@ -100,10 +100,10 @@ class ScoresByHome:
         with ExitStack() as stack, torch.no_grad(), working(workers):
             stack.callback(model.train, was_training)
             if self._sampled is None and isinstance(model, GNN):
-                own = self._layer_by_layer(model, mine, vertices, workers, before_chunk)
+                local_scores = self._score_layerwise(model, local_vertices, vertices, workers, before_chunk)
             else:
-                own = self._by_batches(model, mine, workers, before_chunk)
-        return at_first(own, self._homes[vertices], self._group)
+                local_scores = self._score_batches(model, local_vertices, workers, before_chunk)
+        return at_first(local_scores, self._owners[vertices], self._group)
 
     def tell(self, metrics: Metrics | None) -> dict[str, dict[str, float]]:
         text = json.dumps(metrics).encode()
@@ -113,134 +113,136 @@ class ScoresByHome:
         if metrics is not None:
             sent[:] = np.frombuffer(text, np.uint8)
         self._group.from_first(torch.from_numpy(sent), "control")
-        told: dict[str, dict[str, float]] = json.loads(sent.tobytes())
-        return told
+        received: dict[str, dict[str, float]] = json.loads(sent.tobytes())
+        return received
 
-    def _layer_by_layer(
+    def _score_layerwise(
         self,
         model: GNN,
-        mine: Ids,
+        local_vertices: Ids,
         vertices: Ids,
         workers: Workers,
         before_chunk: Callable[[], None],
     ) -> NDArray[np.float32]:
-        """[n, C], of own vertices with all their neighbours."""
+        """Return the scores of local vertices over all neighbours, [n, C]."""
         depth = len(model.layers)
-        needed = needed_vertices(self._graph, vertices, depth, self._chunk_bytes, self._together)
-        rows = self._rows_of(self._own.rows, self._own.places, self._own.beside)
-        places = np.zeros(self._graph.num_vertices, np.int32 if len(self._homes) < 2**31 else np.int64)
-        local = np.full(self._graph.num_vertices, -1, np.int32)
+        needed = needed_vertices(self._graph, vertices, depth, self._chunk_bytes, self._merge_marks)
+        rows = self._row_source(self._local.rows, self._local.places, self._local.beside)
+        local_ids = np.zeros(self._graph.num_vertices, np.int32 if len(self._owners) < 2**31 else np.int64)
+        index_map = np.full(self._graph.num_vertices, -1, np.int32)
         out = np.empty((0, 0), np.float32)
         for i in range(depth):
-            own = np.flatnonzero(needed[i] & self._is_own)
-            out = np.empty((len(own), model.widths[i + 1]), np.float32)
+            needed_local = np.flatnonzero(needed[i] & self._is_local)
+            out = np.empty((len(needed_local), model.widths[i + 1]), np.float32)
             footprint = layer_cost(self._graph, model.footprint(i))
-            # Every edge may have a source of its own.
+            # In the worst case, every edge has a different source.
             cost = Cost(footprint.row + 4 * rows.width, footprint.edge + 4 * rows.width)
-            parts = list(chunks(self._graph, needed[i] & self._is_own, cost, self._chunk_bytes))
+            parts = list(chunks(self._graph, needed[i] & self._is_local, cost, self._chunk_bytes))
             done = 0
-            for part in self._in_rounds(parts, before_chunk):
+            for part in self._pad_rounds(parts, before_chunk):
                 whole = full_block(self._graph, part, i, workers)
-                block, sources = with_own_sources(self._graph, whole, local)
-                given = self._given(rows, sources, workers)
+                block, sources = with_own_sources(self._graph, whole, index_map)
+                inputs = self._fetch_rows(rows, sources, workers)
                 if len(part):
-                    out[done : done + len(part)] = model.layer(i, block, given).numpy()
+                    out[done : done + len(part)] = model.layer(i, block, inputs).numpy()
                     done += len(part)
-            places[:] = 0
-            # Every rank counts its own vertices in order, and so knows the place of all others'.
+            local_ids[:] = 0
+            # Every rank numbers its vertices in order, so all ranks can compute the row index of any vertex.
             for rank in range(self._group.size):
-                theirs = np.flatnonzero(needed[i] & (self._homes == rank))
-                places[theirs] = np.arange(len(theirs))
-            rows = self._rows_of(DenseFeatures(out), places)
-        scores: NDArray[np.float32] = out[places[mine]]
+                rank_vertices = np.flatnonzero(needed[i] & (self._owners == rank))
+                local_ids[rank_vertices] = np.arange(len(rank_vertices))
+            rows = self._row_source(DenseFeatures(out), local_ids)
+        scores: NDArray[np.float32] = out[local_ids[local_vertices]]
         return scores
 
-    def _together(self, grown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """What any rank has marked, where each of them can only follow its own edges."""
+    def _merge_marks(self, grown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Merge the marks of all ranks if each rank can follow only its local edges."""
         if self._hops is None:
             return grown
         marks = torch.from_numpy(grown.astype(np.int32))
         self._group.add(marks, _PURPOSE)
         return marks.numpy() > 0
 
-    def _by_batches(
-        self, model: torch.nn.Module, mine: Ids, workers: Workers, before_chunk: Callable[[], None]
+    def _score_batches(
+        self, model: torch.nn.Module, local_vertices: Ids, workers: Workers, before_chunk: Callable[[], None]
     ) -> NDArray[np.float32]:
-        """[n, C], of own vertices in mini-batches."""
+        """Return the scores of local vertices from sampled mini-batches, [n, C]."""
         assert self._sampled is not None
-        sampler = NeighborSampler(self._graph, mine, self._sampled, self._batch_size, self._seed)
-        rows = self._rows_of(self._own.rows, self._own.places, self._own.beside)
-        found = [np.empty((0, self._graph.num_outputs), np.float32)]
-        starts = range(0, len(mine), self._batch_size)
-        for units in self._in_rounds(
-            [mine[start : start + self._batch_size] for start in starts], before_chunk
+        sampler = NeighborSampler(self._graph, local_vertices, self._sampled, self._batch_size, self._seed)
+        rows = self._row_source(self._local.rows, self._local.places, self._local.beside)
+        scores = [np.empty((0, self._graph.num_outputs), np.float32)]
+        starts = range(0, len(local_vertices), self._batch_size)
+        for units in self._pad_rounds(
+            [local_vertices[start : start + self._batch_size] for start in starts], before_chunk
         ):
-            # Steps below zero are never trained: evaluation draws from streams of its own.
+            # Negative step numbers are never trained: evaluation uses separate random streams.
             units = units.astype(sampler.ids)
             hops = None if self._hops is None else self._hops.of_step(-1, units, workers)
             batch = sampler.sample(-1, units, workers, in_place=False, hops=hops)
             sources = batch.blocks[0].sources
             assert sources is not None
-            given = self._given(rows, sources, workers)
+            inputs = self._fetch_rows(rows, sources, workers)
             if len(units):
-                found.append(model(batch.blocks, given).float().numpy())
+                scores.append(model(batch.blocks, inputs).float().numpy())
             batch.release()
-        return np.concatenate(found[1:] or found)
+        return np.concatenate(scores[1:] or scores)
 
-    def _in_rounds(
+    def _pad_rounds(
         self, parts: list[NDArray[Any]], before_chunk: Callable[[], None]
     ) -> Iterator[NDArray[Any]]:
-        """The parts, and empty ones as long as other ranks have more: they need this rank's rows."""
+        """Yield the parts, then empty parts while other ranks still request this rank's rows."""
         group = self._group
         rounds = max(group.exchange_counts([len(parts)] * group.size, "control"))
         for number in range(rounds):
             before_chunk()
             yield parts[number] if number < len(parts) else np.empty(0, np.int64)
 
-    def _rows_of(
+    def _row_source(
         self,
         rows: DenseFeatures | SparseFeatures,
-        places: NDArray[Any],
-        beside: Mapping[int, DenseFeatures] | None = None,
+        local_ids: NDArray[Any],
+        same_host: Mapping[int, DenseFeatures] | None = None,
     ) -> FetchedRows:
         if isinstance(rows, SparseFeatures):
-            return DistributedSparseRows(rows, places, self._homes, self._group, _PURPOSE)
-        return DistributedRows(rows, places, self._homes, self._group, purpose=_PURPOSE, beside=beside)
+            return DistributedSparseRows(rows, local_ids, self._owners, self._group, _PURPOSE)
+        return DistributedRows(rows, local_ids, self._owners, self._group, purpose=_PURPOSE, beside=same_host)
 
-    def _given(self, rows: FetchedRows, sources: NDArray[Any], workers: Workers) -> Rows:
-        """The rows of a block's sources."""
+    def _fetch_rows(self, rows: FetchedRows, sources: NDArray[Any], workers: Workers) -> Rows:
+        """Return the feature rows of a block's sources."""
         rows.fetch(-1, [sources], workers)
         if isinstance(rows, SparseSource):
-            given: Rows = SparseRows.of(rows.take(sources, workers))
+            fetched: Rows = SparseRows.of(rows.take(sources, workers))
         else:
             out = np.empty((len(sources), rows.width), np.float32)
             rows.rows(sources, out, workers)
-            given = torch.from_numpy(out)
+            fetched = torch.from_numpy(out)
         rows.release(-1)
-        return given
+        return fetched
 
 
 def at_first(own: NDArray[np.float32], homes: NDArray[Any], group: RankGroup) -> NDArray[np.float32] | None:
-    """The scores of vertices, [n, C], at rank 0; None at the others.
+    """Gather the scores of vertices, [n, C], at rank 0; return None at the other ranks.
 
     Parameters
     ----------
     own
-        [m, C], those of the vertices of this rank, in their order.
+        [m, C] scores of this rank's vertices, in the order of `homes`.
     homes
-        [n] integers, the rank of each of the vertices.
+        [n] integers, owner rank of each vertex.
     group
         The ranks.
     """
-    given_counts = [len(own), *[0] * (group.size - 1)]
+    send_counts = [len(own), *[0] * (group.size - 1)]
     counts = np.bincount(homes, minlength=group.size).tolist()
-    taken_counts = [0] * group.size if group.rank else counts
+    receive_counts = [0] * group.size if group.rank else counts
     width = max(group.exchange_counts([own.shape[1] if len(own) else 0] * group.size, "control"))
-    taken = np.empty((sum(taken_counts), width), np.float32)
-    given = np.ascontiguousarray(own.reshape(len(own), width))
-    group.exchange(torch.from_numpy(given), given_counts, torch.from_numpy(taken), taken_counts, _PURPOSE)
+    receive_buffer = np.empty((sum(receive_counts), width), np.float32)
+    send_buffer = np.ascontiguousarray(own.reshape(len(own), width))
+    group.exchange(
+        torch.from_numpy(send_buffer), send_counts, torch.from_numpy(receive_buffer), receive_counts, _PURPOSE
+    )
     if group.rank:
         return None
-    scores = np.empty_like(taken)
-    scores[np.argsort(homes, kind="stable")] = taken
+    scores = np.empty_like(receive_buffer)
+    scores[np.argsort(homes, kind="stable")] = receive_buffer
     return scores
