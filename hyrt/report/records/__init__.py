@@ -1,1 +1,1 @@
-"""What a run leaves on the disk, and the way back from there."""
+"""Run folders: writing, reading and resuming runs."""

@@ -1,4 +1,4 @@
-"""Which file of a run holds something else than hyrt writes, where a report cannot be made of it."""
+"""Diagnosis of run folders with damaged records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from hyrt.errors import DataError, describe, listed, one_line
 from hyrt.report.records.run_record import RunRecord
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
-# What reading text for a number, or a number for a mapping, ends in.
-_WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+# Errors caused by unexpected JSON types, for example text instead of a number.
+_RECORD_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
 _FILES: Mapping[str, dict[str, Any]] = {
     "summary.json": {"summary": {}},
     "env.json": {"environment": {}},
@@ -21,34 +21,34 @@ _FILES: Mapping[str, dict[str, Any]] = {
 }
 
 
-def told_of(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], Told]) -> Told:
-    """What `tell` makes of the records of runs.
+def told_of(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], Result]) -> Result:
+    """Return `tell(runs)`.
 
     Raises
     ------
     DataError
-        If it cannot be made of them, naming the file without which it can.
+        If the records are damaged; names the file without which `tell` succeeds.
     """
     try:
         return tell(runs)
-    except _WRONG as error:
-        why = f"not what hyrt writes ({one_line(describe(error))})"
-        for place, run in enumerate(runs):
+    except _RECORD_ERRORS as error:
+        reason = f"not what hyrt writes ({one_line(describe(error))})"
+        for index, run in enumerate(runs):
             for name, empty in _FILES.items():
-                others = [*runs[:place], replace(run, **empty), *runs[place + 1 :]]
-                if _is_told(others, tell):
+                others = [*runs[:index], replace(run, **empty), *runs[index + 1 :]]
+                if _succeeds(others, tell):
                     raise DataError(
-                        f"{run.path / name}: {why}: copy it again from where it is whole, or move it away"
+                        f"{run.path / name}: {reason}: copy it again from where it is whole, or move it away"
                     ) from error
         folders = listed([str(run.path) for run in runs], "or")
         raise DataError(
-            f"the records in {folders} are {why}: copy them again from where they are whole"
+            f"the records in {folders} are {reason}: copy them again from where they are whole"
         ) from error
 
 
-def _is_told(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], object]) -> bool:
+def _succeeds(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], object]) -> bool:
     try:
         tell(runs)
-    except _WRONG:
+    except _RECORD_ERRORS:
         return False
     return True

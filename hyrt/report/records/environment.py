@@ -1,4 +1,4 @@
-"""What a run ran on and with: versions, machine, limits."""
+"""Environment of a run: versions, machine, limits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from hyrt.errors import listed
 from hyrt.machine.cores import cgroup_limits, processor_name
 
 _PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
-_COMPUTING = ("hyrt", "torch", "numpy", "numba")
+_NUMERIC_PACKAGES = ("hyrt", "torch", "numpy", "numba")
 _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Describe machine and software as values JSON can hold.
+    """Describe machine and software as JSON values.
 
-    What cannot be found out is None. Holds neither host nor user name. Imports none of the packages it names.
+    Unknown values are None. Contains neither host name nor user name. Does not import the packages whose
+    versions it
+    reports.
 
     Returns
     -------
     `date` (UTC, ISO 8601), `command` (list), `versions`, `platform`, `cpu` (`model`, `physical_cores`,
-    `logical_cores`, `affinity`: the CPUs this process may use), `memory_bytes`, `cgroup` (`cpus`,
-    `memory_bytes`: the limits, None where there is none) and `variables`, those that change how libraries
-    use threads.
+    `logical_cores`, `affinity`: the CPUs that this process may use), `memory_bytes`, `cgroup` (`cpus`,
+    `memory_bytes`: the limits, None without a limit) and `variables` (environment variables that affect how
+    libraries use threads).
     """
     import psutil
 
@@ -60,15 +62,16 @@ def _version(package: str) -> str | None:
 
 
 def changed_versions(run: Path) -> str:
-    """What a run was started with in another version than there is now: `hyrt 0.1.0 (now 0.2.0)`.
+    """List packages whose version has changed since a run was started: `hyrt 0.1.0 (now 0.2.0)`.
 
-    Of the packages that decide on the bits of a step; empty where they are the same, or where nobody knows.
+    Considers the packages that affect the bits of a step. Empty if there are no changes or the versions are
+    unknown.
     """
     try:
         versions = json.loads((run / "env.json").read_bytes())["versions"]
-        before = {name: versions[name] for name in _COMPUTING if versions.get(name)}
+        recorded = {name: versions[name] for name in _NUMERIC_PACKAGES if versions.get(name)}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
-    now = {name: _version(name) for name in before}
-    changed = [f"{name} {old} (now {now[name]})" for name, old in before.items() if now[name] != old]
+    now = {name: _version(name) for name in recorded}
+    changed = [f"{name} {old} (now {now[name]})" for name, old in recorded.items() if now[name] != old]
     return listed(changed) if changed else ""

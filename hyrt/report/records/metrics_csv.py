@@ -1,4 +1,4 @@
-"""The metrics of runs as CSV, one row for each epoch."""
+"""Export of metrics to CSV, with one row per epoch."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from typing import Any
 from hyrt.report.records.run_record import RunRecord
 
 METRICS = "metrics.csv"
-_FIRST = ("run", "epoch", "step", "seconds", "loss", "lr", "mteps", "is_best")
+_LEADING_COLUMNS = ("run", "epoch", "step", "seconds", "loss", "lr", "mteps", "is_best")
 
 
 def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
-    """The text of the file, with a head.
+    """Format the metrics of runs as CSV text with a header.
 
     Parameters
     ----------
     runs
-        What their folders tell. A run has a row for each epoch whose steps are done.
+        Records of the runs. Each completed epoch has a row.
     names
-        The names of the runs, for the column `run`.
+        Names of the runs, for the column `run`.
 
     Returns
     -------
-    The columns `run`, `epoch` (from 1), `step` (steps done in the run), `seconds` (of training), `loss`
-    (mean over the targets), `lr` (of its last step), `mteps` and `is_best` (1 where the evaluation was better
-    than all before, 0 elsewhere), then `val_<metric>` and `test_<metric>` of all metrics that occur. What is
-    not known is empty.
+    CSV text with the columns `run`, `epoch` (from 1), `step` (completed steps of the run), `seconds` (of
+    training),
+    `loss` (mean over the targets), `lr` (of the last step), `mteps` and `is_best` (1 if the evaluation was
+    better than
+    all previous ones, otherwise 0), followed by `val_<metric>` and `test_<metric>` for all metrics. Unknown
+    values are
+    empty.
     """
-    rows = [row for run, name in zip(runs, names, strict=True) for row in _rows(run, name)]
-    columns = dict.fromkeys((*_FIRST, *(column for row in rows for column in row)))
+    rows = [row for run, name in zip(runs, names, strict=True) for row in _epoch_rows(run, name)]
+    columns = dict.fromkeys((*_LEADING_COLUMNS, *(column for row in rows for column in row)))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -39,7 +42,7 @@ def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _rows(run: RunRecord, name: str) -> list[dict[str, Any]]:
+def _epoch_rows(run: RunRecord, name: str) -> list[dict[str, Any]]:
     rates = {line["step"]: line["lr"] for line in run.of("steps")}
     evaluations = {line["epoch"]: line for line in run.of("evaluated")}
     rows = []

@@ -1,4 +1,4 @@
-"""The folder of one run: config.yaml, env.json, metrics.jsonl, summary.json, checkpoints/."""
+"""Run folder: config.yaml, env.json, metrics.jsonl, summary.json, checkpoints/."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hyrt.report.records.write_errors import explained
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.training.given.link_graph import LINKS
 
-_NAMES = {
+_EVENT_NAMES = {
     RunStarted: "started",
     Predicted: "predicted",
     Balanced: "balanced",
@@ -52,38 +52,41 @@ _NAMES = {
 }
 
 SERIES = "series.json"
-"""The file that tells the folder of a series of runs from that of a run."""
+"""File that distinguishes the folder of a run series from a run folder."""
 
-# What file systems take is 255 bytes, of which temporary names need some.
-_LONGEST_NAME = 200
+# File systems allow 255 bytes, and temporary file names need some of them.
+_MAX_NAME_BYTES = 200
 
-# As `write_atomically` names them.
-_LEFTOVER = re.compile(r"\..+\.\d+\.partial")
+# Temporary file names of `write_atomically`.
+_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.partial")
 
 
 class RunFolder:
-    """One run's folder, and the writer of its records.
+    """Folder of one run, and the writer of its records.
 
-    Made by `create` for a new run and by `open` for one that exists; `handle` takes the run's events. Close
-    it, or use it as a context manager.
+    Use `create` for a new run and `open` for an existing run; `handle` records the run's events. Must be
+    closed, or
+    used as a context manager.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self._clock = clock
         self._file: BinaryIO | None = None
-        self._zero_s = clock()
-        self._made_root = False
+        self._start_s = clock()
+        self._has_created_root = False
 
     @staticmethod
     def remove_unbegun(path: Path) -> None:
-        """Remove a run folder whose process was killed while it made it; any other folder stays."""
+        """Remove a run folder if its process was killed while creating it; keep any other folder."""
         if not path.is_dir():
             return
         run = RunFolder(path)
-        made_first = {run.checkpoints, run.metrics_path}
+        initial_files = {run.checkpoints, run.metrics_path}
         others = [
-            each for each in path.iterdir() if each not in made_first and not _LEFTOVER.fullmatch(each.name)
+            path_in_run
+            for path_in_run in path.iterdir()
+            if path_in_run not in initial_files and not _TEMPORARY_FILE.fullmatch(path_in_run.name)
         ]
         has_records = run.metrics_path.exists() and run.metrics_path.stat().st_size > 0
         if not others and not has_records and not any(run.checkpoints.glob("*")):
@@ -91,36 +94,36 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
-        """Make the folder of a new run, with config.yaml and env.json.
+        """Create the folder of a new run, with config.yaml and env.json.
 
         Parameters
         ----------
         root
-            Holds the run folders; made when missing.
+            Parent of the run folders; created if missing.
         name
-            The name of the new folder; by default local time, model and dataset
-            (2026-11-21-101502-graphsage-community). Where it is taken, a number is appended. Several
-            processes may create at once.
+            Name of the new folder; default: local time, model and dataset
+            (2026-11-21-101502-graphsage-community). If it exists, a number is appended. Safe for concurrent
+            processes.
         config
             The resolved settings.
 
         Raises
         ------
         ConfigError
-            If the name is not a plain file name, or the root is no folder.
+            If the name is not a plain file name, or the root is not a folder.
         HyrtError
             If the folder cannot be written.
         """
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
-            # Line breaks as `\\n`, and bytes that are no UTF-8 as `\\xff`.
+            # Show line breaks as `\n` and invalid UTF-8 bytes as `\xff`.
             shown = repr(readable(name)).replace("\\\\", "\\")
             raise ConfigError(
                 f"run name {shown}: give a name in UTF-8, without '/' and line breaks, "
                 "that does not start with '.'"
             )
-        if len(os.fsencode(name)) > _LONGEST_NAME:
-            raise ConfigError(f"run name {name!r}: give a name of at most {_LONGEST_NAME} bytes")
+        if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+            raise ConfigError(f"run name {name!r}: give a name of at most {_MAX_NAME_BYTES} bytes")
         _check_root(root)
         made_root = not root.exists()
         with explained(root / name):
@@ -131,28 +134,28 @@ class RunFolder:
                 run.checkpoints.mkdir()
                 run.metrics_path.touch()
                 write_atomically(path / "config.yaml", to_yaml(config).encode())
-                write_atomically(path / "env.json", _pretty(describe_environment()))
+                write_atomically(path / "env.json", _to_json_bytes(describe_environment()))
             except BaseException:
                 shutil.rmtree(path)
                 raise
-        run._made_root = made_root
+        run._has_created_root = made_root
         return run
 
     @classmethod
     def open(cls, path: Path, *, for_reading: bool = False) -> RunFolder:
-        """Open the folder of a run that exists.
+        """Open the folder of an existing run.
 
         Parameters
         ----------
         path
             The folder.
         for_reading
-            Its records alone are wanted: a folder whose checkpoints were deleted is a run as well.
+            Whether only the records are needed; the checkpoints may then be missing.
 
         Raises
         ------
         CheckpointError
-            If it is no run folder, saying what is missing.
+            If it is not a run folder; names the missing part.
         """
         if is_too_long(path):
             raise CheckpointError(
@@ -186,17 +189,18 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     def config(self) -> Config:
-        """The settings the run was started with.
+        """Read the settings with which the run was started.
 
         Raises
         ------
         ConfigError
-            If they cannot be read, or a kind in them is of a package that is not installed any more.
+            If they cannot be read, or a plug-in that they name is no longer installed.
         """
         path = self.path / "config.yaml"
         settings = load_settings(path)
         if not settings:
-            # A run writes all of its settings. The defaults would be those of another run.
+            # Runs store all of their settings. With an empty file, the defaults would describe a different
+            # run.
             raise ConfigError(
                 f"{path}: has no settings: copy it again from where it is whole, or start a new run"
             )
@@ -205,8 +209,8 @@ class RunFolder:
             ("model", "kind", MODELS),
             ("train", "objective", OBJECTIVES),
         ):
-            given = settings.get(section)
-            name = given.get(key) if isinstance(given, Mapping) else None
+            settings_section = settings.get(section)
+            name = settings_section.get(key) if isinstance(settings_section, Mapping) else None
             if isinstance(name, str) and name != BY_LABELS and name not in group.declared():
                 raise ConfigError(
                     f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
@@ -219,12 +223,12 @@ class RunFolder:
 
     @contextmanager
     def dataset_named(self, config: Config) -> Iterator[None]:
-        """Where the block fails as the run's dataset is no longer at its place, say how to give the new one.
+        """Extend errors in the block if the run's dataset has been moved: explain how to give its new path.
 
         Raises
         ------
         DataError
-            Naming the folder, the dataset and the option.
+            Names the folder, the dataset and the option.
         """
         try:
             yield
@@ -237,7 +241,7 @@ class RunFolder:
             ) from error
 
     def set_config(self, config: Config) -> None:
-        """Replace the settings, where a resumed run has others."""
+        """Replace the settings if a resumed run has changed them."""
         if config != self.config():
             path = self.path / "config.yaml"
             with explained(path):
@@ -245,11 +249,11 @@ class RunFolder:
 
     @property
     def links_path(self) -> Path:
-        """The file of the split of links, where these are predicted."""
+        """File of the link split, for link prediction."""
         return self.path / LINKS
 
     def keep_links(self, split: LinkSplit) -> None:
-        """Write the split of links, where it is not there yet: every later command takes it from here.
+        """Write the link split unless the file exists; later commands read it from there.
 
         Raises
         ------
@@ -261,8 +265,7 @@ class RunFolder:
                 write_links(self.links_path, split)
 
     def is_finished(self, epochs: int | None) -> bool:
-        """Whether the run has ended by itself, and not before that many epochs (None for the default number)
-        unless it stopped early.
+        """Return whether the run stopped early or has completed at least `epochs` epochs (None: any number).
 
         Raises
         ------
@@ -282,19 +285,19 @@ class RunFolder:
             raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
+        """Drop records after `step` and an incomplete last line from metrics.jsonl, before a run is resumed.
 
-        The file then goes on as if the run had not been interrupted; `time_s` continues from its last line.
+        The file then continues as if the run had not been interrupted; `time_s` continues from the last line.
 
         Parameters
         ----------
         step
-            Steps done in the checkpoint the run resumes from.
+            Number of completed steps in the checkpoint.
 
         Raises
         ------
         DataError
-            If a line before the last is damaged.
+            If a line other than the last is damaged.
         HyrtError
             If the file cannot be written.
         """
@@ -302,32 +305,34 @@ class RunFolder:
         end, last_s = 0, 0.0
         with explained(self.metrics_path):
             if self.metrics_path.exists():
-                for line, stop in _lines(self.metrics_path):
+                for line, stop in _read_lines(self.metrics_path):
                     if line.get("step", 0) > step:
                         break
                     end, last_s = stop, line["time_s"]
                 os.truncate(self.metrics_path, end)
-        self._zero_s = self._clock() - last_s
+        self._start_s = self._clock() - last_s
 
     def handle(self, event: Event) -> None:
-        """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
+        """Record an event as a line of metrics.jsonl, or as summary.json at the end of the run.
 
         Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed,
-        notice), `time_s` since the run started, and the event's fields. A number that is not finite is null.
+        notice),
+        `time_s` (seconds since the start of the run) and the fields of the event. Non-finite numbers are
+        null.
 
         Raises
         ------
         HyrtError
-            If the file cannot be written, naming it and the reason; if it was removed or moved.
+            If the file cannot be written, was removed or was moved; names the file and the reason.
         """
         if isinstance(event, RunStarted) and not event.simulated:
             return
         if isinstance(event, RunEnded):
             path = self.path / "summary.json"
             with explained(path):
-                write_atomically(path, _pretty({"status": event.status, **event.summary}))
+                write_atomically(path, _to_json_bytes({"status": event.status, **event.summary}))
             return
-        record = {"event": _NAMES[type(event)], "time_s": round(self._clock() - self._zero_s, 3)}
+        record = {"event": _EVENT_NAMES[type(event)], "time_s": round(self._clock() - self._start_s, 3)}
         if isinstance(event, RunStarted):
             record |= {"step": event.first_step, "simulated": event.simulated}
         else:
@@ -345,16 +350,16 @@ class RunFolder:
             del record["confusion"]
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)
-        line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n"
+        line = json.dumps(_to_json(record), allow_nan=False, separators=(",", ":")) + "\n"
         with explained(self.metrics_path):
             if self._file is None:
                 self._file = self.metrics_path.open("ab")
             self._file.write(line.encode())
             self._file.flush()
-            self._check_place(self._file)
+            self._check_not_moved(self._file)
 
-    def _check_place(self, file: BinaryIO) -> None:
-        """A file that was removed or moved takes lines, but nobody would find them, nor the checkpoints."""
+    def _check_not_moved(self, file: BinaryIO) -> None:
+        """Raise HyrtError if the file was removed or moved, since further lines would be lost."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
@@ -364,7 +369,7 @@ class RunFolder:
         )
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of a process that was killed; for who holds the folder's lock.
+        """Delete temporary files of a killed process; the caller must hold the folder's lock.
 
         Raises
         ------
@@ -373,20 +378,20 @@ class RunFolder:
         """
         with explained(self.path):
             for path in self.path.iterdir():
-                if _LEFTOVER.fullmatch(path.name):
+                if _TEMPORARY_FILE.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove the folder, and the one that holds it where that was made for it and is empty again."""
+        """Remove the folder, and its parent if that was created for it and is empty."""
         self.close()
         shutil.rmtree(self.path)
-        if self._made_root:
-            # Another run may have come meanwhile.
+        if self._has_created_root:
+            # Another run may have been created in the parent meanwhile.
             with suppress(OSError):
                 self.path.parent.rmdir()
 
     def close(self) -> None:
-        """Close metrics.jsonl; a later event opens it again."""
+        """Close metrics.jsonl; a later event reopens it."""
         if self._file is not None:
             file, self._file = self._file, None
             with explained(self.metrics_path):
@@ -399,32 +404,32 @@ class RunFolder:
         try:
             self.close()
         except HyrtError:
-            # Of a disk that is full the first error tells, and has the notes.
+            # If the disk is full, the first error is the relevant one.
             if kind is None:
                 raise
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl; a last line torn by a kill is left out.
+    """Read a metrics.jsonl file, without an incomplete last line.
 
     Raises
     ------
     DataError
-        If the file cannot be read or another line is damaged, naming it.
+        If the file cannot be read or a line is damaged; names the file.
     """
     try:
-        return [line for line, _ in _lines(path)]
+        return [line for line, _ in _read_lines(path)]
     except OSError as error:
         raise DataError(f"{path} cannot be read: {told_of_system(error)}") from error
 
 
 def default_name(config: Config, moment: datetime) -> str:
-    """Name a run by time, model and dataset: 2026-11-21-101502-graphsage-community."""
+    """Return a run name from time, model and dataset: 2026-11-21-101502-graphsage-community."""
     return f"{moment:%Y-%m-%d-%H%M%S}-{config.model.kind}-{short_name(config.data.source)}"
 
 
 def short_name(source: str) -> str:
-    """Shorten a dataset's name or path to what tells it from others, safe in a file name."""
+    """Shorten a dataset's name or path to a distinctive part that is safe in file names."""
     kind, colon, parameters = source.partition(":")
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
         first = re.split(r"[,?:=/]", parameters)[0]
@@ -456,8 +461,8 @@ def _make_new_folder(root: Path, name: str) -> Path:
             return path
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each record of a metrics file, and the offset of the byte after its line."""
+def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield each record of a metrics file with the byte offset after its line."""
     end = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -469,7 +474,7 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 if not isinstance(record, dict) or not {"event", "time_s"} <= record.keys():
                     raise ValueError("not a record")
             except ValueError as error:
-                # A power loss can leave the last block of a file as zeros, with or without its end of line.
+                # A power loss can leave the last block of a file as zeros, with or without a newline.
                 if not file.read(1):
                     return
                 raise DataError(
@@ -478,18 +483,18 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             yield record, end
 
 
-def _plain(value: Any) -> Any:
-    """Reduce a value to what strict JSON holds."""
+def _to_json(value: Any) -> Any:
+    """Convert a value to strict JSON types."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def _pretty(value: Mapping[str, Any]) -> bytes:
-    text = json.dumps(_plain(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
-    # Undecodable bytes of a command line are lone surrogates: as \\udcXX they are valid JSON again.
+def _to_json_bytes(value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(_to_json(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
+    # Undecodable bytes of a command line are lone surrogates; escaped as \udcXX they are valid JSON.
     return text.encode("utf-8", "backslashreplace")

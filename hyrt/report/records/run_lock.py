@@ -1,4 +1,4 @@
-"""One process at a time writes a run folder."""
+"""Lock of a run folder, which only one process may write at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[str]:
-    """Hold a run folder for this process; the system lets go when the process ends, however it does.
+    """Lock a run folder for this process; the operating system releases the lock when the process ends.
 
-    Gives a name of the holder, which is in the lock file until the block ends: where it still is when nobody
-    holds the folder, the holder was killed.
+    Yields a holder name, which is in the lock file until the block ends. If the name is still there although
+    the
+    folder is not locked, the holder was killed.
 
     Raises
     ------
     HyrtError
-        If another process holds it, or the folder cannot be written.
+        If another process holds the lock, or the folder cannot be written.
     """
     path = folder / _NAME
     try:
@@ -40,7 +41,7 @@ def locked(folder: Path) -> Iterator[str]:
                 f"{folder}: another process is training this run: wait until it ends, or stop it"
             ) from None
         holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
-        # On a full disk nobody can be told; the run itself needs no name.
+        # Ignore a full disk: the run itself does not need the name.
         with suppress(OSError):
             file.truncate(0)
             file.write(holder.encode())
@@ -52,26 +53,25 @@ def locked(folder: Path) -> Iterator[str]:
 
 
 def take_over(folder: Path, holder: str) -> ExitStack | None:
-    """Hold the run folder of a process that was killed; close what is given to let go of it.
+    """Lock the run folder of a killed process; close the result to release the lock.
 
-    None where the folder cannot be reached from here, is held, or was let go of by its holder: then there is
-    nothing to take over.
+    Returns None if the folder is unreachable, is locked, or was released regularly by its holder.
 
     Parameters
     ----------
     folder
-        The run folder, as its holder has named it.
+        Path of the run folder, as used by its holder.
     holder
-        What `locked` gave to the holder.
+        Holder name from `locked`.
     """
     with ExitStack() as stack:
         try:
             file = stack.enter_context((folder / _NAME).open("rb+", buffering=0))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # On another machine, a folder of the same path may be that of another run.
+            # On another machine, the same path may be the folder of another run.
             if file.read() != holder.encode():
                 return None
-            # One process alone takes it over.
+            # Clear the name so that only one process takes over.
             file.truncate(0)
         except OSError:
             return None

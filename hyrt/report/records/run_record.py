@@ -1,4 +1,4 @@
-"""What a run folder tells of its run."""
+"""Records of a run, as read from its folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run as its folder has it; parts that it did not reach are empty."""
+    """Contents of a run folder; parts that the run did not reach are empty."""
 
     path: Path
-    """The folder of the run."""
+    """Folder of the run."""
     config: str
-    """The text of config.yaml."""
+    """Text of config.yaml."""
     settings: Mapping[str, Any]
-    """The same as nested mappings. Not checked: a page needs no package that a kind of the run is of."""
+    """Settings as nested mappings; not validated, so that reports do not require the run's plug-ins."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """`environment` and `summary`: env.json and summary.json."""
+    """`environment` and `summary`: contents of env.json and summary.json."""
     lines: Sequence[Line]
-    """metrics.jsonl, in order."""
+    """Lines of metrics.jsonl, in order."""
 
     @property
     def name(self) -> str:
@@ -38,33 +38,33 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """`finished`, `early-stopped`, `interrupted`, `failed`, or `not ended` where there is no summary."""
+        """One of `finished`, `early-stopped`, `interrupted`, `failed`, or `not ended` without a summary."""
         return str(self.summary.get("status", "not ended"))
 
     @property
     def is_of_whole_graphs(self) -> bool:
-        """Whether each step trained on the whole graph."""
+        """Whether each step trained on the full graph."""
         return bool(self.settings.get("sampler", {}).get("kind") == "full")
 
     @property
     def traces(self) -> list[Path]:
-        """Its traces: of the run from its start, and of each time it was resumed."""
+        """Traces of the run: from its start, and from each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
     def labelled(self, name: str) -> str:
-        """A device's name, such as `fpga-csim:0 (simulated)`: its times are not those of a real clock.
+        """Return a device name, with a label such as `fpga-csim:0 (simulated)` if its times are simulated.
 
-        Settings ask for devices as `fpga-csim` and `fpga-csim:0=3`, which are labelled too.
+        Also labels devices as written in settings, such as `fpga-csim` and `fpga-csim:0=3`.
         """
         kind, _, index = name.partition("=")[0].partition(":")
-        told = [line["simulated"] for line in self.of("started")]
+        simulated = [line["simulated"] for line in self.of("started")]
         if (ended := self.summary.get("simulated_devices")) is not None:
-            told.append(ended)
-        known = {device for devices in told for device in devices}
-        return f"{name} (simulated)" if f"{kind}:{index or 0}" in known else name
+            simulated.append(ended)
+        devices = {device for devices in simulated for device in devices}
+        return f"{name} (simulated)" if f"{kind}:{index or 0}" in devices else name
 
     def of(self, event: str) -> list[Line]:
-        """The lines of one event."""
+        """Return the lines of one event."""
         return [line for line in self.lines if line["event"] == event]
 
 
@@ -74,26 +74,26 @@ def read_run(path: Path) -> RunRecord:
     Raises
     ------
     CheckpointError
-        If it is no run folder.
+        If it is not a run folder.
     DataError
-        If one of its files is damaged, naming it.
+        If one of its files is damaged; names the file.
     """
     folder = RunFolder.open(path, for_reading=True)
     lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
-    # First, as it says what is wrong with the file.
+    # Read first: its errors describe the problem with the file.
     settings = load_settings(path / "config.yaml")
     return RunRecord(
         path=path,
         config=(path / "config.yaml").read_text(encoding="utf-8"),
         settings=settings,
-        environment=_json(path / "env.json"),
-        summary=_json(path / "summary.json"),
+        environment=_read_json(path / "env.json"),
+        summary=_read_json(path / "summary.json"),
         lines=lines,
     )
 
 
 def number_of(line: Line, *keys: str) -> float:
-    """A number of a line, under one key or nested ones; NaN where it is missing or was not finite."""
+    """Return a number of a line under nested keys; NaN if it is missing or not finite."""
     value: Any = line
     for key in keys:
         value = value.get(key, {})
@@ -101,18 +101,18 @@ def number_of(line: Line, *keys: str) -> float:
 
 
 def median(lines: Sequence[Line], *keys: str) -> float:
-    """The median over the steps of a number, of which each line tells of some; 0 where none has it."""
+    """Return the median of a number over steps; a line counts once per step that it covers. 0 if missing."""
     return weighted_median(lines, [number_of(line, *keys) for line in lines])
 
 
 def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
-    """The median of one value a line, over the steps that the lines tell of; 0 where none is finite."""
-    found = sorted(
+    """Return the median of one value per line, weighted by steps; 0 without finite values."""
+    weighted = sorted(
         (y, len(line["losses"])) for line, y in zip(lines, values, strict=True) if math.isfinite(y)
     )
-    half = sum(count for _, count in found) / 2
+    half = sum(count for _, count in weighted) / 2
     passed = 0
-    for y, count in found:
+    for y, count in weighted:
         passed += count
         if passed >= half:
             return y
@@ -120,12 +120,12 @@ def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
 
 
 def _first_step(trace: Path) -> int:
-    """0 of trace.json.gz, 40 of trace-from-40.json.gz."""
+    """Return the first step of a trace: 0 for trace.json.gz, 40 for trace-from-40.json.gz."""
     number = trace.name.removesuffix(".json.gz").rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:

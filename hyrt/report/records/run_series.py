@@ -1,4 +1,4 @@
-"""A series of runs: the same settings with several seeds and splits, a run folder each, and their means."""
+"""Run series: runs with the same settings but different seeds and splits, and their mean metrics."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hyrt.quantities import counted, whole_number
 from hyrt.report.records.run_folder import SERIES, RunFolder
 from hyrt.report.records.write_errors import explained
 
-_DONE = ("finished", "early-stopped")
+_COMPLETE = ("finished", "early-stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """The folder of a series; each of its runs has a run folder in it, `split-<split>-seed-<seed>`."""
+    """Folder of a run series, with a run folder `split-<split>-seed-<seed>` for each run."""
 
     path: Path
     config: Config
-    """The settings that all runs share; the seed is the first one."""
+    """Settings of all runs; its seed is the first seed."""
     seeds: tuple[int, ...]
     splits: tuple[int, ...]
 
@@ -37,21 +37,21 @@ class RunSeries:
     def create(
         cls, root: Path, name: str | None, config: Config, seeds: int | None, splits: Sequence[int]
     ) -> RunSeries:
-        """Make the folder of a new series.
+        """Create the folder of a new series.
 
         Parameters
         ----------
         root, name, config
-            The folder, name and settings, as for `RunFolder.create`.
+            Folder, name and settings, as for `RunFolder.create`.
         seeds
-            How many, from the seed of the settings on; None for that one.
+            Number of seeds, starting from the seed of the settings; None for only that seed.
         splits
-            The numbers of the dataset's splits.
+            Numbers of the dataset's splits.
 
         Raises
         ------
         HyrtError
-            As `RunFolder.create` does.
+            As for `RunFolder.create`.
         """
         if config.seed + (seeds or 1) > 2**63:
             raise ConfigError(
@@ -67,40 +67,40 @@ class RunSeries:
 
     @classmethod
     def open(cls, path: Path, given: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
-        """Open the folder of a series, with changes to settings that a resumed run may have.
+        """Open the folder of a series, with changed settings for a resumed run.
 
-        Nothing is written before `keep_settings`.
+        Nothing is written until `keep_settings` is called.
 
         Parameters
         ----------
         path
             The folder.
         given, overrides
-            The settings file, which is refused, and the changes.
+            A settings file, which is rejected, and changed settings.
 
         Raises
         ------
         DataError
-            If its series.json is damaged.
+            If series.json is damaged.
         ConfigError
             If a setting may not change.
         """
         file = path / SERIES
         try:
-            told = json.loads(file.read_bytes())
-            seeds, splits = (tuple(int(number) for number in told[key]) for key in ("seeds", "splits"))
+            content = json.loads(file.read_bytes())
+            seeds, splits = (tuple(int(number) for number in content[key]) for key in ("seeds", "splits"))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{file} cannot be read ({error}): start a new series") from None
         config = resumed_config(RunFolder(path).config(), given, overrides)
         return cls(path=path, config=config, seeds=seeds, splits=splits)
 
     def keep_settings(self) -> None:
-        """A series whose runs are longer now stays so, whoever resumes it next; for who holds its lock."""
+        """Store changed settings, such as a longer training; the caller must hold the lock of the series."""
         RunFolder(self.path).set_config(self.config)
 
     @property
     def runs(self) -> list[tuple[Path, Config]]:
-        """The folder and the settings of each run, split by split."""
+        """Folder and settings of each run, ordered by split."""
         return [
             (
                 self.path / f"split-{split}-seed-{seed}",
@@ -116,44 +116,46 @@ class RunSeries:
         ]
 
     def folder_of(self, path: Path, config: Config) -> tuple[RunFolder, bool]:
-        """The folder of one of the runs, made if need be, and whether it was made."""
+        """Open or create the folder of one run; return it and whether it was created."""
         if (path / "config.yaml").is_file():
             return RunFolder.open(path), False
-        # What a process that was killed has begun to make.
+        # Remove the incomplete folder of a killed process.
         shutil.rmtree(path, ignore_errors=True)
         return RunFolder.create(path.parent, path.name, config), True
 
     def summarize(self) -> dict[str, Any]:
-        """Write summary.json, and return what it holds.
+        """Write summary.json and return its contents.
 
-        `status` is `finished` where all runs are done, else `unfinished`; `runs` has the folder, the seed,
-        the split and the metrics of each run that is done; `metrics`, by `val` and `test` and name, have the
-        `mean`, the `deviation` (of a sample: with n - 1; None of one run), the `lowest`, the `highest` and
-        the number of `runs`.
+        `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder, seed,
+        split and
+        metrics of each complete run. `metrics`, by `val` and `test` and name, has the `mean`, the `deviation`
+        (sample
+        standard deviation with n - 1; None for one run), `lowest` and `highest` value and the number of
+        `runs`.
         """
         done = []
         for path, config in self.runs:
             with suppress(FileNotFoundError, ValueError):
                 summary = json.loads((path / "summary.json").read_bytes())
-                if summary["status"] in _DONE:
+                if summary["status"] in _COMPLETE:
                     known = {key: summary[key] for key in ("status", "best_epoch", "metrics")}
                     done.append({"run": path.name, "seed": config.seed, "split": config.data.split, **known})
         summary = {
             "status": "finished" if len(done) == len(self.runs) else "unfinished",
             "seeds": self.seeds,
             "splits": self.splits,
-            "metrics": _over_runs([run["metrics"] for run in done]),
+            "metrics": _aggregate_metrics([run["metrics"] for run in done]),
             "runs": done,
         }
         self._write("summary.json", summary)
         return summary
 
     def end_failed(self) -> None:
-        """Summarize what was done before a run failed; where its first run was refused, remove the folder."""
+        """Write the summary after a failed run; remove the folder if the first run could not start."""
         if not any(path.exists() for path, _ in self.runs):
             shutil.rmtree(self.path)
             return
-        # Of a disk that is full the first error tells.
+        # If the disk is full, the first error is the relevant one.
         with suppress(HyrtError):
             self.summarize()
 
@@ -162,32 +164,32 @@ class RunSeries:
             write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def _over_runs(
+def _aggregate_metrics(
     runs: Sequence[Mapping[str, Mapping[str, float | None]]],
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    aggregated: dict[str, dict[str, dict[str, float | None]]] = {}
     for split in dict.fromkeys(split for run in runs for split in run):
         for name in dict.fromkeys(name for run in runs for name in run.get(split, {})):
-            told = [run.get(split, {}).get(name) for run in runs]
-            values = [value for value in told if value is not None]
+            all_values = [run.get(split, {}).get(name) for run in runs]
+            values = [value for value in all_values if value is not None]
             if values:
-                found.setdefault(split, {})[name] = {
+                aggregated.setdefault(split, {})[name] = {
                     "mean": statistics.fmean(values),
                     "deviation": statistics.stdev(values) if len(values) > 1 else None,
                     "lowest": min(values),
                     "highest": max(values),
                     "runs": len(values),
                 }
-    return found
+    return aggregated
 
 
 def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
-    """The splits that `--splits` names: `all`, or numbers with commas; by default that of the settings.
+    """Parse `--splits`: `all`, or comma-separated numbers; default: the split of the settings.
 
     Raises
     ------
     ConfigError
-        If it is neither, or the dataset has no such split.
+        If the value is neither, or the dataset has no such split.
     """
     if text is None:
         return [config.data.split]

@@ -1,4 +1,4 @@
-"""A trained model and its graph, from the folder of a run."""
+"""Loading of a trained model and its graph from a run folder."""
 
 from __future__ import annotations
 
@@ -39,41 +39,40 @@ from hyrt.training.setup import assign_threads, build_model, evaluation_workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRun:
-    """What a run has learned."""
+    """Trained model of a run, with its graph and metrics."""
 
     model: torch.nn.Module
-    """In evaluation mode, with the weights that were asked for."""
+    """Model in evaluation mode, with the requested weights."""
     config: Config
-    """The run's settings."""
+    """Settings of the run."""
     metrics: Mapping[str, Mapping[str, float]]
-    """Of the best evaluation, by split; empty before the first."""
+    """Metrics of the best evaluation, by split; empty before the first evaluation."""
     graph: Graph
-    """The dataset of the run, or other data in the form that the run was trained on."""
+    """Dataset of the run, or other data converted to the schema of the run."""
     weights: str
-    """Where the weights come from, in words."""
+    """Description of the origin of the weights."""
     schema: RunSchema
-    """What the run fitted to its data besides the weights, as class names, feature columns and scaling."""
+    """Data-dependent results of training besides the weights: class names, feature columns and scaling."""
     scratch: Path | None
-    """Folder for temporary files: the run's, or None where that cannot be written."""
+    """Folder for temporary files: the run folder, or None if it is not writable."""
 
     def scores(self, vertices: Sequence[int] | NDArray[Any] | str = "all") -> NDArray[np.float32]:
-        """Score vertices of the graph from all their neighbours, as `hyrt infer` does.
+        """Score vertices of the graph from all their neighbours, like `hyrt infer`.
 
         Parameters
         ----------
         vertices
-            Numbers of vertices as the dataset has them; `all`, `train`, `val` or `test`; or the path of a
-            .npy file of numbers.
+            Vertex ids of the dataset; `all`, `train`, `val` or `test`; or the path of a .npy file with ids.
 
         Returns
         -------
-        [n, outputs] float32: a column for each class, label or number of the run, in the order of
-        `schema.classes` if these have names. Of a run that predicts links, embeddings.
+        [n, outputs] float32: a column per class, label or regression target of the run, in the order of
+        `schema.classes` if the classes have names. Embeddings if the run predicts links.
 
         Raises
         ------
         ConfigError
-            If the model is not made of hyrt's layers.
+            If the model does not consist of hyrt's layers.
         DataError
             If there is no such vertex.
         """
@@ -106,88 +105,93 @@ def open_trained(
     module: torch.nn.Module | None = None,
     labels_count: bool = True,
 ) -> TrainedRun:
-    """Open a run's graph and build its model.
+    """Open a run's graph and build its model with the trained weights.
 
     Parameters
     ----------
     run
         Folder of the run, or of the checkpoints of a training from Python.
     overrides
-        Settings that differ from the run's, `key.path=value`.
+        Settings that differ from those of the run, `key.path=value`.
     checkpoint
-        `best`: the weights of the best evaluation (the newest where there was none); `newest`; or a file.
+        `best`: weights of the best evaluation (newest weights without an evaluation); `newest`; or a file.
     warn
-        Told which damaged checkpoints were passed over, that the dataset has changed, and what of other data
-        is not used.
+        Called with warnings: skipped damaged checkpoints, a changed dataset, unused parts of other data.
     graph
-        In place of the dataset of the settings: a graph, or what `hyrt.load` takes.
+        Replaces the configured dataset: a graph, or any argument of `hyrt.load`.
     module
-        In place of the model of the settings; takes the weights.
+        Replaces the configured model; the weights are loaded into it.
     labels_count
-        Whether labels and splits of other data are going to be used: links of theirs are held out then.
+        Whether labels and splits of other data will be used; links are then held out.
 
     Raises
     ------
     CheckpointError
-        If there are no such weights, or they do not fit the graph's features and classes.
+        If there are no such weights, or they do not match the graph's features and classes.
     ConfigError
-        If the folder has no settings that tell its dataset, and no graph is given.
+        If the folder has no settings that name its dataset, and no graph is given.
     DataError, UnsupportedModel
-        If graph and model do not agree on types of edges.
+        If graph and model have different edge types.
     """
     checkpoints = run / "checkpoints"
-    # `hyrt.train` writes checkpoints alone, with the settings but the data.
-    alone = not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
-    if alone and graph is None and not any(entry.startswith("data.source=") for entry in overrides):
-        # What `hyrt run` makes has more than checkpoints, and its settings have gone.
-        why = "was trained from Python and does not name its dataset: give it"
+    # `hyrt.train` writes only checkpoints, with the settings except the dataset.
+    is_python_training = (
+        not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
+    )
+    if (
+        is_python_training
+        and graph is None
+        and not any(entry.startswith("data.source=") for entry in overrides)
+    ):
+        # A folder of `hyrt run` has more than checkpoints: its settings were lost.
+        reason = "was trained from Python and does not name its dataset: give it"
         if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
-            why = "has no config.yaml any more, which named its dataset: put it back, or give the dataset"
-        raise ConfigError(f"{run} {why} (--data, or graph= in Python)")
-    folder = None if alone else RunFolder.open(run)
+            reason = "has no config.yaml any more, which named its dataset: put it back, or give the dataset"
+        raise ConfigError(f"{run} {reason} (--data, or graph= in Python)")
+    folder = None if is_python_training else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
-        found = load_newest_checkpoint(checkpoints, warn)
+        loaded = load_newest_checkpoint(checkpoints, warn)
     else:
-        found = load_checkpoint(Path(checkpoint))
+        loaded = load_checkpoint(Path(checkpoint))
     if folder is None:
-        settings = build_config(settings_of(found.state["config"], str(found.path)), lenient=True)
+        settings = build_config(settings_of(loaded.state["config"], str(loaded.path)), lenient=True)
     else:
         settings = folder.config()
     config = changed_config(settings, overrides, own_model=module is not None)
-    best = found.state["best"]
+    best = loaded.state["best"]
     if checkpoint == "best" and best["weights"] is not None:
-        weights, words = best["weights"], f"best validation, epoch {best['epoch']}"
+        weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
-        weights, words = found.state["model"], f"step {found.step}"
-    # Its own dataset, with the settings that it was trained with.
-    is_same = graph is None and not any(entry.startswith("data.") for entry in overrides)
-    is_own = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
-    schema = _saved_schema(found, settings, run, is_own=is_own)
+        weights, description = loaded.state["model"], f"step {loaded.step}"
+    # The run's dataset, with the data settings of training.
+    has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
+    has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
+    schema = _saved_schema(loaded, settings, run, is_own=has_run_dataset)
     with RunFolder(run).dataset_named(config) if graph is None else nullcontext():
         source = config.data.source if graph is None else graph
         if schema is None:
-            _check_scaling(found, config, run, source, is_own=is_own)
+            _check_scaling(loaded, config, run, source, is_own=has_run_dataset)
         graph = open_graph(source, normalize=config.data.normalize if schema is None else "none")
         is_graph = isinstance(source, Graph)
         if schema is not None:
             graph = conform(graph, schema, warn, labels_count=labels_count)
         if config.train.predicts_links:
-            split = run / LINKS if is_own or _has_split(graph, found, run / LINKS) else None
+            split = run / LINKS if has_run_dataset or _has_split(graph, loaded, run / LINKS) else None
             if split is None and (is_graph or not labels_count):
                 graph = unsplit_links(config, graph)
             else:
                 graph = link_graph(config, graph, split)
         if schema is not None or not is_graph:
             graph = rounded_graph(config, graph, schema)
-    if is_same and found.state.get("graph", graph.checksum) != graph.checksum:
+    if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
         warn(
             f"{graph.name} has changed since {run} was trained on it: other labels or splits. What follows "
             "is of the dataset as it is now; give the former one as --data (graph= in Python)"
         )
     if schema is None:
         schema = schema_of(graph)
-        # Other data may have other names for its classes.
-        schema = schema if is_own else replace(schema, classes=None)
+        # Other data may have different class names.
+        schema = schema if has_run_dataset else replace(schema, classes=None)
     for number, rows in learned_rows(graph, schema).items():
         key = f"input.learned.{number}.values"
         if key in weights and not np.array_equal(rows, np.arange(len(weights[key]))):
@@ -197,7 +201,7 @@ def open_trained(
         model.load_state_dict(weights)
     except RuntimeError:
         raise CheckpointError(
-            f"{found.path}: the weights do not fit "
+            f"{loaded.path}: the weights do not fit "
             + (
                 f"{graph.name} with {counted(graph.num_features, 'feature')} and "
                 f"{graph.vertices.labels_in_words}: give the dataset of the run, or one with "
@@ -213,28 +217,28 @@ def open_trained(
         config=config,
         metrics=best["metrics"],
         graph=graph,
-        weights=words,
+        weights=description,
         schema=schema,
         scratch=run if os.access(run, os.W_OK | os.X_OK) else None,
     )
 
 
-def _saved_schema(found: Checkpoint, settings: Config, run: Path, *, is_own: bool) -> RunSchema | None:
-    """The schema in a checkpoint; for other data, that of the run's dataset if an older version kept none."""
-    saved = found.state.get("schema")
+def _saved_schema(checkpoint: Checkpoint, settings: Config, run: Path, *, is_own: bool) -> RunSchema | None:
+    """Return the schema in a checkpoint, or derive it from the run's dataset for older checkpoints."""
+    saved = checkpoint.state.get("schema")
     if saved is not None:
         return RunSchema.from_dict(saved)
-    if is_own or "graph" not in found.state:
+    if is_own or "graph" not in checkpoint.state:
         return None
     try:
-        own = opened_graph(settings, None, run / LINKS)
+        run_graph = opened_graph(settings, None, run / LINKS)
     except HyrtError:
         return None
-    return schema_of(own) if own.checksum == found.state["graph"] else None
+    return schema_of(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
 
 
-def _check_scaling(found: Checkpoint, config: Config, run: Path, source: Any, *, is_own: bool) -> None:
-    """Refuse to fit a scaling to data that the model was not trained on.
+def _check_scaling(checkpoint: Checkpoint, config: Config, run: Path, source: Any, *, is_own: bool) -> None:
+    """Reject data on which the model was not trained if their features would be scaled differently.
 
     Raises
     ------
@@ -243,17 +247,17 @@ def _check_scaling(found: Checkpoint, config: Config, run: Path, source: Any, *,
     """
     if is_own or config.data.normalize != "standard":
         return
-    if isinstance(source, Graph) and source.checksum == found.state.get("graph"):
+    if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
         return
     raise CheckpointError(
-        f"{found.path}: was written by an earlier version, which did not keep means and deviations "
+        f"{checkpoint.path}: was written by an earlier version, which did not keep means and deviations "
         f"(data.normalize=standard), and the dataset of {run} is not as it was: put {config.data.source} "
         "back, or train again"
     )
 
 
-def _has_split(graph: Graph, found: Checkpoint, file: Path) -> bool:
-    """Whether a graph is the one whose links were split into a run's file."""
+def _has_split(graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
+    """Return whether a graph is the one whose link split is in a run's file."""
     if not file.is_file():
         return False
     with np.load(file) as arrays:
@@ -261,4 +265,4 @@ def _has_split(graph: Graph, found: Checkpoint, file: Path) -> bool:
             name: HeldOut(arrays[name], arrays[f"{name}_neg"]) for name in ("val", "test") if name in arrays
         }
         split = LinkSplit(arrays["train"], held_out, arrays.get("train_neg"))
-    return bool(found.state.get("graph") == graph.vertices.checksum ^ split.checksum)
+    return bool(checkpoint.state.get("graph") == graph.vertices.checksum ^ split.checksum)

@@ -1,4 +1,4 @@
-"""What a user reads where something cannot be written."""
+"""User-facing errors of failed writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.errors import HyrtError
 
 @contextmanager
 def explained(path: Path, remedy: str = "Free space, or choose a writable folder.") -> Iterator[None]:
-    """Turn an OSError of the block into a HyrtError that names the file and the remedy."""
+    """Convert an OSError in the block to a HyrtError with the file and a remedy."""
     try:
         yield
     except OSError as error:
