@@ -1,1 +1,1 @@
-"""Programs that collect runs: each is told of a run's settings, its metrics, and its end."""
+"""Experiment loggers, which receive a run's settings, metrics and final status."""

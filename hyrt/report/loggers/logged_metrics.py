@@ -1,4 +1,4 @@
-"""What of a run's events is logged."""
+"""Conversion of events to logged metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hyrt.observe.events import Balanced, EpochEnded, Evaluated, Event, StepGrou
 
 
 def logged_metrics(event: Event) -> Iterator[tuple[str, float]]:
-    """Names and values of an event's metrics; loggers group them by what stands before the slash."""
+    """Yield names and values of an event's metrics; loggers group metrics by the prefix before the slash."""
     match event:
         case StepGroup():
             yield "train/loss", event.loss
@@ -27,7 +27,7 @@ def logged_metrics(event: Event) -> Iterator[tuple[str, float]]:
                 ("threads", event.threads),
             ):
                 for name, value in values.items():
-                    # Not all of these programs take a colon in a name.
+                    # Not all loggers accept a colon in a name.
                     yield f"{group}/{name.replace(':', '_')}", float(value)
         case Evaluated():
             for split, metrics in event.metrics.items():

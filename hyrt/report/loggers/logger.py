@@ -1,4 +1,4 @@
-"""What a logger is: the one thing that a program that collects runs has to do."""
+"""Protocol of experiment loggers."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """A run as loggers hear of it."""
+    """Description of a run for loggers."""
 
     name: str
     folder: Path
-    """The folder of the run, where a logger may put files of its own."""
+    """Folder of the run, in which a logger may create files."""
     settings: Mapping[str, Any]
     """Values by path, such as `train.lr`."""
 
 
 class Logger(Protocol):
-    """Takes what a run tells. All calls come from one thread, and what one raises ends the logger alone."""
+    """Logger of a run. All calls are made by one thread, and an error disables only this logger."""
 
     def start(self, run: LoggedRun, known: str | None) -> str | None:
-        """Begin a run, or go on with one.
+        """Start or resume a run.
 
         Parameters
         ----------
         run
             The run.
         known
-            What this returned when the run was begun, where it is resumed; else None.
+            Result of `start` for the original run if it is resumed, otherwise None.
 
         Returns
         -------
-        The logger's own name for the run, by which it goes on with it; None where it needs none.
+        The logger's identifier of the run, with which the run is resumed; None if no identifier is needed.
         """
 
     def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
-        """Take metrics, named with a slash after their group (`val/accuracy`).
+        """Log metrics, named with their group and a slash (`val/accuracy`).
 
         Parameters
         ----------
         metrics
             Values by name.
         step
-            Steps done in the whole run.
+            Number of completed steps of the run.
         epoch
-            The epoch, from 1; None of what belongs to none.
+            The epoch, from 1; None if the metrics do not belong to an epoch.
         """
 
     def end(self, status: str) -> None:
-        """End a run, which is `finished`, `early-stopped`, `interrupted` or `failed`."""
+        """Finish a run with status `finished`, `early-stopped`, `interrupted` or `failed`."""

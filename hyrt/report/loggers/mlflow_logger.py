@@ -1,4 +1,4 @@
-"""A run in MLflow: where its own environment variables say, by default in the current folder."""
+"""MLflow logger; configured by MLflow's environment variables, by default in the current folder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from hyrt.report.loggers.logger import LoggedRun
 
 EXPERIMENT = "hyrt"
-"""The experiment where MLFLOW_EXPERIMENT_NAME names none."""
-_AT_ONCE = 100
-_LONGEST = 500
+"""Default experiment if MLFLOW_EXPERIMENT_NAME is not set."""
+_BATCH_SIZE = 100
+_MAX_PARAM_LENGTH = 500
 _STATUS = {"finished": "FINISHED", "early-stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowLogger:
-    """Keeps settings as parameters and metrics over the steps."""
+    """Logs settings as parameters, and metrics over steps."""
 
     _client: Any
     _run: str
@@ -32,22 +32,22 @@ class MlflowLogger:
             self._run = known
             return known
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        existing = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if existing is None else existing.experiment_id
         self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
-        params = [Param(key, str(value)[:_LONGEST]) for key, value in run.settings.items()]
-        for at in range(0, len(params), _AT_ONCE):
-            self._client.log_batch(self._run, params=params[at : at + _AT_ONCE])
+        params = [Param(key, str(value)[:_MAX_PARAM_LENGTH]) for key, value in run.settings.items()]
+        for start in range(0, len(params), _BATCH_SIZE):
+            self._client.log_batch(self._run, params=params[start : start + _BATCH_SIZE])
         return self._run
 
     def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1e3)
-        # Not `epoch`: where a store keeps files, that is the folder of `epoch/seconds`.
-        given = {**metrics, **({} if epoch is None else {"train/epoch": float(epoch)})}
+        # Not named `epoch`: file stores use that name for the folder of `epoch/seconds`.
+        logged = {**metrics, **({} if epoch is None else {"train/epoch": float(epoch)})}
         self._client.log_batch(
-            self._run, metrics=[Metric(name, value, now_ms, step) for name, value in given.items()]
+            self._run, metrics=[Metric(name, value, now_ms, step) for name, value in logged.items()]
         )
 
     def end(self, status: str) -> None:

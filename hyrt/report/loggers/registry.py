@@ -1,4 +1,4 @@
-"""The loggers that there are, and the packages that they need."""
+"""Registry of loggers and the packages that they require."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _LOGGERS = {
     "mlflow": ("mlflow", "mlflow_logger:MlflowLogger"),
     "wandb": ("wandb", "wandb_logger:WandbLogger"),
 }
-"""The package and the class of each logger, which is also the name of its extra."""
+"""Package and class of each logger; the key is also the name of its extra."""
 
 
 def check_loggers(names: Collection[str]) -> None:
-    """See that what some loggers need is installed.
+    """Check that the packages of some loggers are installed.
 
     Raises
     ------
     ConfigError
-        Naming the first one for which it is not, and what to install.
+        Names the first logger whose package is missing, and how to install it.
     """
     for name in names:
         package = _LOGGERS[name][0]
         try:
             found = find_spec(package) is not None
         except ValueError:
-            found = False  # A module that says nothing of where it comes from.
+            found = False  # A module without an import spec.
         if not found:
             raise ConfigError(f'loggers={name} needs {package}: pip install "hyrt[{name}]"')
 
 
 def make_logger(name: str) -> Logger:
-    """A logger by name; raises what its package raises."""
+    """Create a logger by name; errors of its package propagate."""
     module, _, kind = _LOGGERS[name][1].partition(":")
-    made: Logger = getattr(importlib.import_module(f"hyrt.report.loggers.{module}"), kind)()
-    return made
+    logger: Logger = getattr(importlib.import_module(f"hyrt.report.loggers.{module}"), kind)()
+    return logger

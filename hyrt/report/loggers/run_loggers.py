@@ -1,4 +1,4 @@
-"""The loggers of one run: each on a thread of its own, so that none of them can hold the run up or end it."""
+"""Loggers of one run, each on a separate thread so that it cannot block or end the run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from hyrt.report.loggers.logger import LoggedRun, Logger
 from hyrt.report.loggers.registry import make_logger
 
 KNOWN = "loggers.json"
-"""The file of a run folder that has the name that each logger gave the run."""
-_LONGEST_END_S = 60.0
-_SHOWN_LETTERS = 200
+"""File of a run folder with each logger's identifier of the run."""
+_CLOSE_TIMEOUT_S = 60.0
+_MAX_MESSAGE_LENGTH = 200
 
 
 class RunLoggers:
-    """Tells loggers of a run; a context manager.
+    """Forwards the events of a run to loggers; a context manager.
 
     Parameters
     ----------
     names
-        The loggers.
+        Names of the loggers.
     run
-        What they are told of it.
+        Description of the run.
     warn
-        Takes a line where a logger fails, on the thread that calls.
+        Called with a message if a logger fails, on the caller's thread.
     make
-        Makes a logger by its name.
+        Creates a logger by name.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class RunLoggers:
     ) -> None:
         self._run = run
         self._warn = warn
-        known = _KnownRuns(run.folder / KNOWN)
-        self._workers = [_Worker(name, make, run, known) for name in dict.fromkeys(names)]
+        run_ids = _RunIds(run.folder / KNOWN)
+        self._workers = [_Worker(name, make, run, run_ids) for name in dict.fromkeys(names)]
         self._status: str | None = None
         self._has_started = False
 
     @classmethod
     def of(cls, config: Config, folder: Path, warn: Callable[[str], None]) -> Self:
-        """The loggers that the settings of a run name."""
+        """Create the loggers that a run's settings name."""
         run = LoggedRun(folder.resolve().name, folder, dict(leaves(config.model_dump())))
         return cls(config.loggers, run, warn)
 
     def handle(self, event: Event) -> None:
-        """Pass on what an event has for loggers."""
+        """Forward the metrics of an event to the loggers."""
         if isinstance(event, RunStarted):
             self._has_started = True
             for worker in self._workers:
@@ -72,26 +72,26 @@ class RunLoggers:
         elif metrics := dict(logged_metrics(event)):
             for worker in self._workers:
                 worker.take(metrics, getattr(event, "step", 0), getattr(event, "epoch", None))
-        self._tell()
+        self._report_errors()
 
-    def close(self, status: str | None = None, longest_s: float = _LONGEST_END_S) -> None:
-        """End the run everywhere, and wait until all is taken, but not longer than that; idempotent.
+    def close(self, status: str | None = None, longest_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Finish the run in all loggers, and wait for them at most `longest_s` seconds; idempotent.
 
-        A run that did not say how it ended has failed.
+        A run without a recorded status has failed.
         """
         workers, self._workers = self._workers, []
         if not self._has_started:
             return
         for worker in workers:
             worker.finish(status or self._status or "failed")
-        until = time.monotonic() + longest_s
+        deadline = time.monotonic() + longest_s
         for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
+            worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
                 self._warn(
                     f"logger {worker.name} has not taken everything after {longest_s:.0f} s: it is left"
                 )
-        self._tell(workers)
+        self._report_errors(workers)
 
     def __enter__(self) -> Self:
         return self
@@ -101,15 +101,15 @@ class RunLoggers:
     ) -> None:
         self.close("failed" if kind is not None and self._status is None else None)
 
-    def _tell(self, workers: Sequence[_Worker] | None = None) -> None:
+    def _report_errors(self, workers: Sequence[_Worker] | None = None) -> None:
         for worker in self._workers if workers is None else workers:
             if (error := worker.take_error()) is not None:
-                what = one_line(f"{type(error).__name__}: {error}")[:_SHOWN_LETTERS]
-                self._warn(f"logger {worker.name} has failed, and is told nothing more: {what}")
+                message = one_line(f"{type(error).__name__}: {error}")[:_MAX_MESSAGE_LENGTH]
+                self._warn(f"logger {worker.name} has failed, and is told nothing more: {message}")
 
 
-class _KnownRuns:
-    """What loggers call the run, in a file."""
+class _RunIds:
+    """File with the loggers' identifiers of the run."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -133,13 +133,13 @@ class _KnownRuns:
 
 
 class _Worker(threading.Thread):
-    """The thread of one logger."""
+    """Thread of one logger."""
 
-    def __init__(self, name: str, make: Callable[[str], Logger], run: LoggedRun, known: _KnownRuns) -> None:
+    def __init__(self, name: str, make: Callable[[str], Logger], run: LoggedRun, run_ids: _RunIds) -> None:
         super().__init__(name=name, daemon=True)
         self._make = make
         self._run = run
-        self._known = known
+        self._run_ids = run_ids
         self._queue: queue.SimpleQueue[tuple[Mapping[str, float], int, int | None] | str] = (
             queue.SimpleQueue()
         )
@@ -154,20 +154,20 @@ class _Worker(threading.Thread):
         self._queue.put(status)
 
     def take_error(self) -> BaseException | None:
-        """What it has failed with, once."""
+        """Return and clear the error of the logger."""
         error, self._error = self._error, None
         return error
 
     def run(self) -> None:
         try:
             logger = self._make(self.name)
-            before = self._known.of(self.name)
-            known = logger.start(self._run, before)
-            if known is not None and known != before:
-                self._known.keep(self.name, known)
+            previous = self._run_ids.of(self.name)
+            run_id = logger.start(self._run, previous)
+            if run_id is not None and run_id != previous:
+                self._run_ids.keep(self.name, run_id)
             while not isinstance(item := self._queue.get(), str):
                 logger.log(*item)
             logger.end(item)
         except BaseException as error:
-            # Whatever a package does, SystemExit included: the run goes on.
+            # Catch every error of a package, including SystemExit: the run continues.
             self._error, self._has_failed = error, True

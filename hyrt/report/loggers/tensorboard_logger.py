@@ -1,4 +1,4 @@
-"""A run for TensorBoard, in the run's folder."""
+"""TensorBoard logger, which writes to the run folder."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ FOLDER = "tensorboard"
 
 
 class TensorboardLogger:
-    """Writes scalars over the steps of a run into files of events."""
+    """Writes scalars over steps to event files."""
 
     _writer: Any
 
     def start(self, run: LoggedRun, known: str | None) -> None:
-        """Begin a file; a resumed run adds one."""
+        """Create an event file; a resumed run adds another file."""
         from tensorboardX import SummaryWriter
 
         folder = run.folder / FOLDER
-        # Its files are named after the second in which they were begun, and one of the same name is lost.
-        begun = len(list(folder.iterdir())) if folder.exists() else 0
-        self._writer = SummaryWriter(str(folder), filename_suffix=f".{begun}")
+        # Event files are named after the current second; without a suffix, a file could be overwritten.
+        num_files = len(list(folder.iterdir())) if folder.exists() else 0
+        self._writer = SummaryWriter(str(folder), filename_suffix=f".{num_files}")
 
     def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
         for name, value in metrics.items():

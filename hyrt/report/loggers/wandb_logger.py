@@ -1,4 +1,4 @@
-"""A run for Weights & Biases, written to the run's folder and sent nowhere unless WANDB_MODE says so."""
+"""Weights & Biases logger, which writes to the run folder; offline unless WANDB_MODE is set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from hyrt.report.loggers.logger import LoggedRun
 
 PROJECT = "hyrt"
-"""The project where WANDB_PROJECT names none."""
+"""Default project if WANDB_PROJECT is not set."""
 
 
 class WandbLogger:
-    """Keeps settings as the configuration and metrics over the steps."""
+    """Logs settings as the configuration, and metrics over steps."""
 
     _run: Any
 
@@ -30,7 +30,7 @@ class WandbLogger:
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # Its own steps only rise, and a resumed run may begin below the last one.
+        # wandb's own steps must increase, but a resumed run may start below the last step.
         self._run.define_metric("*", step_metric="step")
         return str(self._run.id)
 
