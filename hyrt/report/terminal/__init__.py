@@ -1,1 +1,1 @@
-"""What a terminal shows: the progress of a run, and lines of text."""
+"""Terminal output: progress of a run, and wrapped lines of text."""

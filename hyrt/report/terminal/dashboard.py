@@ -1,4 +1,4 @@
-"""The live picture of a run: its stages, what waits between them, and what every trainer does."""
+"""Live dashboard of a run: its pipeline stages, channels and trainers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_SHORTEST_BAR, _LONGEST_BAR = 8, 16
+_MIN_BAR, _MAX_BAR = 8, 16
 _QUEUE_BAR = 5
-# Terminals from this wide on have room for the stages beside each other.
-_BESIDE_FROM = 92
-_WAITS_FROM = 60
-_QUEUE_BARS_FROM = 72
+# Minimum terminal width for stages in one row.
+_SINGLE_ROW_WIDTH = 92
+_WAITS_WIDTH = 60
+_QUEUE_BARS_WIDTH = 72
 
 
 def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width: int) -> Group:
-    """A few lines for the newest steps.
+    """Render the dashboard of the newest steps.
 
     Parameters
     ----------
     group
         The steps.
     epochs
-        The number of epochs of the run.
+        Number of epochs of the run.
     predicted_s
-        The predicted time of a step, in seconds; None where there is no prediction.
+        Predicted time per step in seconds; None without a prediction.
     width
-        Columns of the terminal; below 92 the stages stand below each other, below 60 without what
-        they wait for.
+        Terminal width in columns. Below 92 columns there is one row per stage, below 60 without waiting
+        times.
     """
     from rich.console import Group
     from rich.text import Text
 
     memory = process_text(group)
-    place = with_bar(group, epochs, [memory], width) or "  ".join([*head(group, epochs), memory])
-    first = Text(place, no_wrap=True, overflow="crop")
+    position = with_bar(group, epochs, [memory], width) or "  ".join([*head(group, epochs), memory])
+    first = Text(position, no_wrap=True, overflow="crop")
     first.highlight_regex(r"[━]+", "green")
     expected = "" if predicted_s is None else f" (predicted {brief_milliseconds(predicted_s)})"
     return Group(
@@ -57,7 +57,7 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
             no_wrap=True,
             overflow="crop",
         ),
-        _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
+        _pipeline(group, width) if width >= _SINGLE_ROW_WIDTH else _stage_rows(group, width),
         _trainers(group, width),
         *_chunks(group, width),
         *_caches(group),
@@ -65,8 +65,9 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
 
 
 def _chunks(group: StepGroup, width: int) -> list[Text]:
-    """Of each trainer that holds a whole graph in chunks how it is cut, what each of its devices does, how
-    much of the copying is hidden, and what bounds the step. Of several ranks, of those of the slowest one.
+    """Render the chunk summary of each trainer that trains the full graph in chunks.
+
+    Of several ranks, only the trainers of the slowest rank are shown.
     """
     from rich.text import Text
 
@@ -75,14 +76,14 @@ def _chunks(group: StepGroup, width: int) -> list[Text]:
     for trainer, figures in group.chunks.items():
         if not trainer.startswith(slowest):
             continue
-        words = ChunkWords.of(trainer, figures)
-        longest = max(map(len, words.devices), default=0)
+        summary = ChunkWords.of(trainer, figures)
+        longest = max(map(len, summary.devices), default=0)
         several = len(works_of(trainer, figures)) > 1
-        of_devices = [
-            f"{name:{longest}}  {text}" if several else text for name, text in words.devices.items()
+        device_lines = [
+            f"{name:{longest}}  {text}" if several else text for name, text in summary.devices.items()
         ]
-        lines.append(f"{trainer}  {words.cut}")
-        lines += [f"  {text}" for text in (words.filtered, *of_devices, words.bound) if text]
+        lines.append(f"{trainer}  {summary.cut}")
+        lines += [f"  {text}" for text in (summary.filtered, *device_lines, summary.bound) if text]
     return [
         Text(part, style="cyan", no_wrap=True, overflow="crop")
         for line in lines
@@ -91,7 +92,7 @@ def _chunks(group: StepGroup, width: int) -> list[Text]:
 
 
 def _caches(group: StepGroup) -> list[Text]:
-    """Of each trainer that keeps rows, how many of those that it needed it had."""
+    """Render the cache hit rate of each trainer that caches feature rows."""
     from rich.text import Text
 
     return [
@@ -101,15 +102,16 @@ def _caches(group: StepGroup) -> list[Text]:
 
 
 def _pipeline(group: StepGroup, width: int) -> Table:
-    """The stages beside each other, and between them what their channels hold.
+    """Render the stages in one row, with the channels between them.
 
-    Of a stage: threads, work as a bar against the slowest, milliseconds, and what it waits for. Of a channel:
-    its mean fill as a bar, and as items of how many fit.
+    A stage shows its threads, its time as a bar relative to the slowest stage and in milliseconds, and its
+    waiting
+    times. A channel shows its mean fill as a bar and as `items/capacity`.
     """
     from rich.table import Table
     from rich.text import Text
 
-    length = min(_LONGEST_BAR, _SHORTEST_BAR + (width - _BESIDE_FROM) // len(STAGES))
+    length = min(_MAX_BAR, _MIN_BAR + (width - _SINGLE_ROW_WIDTH) // len(STAGES))
     table = Table.grid(padding=(0, 1))
     columns: list[list[str]] = []
     styles: list[str] = []
@@ -127,27 +129,27 @@ def _pipeline(group: StepGroup, width: int) -> Table:
     return table
 
 
-def _stages_below(group: StepGroup, width: int) -> Table:
-    """The stages below each other, each with the channel that it fills and what it waits for."""
+def _stage_rows(group: StepGroup, width: int) -> Table:
+    """Render one row per stage, with its output channel and waiting times."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
     for stage in STAGES:
-        length = min(_LONGEST_BAR, max(_SHORTEST_BAR, width - 66))
+        length = min(_MAX_BAR, max(_MIN_BAR, width - 66))
         cells = [Text(cell, style=_style(group, stage)) for cell in _cells(group, stage, length)]
         queue = _queue(group, stage)
-        if queue and width < _QUEUE_BARS_FROM:
+        if queue and width < _QUEUE_BARS_WIDTH:
             queue = queue[1:]
         cells.append(Text(" ".join(["→", *queue]) if queue else "", style="cyan"))
-        if width >= _WAITS_FROM:
+        if width >= _WAITS_WIDTH:
             cells.append(Text(", ".join(_waits(group, stage)), style=_style(group, stage)))
         table.add_row(*cells)
     return table
 
 
 def _cells(group: StepGroup, stage: str, length: int) -> tuple[str, str, str]:
-    """A stage's name with its threads, its bar, and its milliseconds."""
+    """Return a stage's name with its threads, its bar, and its time in milliseconds."""
     stage_s = group.stage_s.get(stage, 0.0)
     slowest = max(group.stage_s.values(), default=0.0)
     threads = group.threads.get(THREADS.get(stage, ""))
@@ -159,34 +161,34 @@ def _cells(group: StepGroup, stage: str, length: int) -> tuple[str, str, str]:
 
 
 def _waits(group: StepGroup, stage: str) -> list[str]:
-    """What a stage waits for: its input, and room for its output; only what is worth a word."""
-    found = [
-        f"{brief_milliseconds(wait_s)} {what}"
-        for what, end in (("in", "input"), ("out", "output"))
+    """Return a stage's waiting times for input and for output, without negligible times."""
+    waits = [
+        f"{brief_milliseconds(wait_s)} {label}"
+        for label, end in (("in", "input"), ("out", "output"))
         if (wait_s := group.blocked_s.get(f"{stage}.{end}", 0.0)) >= 5e-4
     ]
-    return [f"waits {found[0]}", *found[1:]] if found else []
+    return [f"waits {waits[0]}", *waits[1:]] if waits else []
 
 
 def _queue(group: StepGroup, stage: str) -> list[str]:
-    """The channel behind a stage as a bar and as `1.9/3`, summed over trainers; empty without one."""
+    """Return a stage's output channel as a bar and as `1.9/3`, summed over trainers; empty if it has none."""
     fill, depth = fill_and_depth(CHANNELS.get(stage, ""), group.queued, group.queue_depth)
     if not depth:
         return []
-    return [bar(round(_QUEUE_BAR * fill / depth) / _QUEUE_BAR, _QUEUE_BAR), _of_depth(fill, depth)]
+    return [bar(round(_QUEUE_BAR * fill / depth) / _QUEUE_BAR, _QUEUE_BAR), _fill_text(fill, depth)]
 
 
 def _style(group: StepGroup, stage: str) -> str:
     return "bold yellow" if stage == group.bottleneck else ""
 
 
-def _of_depth(fill: float, depth: int) -> str:
-    """`1.9/3`."""
+def _fill_text(fill: float, depth: int) -> str:
+    """Format a channel's fill as `1.9/3`."""
     return f"{fill:.1f}/{depth}" if fill < 9.95 else f"{fill:.0f}/{depth}"
 
 
 def _trainers(group: StepGroup, width: int) -> Table:
-    """Each trainer's targets and their part of the step, how much of the time it propagates, its queues."""
+    """Render each trainer's targets, share of the step, busy time and channels."""
     from rich.table import Table
     from rich.text import Text
 
@@ -195,17 +197,19 @@ def _trainers(group: StepGroup, width: int) -> Table:
     for name, units in group.split.items():
         busy = min(1.0, group.busy_s.get(name, 0.0) / group.step_s) if group.step_s else 0.0
         queues = [
-            f"{channel} {_of_depth(group.queued.get(key, 0.0), group.queue_depth[key])}"
+            f"{channel} {_fill_text(group.queued.get(key, 0.0), group.queue_depth[key])}"
             for channel in CHANNELS.values()
             if (key := f"{channel}.{name}") in group.queue_depth
         ]
         table.add_row(
-            # As a Text, which rich searches for neither markup nor emoji names.
+            # A Text object disables rich's markup and emoji names.
             Text(name),
             Text(f"{units:,}", justify="right"),
             Text(bar(units / total, min(20, width // 4)), style="cyan"),
             Text(f"{busy:.0%} busy"),
-            # Of one trainer the picture above says it.
-            Text("  ".join(queues) if len(group.split) > 1 and width >= _BESIDE_FROM else "", style="cyan"),
+            # For a single trainer, the pipeline already shows its channels.
+            Text(
+                "  ".join(queues) if len(group.split) > 1 and width >= _SINGLE_ROW_WIDTH else "", style="cyan"
+            ),
         )
     return table

@@ -1,4 +1,4 @@
-"""Lines of text on any standard output: a terminal of some width, a pipe, an encoding of few characters."""
+"""Output of text lines to a terminal, a pipe or a stream with a limited encoding."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pathlib import Path
 
 from hyrt.errors import readable
 
-_PLAIN = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"})
+_ASCII_REPLACEMENTS = str.maketrans(
+    {"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"}
+)
 
 
 def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
-    """Print lines, broken at blanks to the width of a terminal.
+    """Print lines, wrapped at blanks to the terminal width.
 
-    Into a file or a pipe they go whole, unless it is people who read them there: then they are as wide as
-    COLUMNS says, or 80 columns.
+    Output to files and pipes is not wrapped unless `also_in_pipes` is set; then the width is COLUMNS, or 80
+    columns.
     """
     is_wrapped = also_in_pipes or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_wrapped else None
@@ -29,14 +31,14 @@ def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Break lines at blanks; what goes on is indented.
+    """Wrap lines at blanks, with indented continuation lines.
 
     Parameters
     ----------
     lines
         Lines of text without line breaks.
     width
-        The columns of the terminal; None where it is none, and lines stay whole.
+        Terminal width in columns; None to leave the lines unchanged.
     """
     if width is None:
         return list(lines)
@@ -51,49 +53,50 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """The text with plain characters for those that an output's encoding lacks.
+    """Replace characters that an output encoding does not support.
 
     Parameters
     ----------
     text
-        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these
-        are shown as `readable` says.
+        Text that may contain unprintable characters, such as undecodable bytes of a file name; these are
+        replaced
+        as in `readable`.
     encoding
-        The encoding of the output; None where it does not say, which is taken for UTF-8.
+        Output encoding; None is treated as UTF-8.
     """
     encoding, text = encoding or "utf-8", readable(text)
     if encoding.lower().startswith("utf"):
         return text.encode("utf-8", "replace").decode()
-    return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text.translate(_ASCII_REPLACEMENTS).encode(encoding, "replace").decode(encoding)
 
 
 def replace_letters() -> None:
-    """Let what is printed have any letters, whatever the encoding of the output: see `encodable`."""
-    codecs.register_error("hyrt.plain", _plain_letters)
-    # What stands for a standard output in tests and notebooks has no such method.
+    """Replace unsupported characters in all printed text, for any output encoding: see `encodable`."""
+    codecs.register_error("hyrt.plain", _replace_unencodable)
+    # Replacements of standard output in tests and notebooks may not have this method.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="hyrt.plain")
 
 
-def _plain_letters(error: UnicodeError) -> tuple[str, int]:
-    """What is printed in place of what an encoding lacks, and where to go on."""
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """Handle encoding errors: return the replacement text and the position at which to continue."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return encodable(error.object[error.start : error.end], "ascii"), error.end
 
 
 def shell_word(path: str | Path) -> str:
-    r"""A path as it can be pasted into a shell.
+    r"""Quote a path so that it can be pasted into a shell.
 
     Parameters
     ----------
     path
-        Perhaps with bytes that are no UTF-8, as lone surrogates, which most outputs cannot show.
+        Path that may contain bytes that are not UTF-8, as lone surrogates, which most outputs cannot show.
 
     Returns
     -------
-    The path itself, or in quotes where it has blanks, or as `$'b\xffd'` where it has what cannot be printed.
+    The path, in quotes if it has blanks, or as `$'b\xffd'` if it has unprintable characters.
     """
     text = os.fspath(path)
     if text.isprintable():

@@ -1,4 +1,4 @@
-"""The progress of a run on a terminal, or as plain lines where there is none."""
+"""Progress display of a run on a terminal, or as plain lines."""
 
 from __future__ import annotations
 
@@ -39,41 +39,43 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REDRAW_S = 0.1
-# tmux wraps its lines at once while a window is dragged, and tells their new width up to 0.25 s later.
-_SETTLED_S = 0.3
-# So many of the newest lines are kept for a terminal that has to be drawn anew.
-_KEPT_LINES = 200
-# A run of hundreds of short epochs shows about this many of them; metrics.jsonl has all.
-_SHOWN_EPOCHS = 40
+# While a window is resized, tmux rewraps lines at once but reports the new width up to 0.25 s later.
+_STABLE_S = 0.3
+# Number of recent lines that can be redrawn after a resize.
+_MAX_REDRAWN_LINES = 200
+# Approximate number of displayed epochs in a run of many short epochs; metrics.jsonl has all epochs.
+_MAX_SHOWN_EPOCHS = 40
 
 
 class Progress:
-    """Shows a run's events; a context manager.
+    """Displays a run's events; a context manager.
 
-    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch
-    and evaluation (in a run of many epochs, for some of them) and notice. Elsewhere all are plain lines, with
-    a line of steps now and then in long epochs.
+    On a terminal, the newest steps are one line that is redrawn below the permanent lines: one line per
+    notice and
+    per epoch and evaluation (only for some of them in a run of many epochs). Otherwise all lines are plain,
+    with
+    occasional lines of steps in long epochs.
 
-    A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run
-    goes on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the
-    start.
+    If the display cannot be written any more (closed pipe, full disk), it is disabled and the run continues;
+    `lost`
+    then holds the error. Without a stream (closed standard output) it is disabled from the start.
 
     Parameters
     ----------
     stream
-        The stream to write to; standard output by default.
+        Output stream; default: standard output.
     plain
-        Plain lines even on a terminal.
+        Whether to print plain lines even on a terminal.
     with_dashboard
-        On a terminal, redraw the whole pipeline instead of one line; elsewhere it changes nothing.
+        Whether to redraw the whole pipeline instead of one line; only on a terminal.
     quiet
-        Only the last lines, at the end of the run; warnings go to standard error.
+        Whether to print only the last lines of the run; warnings are printed to standard error.
     interval_s
-        Shortest time between plain lines of steps.
+        Minimum time between plain lines of steps, in seconds.
     clock
-        Seconds, monotonic.
+        Monotonic clock in seconds.
     console
-        Draw on this rich console instead of one made for the stream.
+        Rich console to use instead of a new console for the stream.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Progress:
         console: Console | None = None,
     ) -> None:
         self.lost: OSError | None = None
-        # None where the process was started without one.
+        # None if the process was started without standard output.
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._quiet = quiet
         self._dashboard = with_dashboard
@@ -98,22 +100,23 @@ class Progress:
         if console is None and not plain and not quiet and self._stream and _can_redraw(self._stream):
             self._console = _make_console(self._stream)
         self._live: Live | None = None
-        # The size of the terminal when the picture was drawn, and the columns of each of its lines.
-        self._drawn: tuple[tuple[int, int], list[int]] = ((0, 0), [])
-        # The newest size of the terminal, and since when it has it.
-        self._seen: tuple[tuple[int, int] | None, float] = (self._size, -math.inf)
-        # Lines that wait until it keeps its size, and whether the picture ends above them.
-        self._held: list[tuple[str, int, bool]] = []
-        # The newest lines that stay, and the size of a terminal in which rows of a picture went out of sight.
-        self._kept: deque[tuple[str, int]] = deque(maxlen=_KEPT_LINES)
-        self._torn_at: tuple[int, int] | None = None
+        # Terminal size when the live display was drawn, and the width of each of its lines.
+        self._drawn_size: tuple[tuple[int, int], list[int]] = ((0, 0), [])
+        # Last seen terminal size, and the time since when it has been unchanged.
+        self._last_size: tuple[tuple[int, int] | None, float] = (self._size, -math.inf)
+        # Lines that are delayed until the size is stable; the flag ends the live display first.
+        self._delayed: list[tuple[str, int, bool]] = []
+        # Recent permanent lines, and the terminal size at which rows of the live display scrolled out of
+        # view.
+        self._recent_lines: deque[tuple[str, int]] = deque(maxlen=_MAX_REDRAWN_LINES)
+        self._scrolled_at: tuple[int, int] | None = None
         self._epochs = 0
-        # The epochs of the newest lines of their kind.
+        # Epochs of the last displayed lines of each kind.
         self._epoch_line = self._evaluation_line = 0
-        # Whether the newest line of an evaluation said that there is nothing to evaluate: once is enough.
-        self._said_no_scores = False
-        # The best evaluation, where there was no line for it.
-        self._unshown_best: Evaluated | None = None
+        # Whether the last evaluation line reported that there is nothing to evaluate; it is shown once.
+        self._has_reported_no_scores = False
+        # Best evaluation if it has not been displayed.
+        self._pending_best: Evaluated | None = None
         self._shown_s = clock()
         self._stages = _StageMeans()
         self._predicted_s: float | None = None
@@ -123,11 +126,11 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._print_held()
+        self._print_delayed()
         self._write(self._end_live)
 
     def handle(self, event: Event) -> None:
-        """Show an event."""
+        """Display an event."""
         match event:
             case RunStarted():
                 self._epochs = event.epochs
@@ -138,7 +141,7 @@ class Progress:
                 self._predicted_s = event.epoch_s
                 self._predicted_step_s = event.iteration_s
                 self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
-            # What is tried and not kept only puzzles whoever waits; the report tells of it.
+            # Rejected trial changes would confuse readers; they are in the report.
             case Balanced(is_trial=False):
                 self._print(f"step {event.step:,}: {event.reason}", indent=2)
             case StepGroup():
@@ -146,44 +149,44 @@ class Progress:
                 self._show_steps(event)
             case EpochEnded() if self._is_due(event.epoch, self._epoch_line):
                 self._epoch_line = event.epoch
-                seen = self._stages
+                stages = self._stages
                 line = epoch_line(
-                    event, self._epochs, seen.means(), seen.bottleneck(), seen.memory_bytes, self._width
+                    event, self._epochs, stages.means(), stages.bottleneck(), stages.memory_bytes, self._width
                 )
-                # The dashboard stays, also while the epoch is evaluated: this line comes above it.
+                # Keep the dashboard during evaluation; the epoch line is printed above it.
                 self._print(line, ends_live=not self._dashboard)
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
             case Evaluated() if self._is_due(event.epoch, self._evaluation_line):
                 self._evaluation_line = event.epoch
                 has_scores = bool(scores_text(event.metrics, event.chosen_by))
-                if has_scores or not self._said_no_scores:
+                if has_scores or not self._has_reported_no_scores:
                     label = "" if event.epoch == self._epoch_line else f"epoch {event.epoch}"
                     self._print(f"{label:<10}{evaluation_line(event)}", indent=12)
-                self._said_no_scores = not has_scores
+                self._has_reported_no_scores = not has_scores
                 if event.is_best:
-                    self._unshown_best = None
+                    self._pending_best = None
             case Evaluated(is_best=True) if scores_text(event.metrics, event.chosen_by):
-                self._unshown_best = event
+                self._pending_best = event
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")
             case Notice():
                 self._print(event.text, indent=2)
             case RunEnded():
-                # The last line names the best epoch, so its line is among the others.
-                if best := self._unshown_best:
+                # The last line refers to the best epoch, so its evaluation must be displayed.
+                if best := self._pending_best:
                     self._print(f"{f'epoch {best.epoch}':<10}{evaluation_line(best)}", indent=12)
                 self.say(self._last_line(event))
 
     def say(self, text: str) -> None:
-        """Show a line, also when quiet."""
-        self._print_held()
+        """Print a line, even in quiet mode."""
+        self._print_delayed()
         self._write(self._end_live)
         self._print(text, indent=2, final=True)
 
     def _is_due(self, epoch: int, last: int) -> bool:
-        """Whether an epoch is shown, after the last one that was."""
-        return epoch in (1, self._epochs) or epoch - last >= math.ceil(self._epochs / _SHOWN_EPOCHS)
+        """Return whether an epoch is displayed, given the last displayed epoch."""
+        return epoch in (1, self._epochs) or epoch - last >= math.ceil(self._epochs / _MAX_SHOWN_EPOCHS)
 
     @property
     def _width(self) -> int | None:
@@ -191,7 +194,7 @@ class Progress:
 
     @property
     def _size(self) -> tuple[int, int] | None:
-        """The columns and rows of the terminal."""
+        """Columns and rows of the terminal."""
         if self._console is None:
             return None
         size = self._console.size
@@ -202,34 +205,34 @@ class Progress:
         if self._quiet:
             return
         if self._console is None:
-            # What the last steps of an epoch say, its own line says again at once.
+            # The epoch's own line follows immediately with the same information.
             is_last = group.steps_done >= group.steps_per_epoch
-            says_again = is_last and self._is_due(group.epoch, self._epoch_line)
-            if now - self._shown_s >= self._interval_s and not says_again:
+            is_repeated = is_last and self._is_due(group.epoch, self._epoch_line)
+            if now - self._shown_s >= self._interval_s and not is_repeated:
                 self._shown_s = now
                 self._print(step_line(group, self._epochs, None))
-        elif self._is_settled(now) and (self._live is None or now - self._shown_s >= _REDRAW_S):
-            self._print_held()
+        elif self._is_size_stable(now) and (self._live is None or now - self._shown_s >= _REDRAW_S):
+            self._print_delayed()
             self._shown_s = now
-            self._write(lambda: self._redraw(self._picture(group)))
+            self._write(lambda: self._redraw(self._render(group)))
 
-    def _is_settled(self, now: float) -> bool:
-        """Whether the terminal has kept its size for a while: what is drawn meanwhile may be too wide."""
-        if self._size != self._seen[0]:
-            self._seen = self._size, now
-        return now - self._seen[1] >= _SETTLED_S
+    def _is_size_stable(self, now: float) -> bool:
+        """Return whether the terminal size is stable; drawing during a resize may be too wide."""
+        if self._size != self._last_size[0]:
+            self._last_size = self._size, now
+        return now - self._last_size[1] >= _STABLE_S
 
     def _last_line(self, ended: RunEnded) -> str:
-        """The best epoch's test score and the time of an epoch, as far as the summary has them."""
+        """Return the best epoch's test score and the time per epoch, if the summary has them."""
         parts = [] if ended.status == "finished" else [ended.status]
         summary = ended.summary
         if summary.get("metrics"):
             parts.append(_best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"]))
         if epoch_s := summary.get("epoch_s"):
-            said = ""
+            prediction = ""
             if self._predicted_s is not None:
-                said = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
-            parts.append(f"{brief_duration(epoch_s)} per epoch{said}")
+                prediction = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
+            parts.append(f"{brief_duration(epoch_s)} per epoch{prediction}")
         if summary.get("simulated"):
             parts.append("on simulated devices")
         return " · ".join(filter(None, parts)) or ended.status
@@ -238,23 +241,23 @@ class Progress:
         if not self._quiet:
             self._print(text, indent=2)
         elif sys.stderr is not None:
-            # As for standard output: that nobody reads it ends no run.
+            # As for standard output, a closed pipe must not end the run.
             with contextlib.suppress(OSError):
                 print(encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
     def _print(self, text: str, *, indent: int = 0, final: bool = False, ends_live: bool = False) -> None:
-        """Write a line that stays, above the one that is redrawn; continued lines are indented."""
+        """Print a permanent line above the live display; continuation lines are indented."""
         if self._quiet and not final:
             return
-        if self._live is not None and not self._is_settled(self._clock()):
-            self._held.append((text, indent, ends_live))
+        if self._live is not None and not self._is_size_stable(self._clock()):
+            self._delayed.append((text, indent, ends_live))
             return
-        self._print_held()
+        self._print_delayed()
         self._print_now(text, indent, ends_live)
 
-    def _print_held(self) -> None:
-        held, self._held = self._held, []
-        for line in held:
+    def _print_delayed(self) -> None:
+        delayed, self._delayed = self._delayed, []
+        for line in delayed:
             self._print_now(*line)
 
     def _print_now(self, text: str, indent: int, ends_live: bool) -> None:
@@ -264,15 +267,15 @@ class Progress:
         if console is None:
             self._write(lambda: self._print_plain(text))
             return
-        self._write(self._end_resized)
-        self._kept.append((text, indent))
+        self._write(self._end_if_resized)
+        self._recent_lines.append((text, indent))
         self._write(lambda: self._print_wrapped(console, text, indent))
 
     def _print_wrapped(self, console: Console, text: str, indent: int) -> None:
         from rich.text import Text
 
-        # As a Text, which rich searches for neither markup nor emoji names (`opencl:0:` could be one).
-        console.print(Text("\n".join(_wrapped(text, indent, console.width))), soft_wrap=True)
+        # A Text object disables rich's markup and emoji names (`opencl:0:` could be one).
+        console.print(Text("\n".join(_wrap_line(text, indent, console.width))), soft_wrap=True)
 
     def _print_plain(self, text: str) -> None:
         if self._stream is None:
@@ -280,7 +283,7 @@ class Progress:
         self._stream.write(encodable(text, getattr(self._stream, "encoding", None)) + "\n")
         self._stream.flush()
 
-    def _picture(self, group: StepGroup) -> RenderableType:
+    def _render(self, group: StepGroup) -> RenderableType:
         from rich.text import Text
 
         width = self._width or 80
@@ -296,11 +299,11 @@ class Progress:
         from rich.segment import Segment
 
         assert self._console is not None
-        self._end_resized()
-        # What a low terminal has no rows for is not drawn: the newest steps come first.
+        self._end_if_resized()
+        # On a low terminal, only the first lines are drawn: the newest steps are at the top.
         lines = self._console.render_lines(picture, pad=False)[: self._console.height]
         size = self._console.size.width, self._console.size.height
-        self._drawn = size, [Segment.get_line_length(line) for line in lines]
+        self._drawn_size = size, [Segment.get_line_length(line) for line in lines]
         if self._live is None:
             self._live = Live(
                 picture,
@@ -316,60 +319,60 @@ class Progress:
     def _end_live(self) -> None:
         if self._live is not None:
             live, self._live = self._live, None
-            # At its end rich draws all rows once more, also those that the terminal has no room for.
+            # When stopped, rich draws all rows again, including rows that do not fit.
             live.update("")
             live.stop()
             self._erase_wrapped()
 
-    def _end_resized(self) -> None:
-        """End the picture if the terminal has another size now: rich would erase as many rows as it drew."""
-        if self._console is not None and self._size != self._drawn[0]:
+    def _end_if_resized(self) -> None:
+        """End the live display if the size has changed: rich would erase the wrong number of rows."""
+        if self._console is not None and self._size != self._drawn_size[0]:
             self._end_live()
-            self._draw_anew(self._console)
+            self._redraw_lines(self._console)
 
     def _erase_wrapped(self) -> None:
-        """Erase the rows that a picture has grown by because the terminal became narrower and wrapped it."""
+        """Erase the additional rows of a live display that was wrapped by a narrower terminal."""
         from rich.control import Control
         from rich.segment import ControlType
 
         assert self._console is not None
-        (width, _), columns = self._drawn
-        now, height = self._console.size.width, self._console.size.height
-        more = 0
-        if now < width and _wraps_when_resized():
-            more = sum(max(1, -(-length // now)) - 1 for length in columns)
-            erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * more
+        (width, _), columns = self._drawn_size
+        current_width, height = self._console.size.width, self._console.size.height
+        added_rows = 0
+        if current_width < width and _rewraps_on_resize():
+            added_rows = sum(max(1, -(-length // current_width)) - 1 for length in columns)
+            erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * added_rows
             self._console.control(Control(*erased))
-        if len(columns) + more > height:
-            # Nothing reaches what has moved out of the top, and a terminal that grows brings it back.
-            self._torn_at = now, height
+        if len(columns) + added_rows > height:
+            # Rows that scrolled out of the top cannot be erased, and reappear if the terminal grows.
+            self._scrolled_at = current_width, height
 
-    def _draw_anew(self, console: Console) -> None:
-        """Where a terminal has grown in which rows of a picture were out of sight: the lines that stay alone.
+    def _redraw_lines(self, console: Console) -> None:
+        """Redraw the permanent lines if the terminal has grown and rows of the live display may reappear.
 
-        Row by row, as terminals may keep what is erased at once among the lines that one can scroll back to.
+        Erases row by row, since terminals may move rows that are erased at once to their scrollback.
         """
         from rich.control import Control
         from rich.segment import ControlType
 
         width, height = console.size.width, console.size.height
-        if self._torn_at is None or (width <= self._torn_at[0] and height <= self._torn_at[1]):
+        if self._scrolled_at is None or (width <= self._scrolled_at[0] and height <= self._scrolled_at[1]):
             return
-        self._torn_at = None
+        self._scrolled_at = None
         rows = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_DOWN, 1)] * height
         console.control(Control(ControlType.HOME, *rows, ControlType.HOME))
         shown: list[tuple[str, int]] = []
-        room = height - 1
-        for text, indent in reversed(self._kept):
-            room -= len(_wrapped(text, indent, width))
-            if room < 0:
+        free_rows = height - 1
+        for text, indent in reversed(self._recent_lines):
+            free_rows -= len(_wrap_line(text, indent, width))
+            if free_rows < 0:
                 break
             shown.append((text, indent))
         for text, indent in reversed(shown):
             self._print_wrapped(console, text, indent)
 
     def _write(self, action: Callable[[], None]) -> None:
-        """Write to the display; when that is impossible, go on without one."""
+        """Write to the display; disable the display if that fails."""
         if self.lost is not None:
             return
         try:
@@ -389,7 +392,7 @@ class _StageMeans:
     def __init__(self) -> None:
         self._steps = 0
         self._total_s: dict[str, float] = {}
-        self._bound: Counter[str] = Counter()
+        self._bottlenecks: Counter[str] = Counter()
         self.memory_bytes = 0
 
     def add(self, group: StepGroup) -> None:
@@ -397,27 +400,27 @@ class _StageMeans:
         self._steps += steps
         for name, time_s in group.stage_s.items():
             self._total_s[name] = self._total_s.get(name, 0.0) + time_s * steps
-        self._bound[group.bottleneck] += steps
+        self._bottlenecks[group.bottleneck] += steps
         self.memory_bytes = group.memory_bytes
 
     def means(self) -> dict[str, float]:
         return {name: total / self._steps for name, total in self._total_s.items()}
 
     def bottleneck(self) -> str:
-        """The stage that bounded most steps."""
-        return max(self._bound, key=self._bound.__getitem__, default="")
+        """Return the stage that was the bottleneck of most steps."""
+        return max(self._bottlenecks, key=self._bottlenecks.__getitem__, default="")
 
 
 def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch: int) -> str:
-    """Empty where no split has the metric."""
+    """Describe the best scores; empty if no split has the metric."""
     scores = scores_text({"test": metrics["test"]} if "test" in metrics else metrics, chosen_by)
-    # Without validation vertices the last evaluation counts.
-    place = f"best validation, epoch {epoch}" if "val" in metrics else f"epoch {epoch}"
-    return f"{scores} ({place})" if scores else ""
+    # Without validation vertices, the last evaluation counts.
+    origin = f"best validation, epoch {epoch}" if "val" in metrics else f"epoch {epoch}"
+    return f"{scores} ({origin})" if scores else ""
 
 
-def _wrapped(text: str, indent: int, width: int) -> list[str]:
-    """A line as those that fit a terminal. Paths stay whole, so that they can be copied."""
+def _wrap_line(text: str, indent: int, width: int) -> list[str]:
+    """Wrap a line to the terminal width. Paths are not broken, so that they can be copied."""
     return textwrap.wrap(
         text,
         max(width, indent + 20),
@@ -440,16 +443,16 @@ def _can_redraw(stream: TextIO) -> bool:
 def _is_notebook() -> bool:
     """Return whether a cell of a notebook has started the process (`!hyrt run`).
 
-    Its output goes through a terminal, but the page below the cell shows no cursor that moves up.
+    Its output is a terminal, but notebook pages do not support moving the cursor up.
     """
     variables = os.environ
-    # The kernel is told of its parent, and lets pagers and colours suit its pages.
+    # The kernel sets these variables for pagers and colours on its pages.
     is_kernel = variables.get("TERM") == "xterm-color" and variables.get("GIT_PAGER") == "cat"
     return "JPY_PARENT_PID" in variables or is_kernel
 
 
-def _wraps_when_resized() -> bool:
-    """Whether the terminal wraps its lines when it becomes narrower, as all but a few old ones do."""
+def _rewraps_on_resize() -> bool:
+    """Return whether the terminal rewraps lines when it becomes narrower; a few old terminals do not."""
     kind = os.environ.get("TERM", "")
     if "XTERM_VERSION" in os.environ or kind.startswith(("linux", "rxvt", "vt")):
         return False
@@ -461,14 +464,14 @@ def _make_console(stream: TextIO) -> Console:
 
     class _Console(Console):
         def on_broken_pipe(self) -> None:
-            # Rich would end the process here; the display goes silent instead.
+            # Rich would end the process here; disable the display instead.
             raise
 
     return _Console(file=stream, highlight=False)
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still buffered, and all that follows, nowhere: else the interpreter's exit fails on it."""
+    """Redirect pending output to the null device, or the interpreter fails to flush it at exit."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
