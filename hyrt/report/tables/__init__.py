@@ -1,1 +1,1 @@
-"""Predictions and explorations as tables, and a plot of one."""
+"""Tables of predictions, explorations and run series."""

@@ -1,4 +1,4 @@
-"""The text of an exploration: the front, the paper's design, and what is assumed."""
+"""Text output of an FPGA design exploration: Pareto front, the paper's design, and assumptions."""
 
 from __future__ import annotations
 
@@ -21,50 +21,55 @@ _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """What was found."""
+    """Result of an exploration."""
 
     part: Part
     work: TrainingWorkload
-    """`part` and `work`: that were explored."""
+    """`part` and `work`: the explored FPGA part and workload."""
     front: Sequence[Candidate]
-    """The cheapest first."""
+    """Pareto front, the cheapest design first."""
     paper: Candidate | str
-    """The design of the paper's Table IV, or why it does not fit."""
+    """Design of the paper's Table IV, or the reason why it does not fit."""
     base: FpgaDesign
-    """What was not searched."""
+    """Design parameters that were not varied."""
     build: Build | None
     built: Candidate | str | None
-    """`build` and `built`: whose reports were read, if any, and its design, or why it is beyond the estimate.
+    """`build` and `built`: the build whose reports were read, if any, and its design, or the reason why it
+    cannot be estimated.
     """
     assumptions: Sequence[str]
-    """About the work."""
+    """Assumptions about the workload."""
 
 
 def explored_lines(found: Explored) -> list[str]:
-    """What `hyrt fpga explore` prints."""
+    """Return the output of `hyrt fpga explore` as lines."""
     part, work, base = found.part, found.work, found.base
     sizes = work.at(work.batch_size)
     edges = sizes.num_edges
     lines = [
-        f"{part.name} · {work.batch_size:,} targets · vertices {_counts(sizes.vertices)} · edges "
-        f"{_counts(sizes.edges)} · widths {', '.join(map(str, sizes.features))}",
+        f"{part.name} · {work.batch_size:,} targets · vertices {_format_counts(sizes.vertices)} · edges "
+        f"{_format_counts(sizes.edges)} · widths {', '.join(map(str, sizes.features))}",
         _HEAD,
         *(
-            _row(each, part, edges)
-            + ("  ◀ Table IV's n and m" if (each.design.pes, each.design.macs) == PAPER else "")
-            for each in found.front
+            _candidate_row(candidate, part, edges)
+            + ("  ◀ Table IV's n and m" if (candidate.design.pes, candidate.design.macs) == PAPER else "")
+            for candidate in found.front
         ),
     ]
-    for name, one in (
+    for name, candidate_or_reason in (
         (f"Table IV's design (n = {PAPER[0]}, m = {PAPER[1]})", found.paper),
         ("the build", found.built),
     ):
-        if isinstance(one, str):
-            lines.append(f"{name}: {one}")
-        elif one is not None and one not in found.front:
-            lines.append(f"{_row(one, part, edges)}  {name}, not on the front")
-    shown = [each for each in (*found.front, found.paper, found.built) if isinstance(each, Candidate)]
-    if any(_is_wide(each.design) for each in shown):
+        if isinstance(candidate_or_reason, str):
+            lines.append(f"{name}: {candidate_or_reason}")
+        elif candidate_or_reason is not None and candidate_or_reason not in found.front:
+            lines.append(f"{_candidate_row(candidate_or_reason, part, edges)}  {name}, not on the front")
+    shown = [
+        candidate
+        for candidate in (*found.front, found.paper, found.built)
+        if isinstance(candidate, Candidate)
+    ]
+    if any(_is_wide(candidate.design) for candidate in shown):
         lines.append(
             f"! a stream is wider than {STREAM_BITS:,} bits (512 n, or 32 per row or column), which "
             "Vitis HLS is reported to refuse: try v++ -c first"
@@ -90,7 +95,7 @@ def explored_lines(found: Explored) -> list[str]:
 
 
 def explored_json(found: Explored) -> dict[str, Any]:
-    """The same as one JSON object."""
+    """Return the output of `hyrt fpga explore` as a JSON object."""
     part, work, build, base = found.part, found.work, found.build, found.base
     sizes = work.at(work.batch_size)
     return {
@@ -99,17 +104,17 @@ def explored_json(found: Explored) -> dict[str, Any]:
         "vertices": sizes.vertices,
         "edges": sizes.edges,
         "features": sizes.features,
-        "front": [_entry(each, part) for each in found.front],
-        "table_iv": _entry_or_why(found.paper, part, work),
+        "front": [_candidate_fields(item, part) for item in found.front],
+        "table_iv": _entry_or_reason(found.paper, part, work),
         "build": None
         if build is None or found.built is None
         else {
             "told_by": str(build.path),
-            "reports": [str(each.path) for each in build.reports],
-            "compared": [{**asdict(each), "ratio": each.ratio} for each in compare(build)],
+            "reports": [str(item.path) for item in build.reports],
+            "compared": [{**asdict(item), "ratio": item.ratio} for item in compare(build)],
             "beyond_the_model": beyond_the_model(build.reports),
             "design": {**_design(base), "arena_words": build.arena_words},
-            "predicted": _entry_or_why(found.built, part, work),
+            "predicted": _entry_or_reason(found.built, part, work),
         },
         "assumed": {name: getattr(base, name) for name in sorted(base.assumed)},
         "assumptions": list(found.assumptions),
@@ -125,10 +130,11 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
         f"  {'':<32} {'estimated':>10} {'reported':>10} {'ratio':>6}",
     ]
     compared = compare(build)
-    for each in compared:
-        by = f"  {each.module}, the slowest" if each.what.startswith("clock") else ""
+    for comparison in compared:
+        by = f"  {comparison.module}, the slowest" if comparison.what.startswith("clock") else ""
         lines.append(
-            f"  {each.what:<32} {each.estimated:>10,.0f} {each.reported:>10,.0f} {each.ratio:>6.2f}{by}"
+            f"  {comparison.what:<32} {comparison.estimated:>10,.0f} {comparison.reported:>10,.0f} "
+            f"{comparison.ratio:>6.2f}{by}"
         )
     if compared[0].what.startswith("clock"):
         lines.append(
@@ -145,7 +151,7 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
 
 
 def _design(design: FpgaDesign) -> dict[str, Any]:
-    """As a platform's file gives it."""
+    """Return a design's fields as in a platform file."""
     values = asdict(design)
     values["ddr_gb_s"] = values.pop("ddr_bytes_per_s") / 1e9
     values["assumed"] = sorted(values.pop("assumed"))
@@ -158,47 +164,47 @@ def _yaml(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9g}"
 
 
-def _entry_or_why(one: Candidate | str, part: Part, work: TrainingWorkload) -> dict[str, Any]:
-    if isinstance(one, str):
-        return {"refused": one}
-    return {**_entry(one, part), "task_cycles": _cycles(one, work)}
+def _entry_or_reason(candidate: Candidate | str, part: Part, work: TrainingWorkload) -> dict[str, Any]:
+    if isinstance(candidate, str):
+        return {"refused": candidate}
+    return {**_candidate_fields(candidate, part), "task_cycles": _cycles(candidate, work)}
 
 
-def _cycles(one: Candidate, work: TrainingWorkload) -> dict[str, Any]:
-    """Cycles of a task by phase, and of one in which a layer's aggregation and update overlapped."""
-    shape = TaskShape.of(work.at(work.batch_size / one.tasks))
-    cycles = task_cycles(shape, one.design)
+def _cycles(candidate: Candidate, work: TrainingWorkload) -> dict[str, Any]:
+    """Return the cycles of a task by phase, and the total if aggregation and update overlapped."""
+    shape = TaskShape.of(work.at(work.batch_size / candidate.tasks))
+    cycles = task_cycles(shape, candidate.design)
     return {
         "layers": [asdict(layer) for layer in cycles.layers],
         "loss": cycles.loss,
         "total": cycles.total,
-        "total_if_overlapped": task_cycles(shape, one.design, pipelined=True).total,
+        "total_if_overlapped": task_cycles(shape, candidate.design, pipelined=True).total,
     }
 
 
 def resource_line(part: Part, needs: Resources) -> str:
-    """`u250: DSP 90.6 %, LUT 74.2 %, ...`, an estimate."""
+    """Format estimated resource use: `u250: DSP 90.6 %, LUT 74.2 %, ...`."""
     shares = ", ".join(f"{name.upper()} {share:.1%}" for name, share in needs.of(part).items())
     return f"{part.name}: {shares} (estimated)"
 
 
-def _entry(each: Candidate, part: Part) -> dict[str, Any]:
+def _candidate_fields(candidate: Candidate, part: Part) -> dict[str, Any]:
     return {
-        **{name: getattr(each.design, name) for name in ("pes", "mac_rows", "mac_cols")},
-        **{name: getattr(each, name) for name in ("arena_words", "tasks", "step_s", "cost")},
-        "widest_stream_bits": widest_stream_bits(each.design),
-        "resources": asdict(each.resources),
-        "utilisation": each.resources.of(part),
+        **{name: getattr(candidate.design, name) for name in ("pes", "mac_rows", "mac_cols")},
+        **{name: getattr(candidate, name) for name in ("arena_words", "tasks", "step_s", "cost")},
+        "widest_stream_bits": widest_stream_bits(candidate.design),
+        "resources": asdict(candidate.resources),
+        "utilisation": candidate.resources.of(part),
     }
 
 
-def _row(each: Candidate, part: Part, edges: float) -> str:
-    design, shares = each.design, each.resources.of(part)
+def _candidate_row(candidate: Candidate, part: Part, edges: float) -> str:
+    design, shares = candidate.design, candidate.resources.of(part)
     array = f"{design.macs} = {design.mac_rows} x {design.mac_cols}"
     return (
-        f"{design.pes:3} {array:>17} {each.arena_words:>12,} {each.tasks:>6} "
+        f"{design.pes:3} {array:>17} {candidate.arena_words:>12,} {candidate.tasks:>6} "
         + " ".join(f"{shares[name]:>5.0%}" for name in ("dsp", "lut", "bram36", "uram"))
-        + f" {each.step_s * 1e3:>9.3g} {edges / each.step_s / 1e6:>6.0f}"
+        + f" {candidate.step_s * 1e3:>9.3g} {edges / candidate.step_s / 1e6:>6.0f}"
         + ("  !" if _is_wide(design) else "")
     )
 
@@ -207,5 +213,5 @@ def _is_wide(design: FpgaDesign) -> bool:
     return widest_stream_bits(design) > STREAM_BITS
 
 
-def _counts(sizes: Sequence[float]) -> str:
+def _format_counts(sizes: Sequence[float]) -> str:
     return ", ".join(f"{size:,.0f}" for size in sizes)

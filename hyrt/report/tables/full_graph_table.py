@@ -1,4 +1,4 @@
-"""The text of a prediction of full-graph training on several ranks."""
+"""Text output of full-graph predictions on several ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hyrt.quantities import counted, duration, size, three_digits
 
 
 def full_graph_lines(found: FullGraphComparison) -> list[str]:
-    """What `hyrt predict --full-graph --ranks` prints; tables fit into 80 columns."""
+    """Return the output of `hyrt predict --full-graph --ranks` as lines; tables fit into 80 columns."""
     network = found.network
     lines = [
         f"{counted(found.ranks, 'rank')} like {found.machine} · {network.name}: "
@@ -18,22 +18,21 @@ def full_graph_lines(found: FullGraphComparison) -> list[str]:
         f"{'memory':>9}",
     ]
     lines += [
-        f"{each.name:21} {duration(each.epoch_s):>8} {duration(each.compute_s):>9} "
-        f"{duration(each.products_s):>10} {duration(each.gradients_s):>9} {size(each.epoch_bytes):>8} "
-        f"{size(each.memory_bytes):>9}"
-        for each in found.algorithms
+        f"{row.name:21} {duration(row.epoch_s):>8} {duration(row.compute_s):>9} "
+        f"{duration(row.products_s):>10} {duration(row.gradients_s):>9} {size(row.epoch_bytes):>8} "
+        f"{size(row.memory_bytes):>9}"
+        for row in found.algorithms
     ]
     lines.append(f"fastest: {fastest(found.algorithms).name}")
     if len(found.scaling) > 1:
         lines.append("by the number of ranks, each with its fastest algorithm:")
         lines += [
-            f"  {each.ranks:>5} {duration(each.epoch_s):>9}  {each.name:22} {size(each.memory_bytes):>9} a "
-            "rank"
-            for each in found.scaling
+            f"  {row.ranks:>5} {duration(row.epoch_s):>9}  {row.name:22} {size(row.memory_bytes):>9} a rank"
+            for row in found.scaling
         ]
         best = found.best_ranks
-        more = "" if best < found.ranks else ", and more may have a shorter one"
-        lines.append(f"{counted(best, 'rank')} of these {_has(best)} the shortest epoch{more}")
+        limitation = "" if best < found.ranks else ", and more may have a shorter one"
+        lines.append(f"{counted(best, 'rank')} of these {_has(best)} the shortest epoch{limitation}")
     lines.append(f"estimated error ± {found.relative_error:.0%}: {found.machine}, {network.source}")
     return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 

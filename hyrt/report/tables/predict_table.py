@@ -1,4 +1,4 @@
-"""The text of a prediction: stages, epoch, assignment, memory, what to change next, and how sure it is."""
+"""Text output of a prediction: stages, epoch, assignment, memory, advice and accuracy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hyrt.quantities import counted, duration, milliseconds, size
 def prediction_lines(
     now: Prediction, advice: Sequence[Advice], platform: Platform, assumptions: Sequence[str] = ()
 ) -> list[str]:
-    """What `hyrt predict` prints of one prediction.
+    """Return the output of `hyrt predict` for one prediction as lines.
 
     Parameters
     ----------
     now
         The prediction.
     advice
-        The changes that would make it faster, the best first.
+        Changes that would make the run faster, the best first.
     platform
-        The platform that the prediction was made for.
+        Platform of the prediction.
     assumptions
-        About the work, beside those that the platform's `source` tells.
+        Assumptions about the workload, in addition to the platform's `source`.
     """
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
     steps = f"{now.iterations:,} step{'' if now.iterations == 1 else 's'}"
@@ -37,14 +37,14 @@ def prediction_lines(
         f"{now.throughput_mteps:,.1f} MTEPS",
         f"split {_split(now)} · {_threads(now, platform)}",
         f"memory {_memory(now.memory)}",
-        *_array_lines(now),
+        *_memory_array_lines(now),
         f"ideal epoch, if the speeds of all devices added up: {duration(now.ideal_epoch_s)}",
     ]
     if advice:
         lines += [
             (
-                f"to go faster: {line.change}: {_moved(line)}{duration(line.epoch_s)} per epoch, then "
-                f"{_bound(line.bottleneck)}"
+                f"to go faster: {line.change}: {_moved_text(line)}{duration(line.epoch_s)} per epoch, then "
+                f"{_bottleneck_text(line.bottleneck)}"
             )
             for line in advice
         ]
@@ -54,21 +54,21 @@ def prediction_lines(
     return lines + [f"assumed: {assumption}" for assumption in assumptions]
 
 
-def _moved(line: Advice) -> str:
+def _moved_text(line: Advice) -> str:
     return "" if line.moved == 1 else f"{line.moved:.2f} of the rows' bytes, "
 
 
 def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
-    """The table over numbers of accelerators: epoch, speed-up over its first row, bottleneck."""
+    """Format the table over numbers of accelerators: epoch, speed-up, bottleneck."""
     if not scaling:
         return []
     first = scaling[0][1].epoch_s
     lines = ["accelerators       epoch  speed-up  bottleneck"]
-    for count, each in scaling:
-        idle = sum(not units for units in _accelerator_units(each))
+    for count, prediction in scaling:
+        idle = sum(not units for units in _accelerator_units(prediction))
         lines.append(
-            f"{count:12} {duration(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  "
-            f"{each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
+            f"{count:12} {duration(prediction.epoch_s):>11} {first / prediction.epoch_s:8.2f}x  "
+            f"{prediction.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
         )
     return lines
 
@@ -92,7 +92,7 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
 
 
 def _reason(now: Prediction, platform: Platform) -> str:
-    """What the bottleneck waits for, in brackets; empty where there is nothing to add."""
+    """Explain the bottleneck, in brackets; empty if there is nothing to add."""
     if now.bottleneck == "load" and not platform.host.loading:
         return f" (host memory {platform.host.memory_gb_s:.3g} GB/s effective)"
     times = {
@@ -107,15 +107,15 @@ def _reason(now: Prediction, platform: Platform) -> str:
     if now.bottleneck == "propagate":
         if now.stages.synchronize_s > times[slowest]:
             return " (mostly synchronization)"
-        # Equal devices are equally slow: the kind says more than one of them.
+        # Name the kind: devices of one kind are equally slow.
         return f" ({_kind(now.trainers[slowest])} is the slowest trainer)"
     name = _kind(now.trainers[slowest])
     links = [kind.link_gb_s for kind in platform.accelerators if kind.kind == name]
     return f" ({name} link {links[0]:.3g} GB/s effective)" if links else ""
 
 
-def _array_lines(now: Prediction) -> list[str]:
-    """What training on the whole graph keeps, one array a line."""
+def _memory_array_lines(now: Prediction) -> list[str]:
+    """List the arrays that full-graph training keeps, one per line."""
     if not now.arrays:
         return []
     width = max(map(len, now.arrays))
@@ -125,9 +125,9 @@ def _array_lines(now: Prediction) -> list[str]:
 
 
 def _split(now: Prediction) -> str:
-    """`cpu:0 296 · a5000 4 x 182`; equal devices may differ by a target: `a5000 2 x 183, 2 x 182`."""
+    """Format the split, grouped by kind of device: `cpu:0 296 · a5000 2 x 183, 2 x 182`."""
     parts = []
-    for kind, names in _by_kind(now.trainers):
+    for kind, names in _group_by_kind(now.trainers):
         units = [now.assignment.split[i] for i in names]
         if len(units) == 1:
             parts.append(f"{now.trainers[names[0]]} {units[0]}")
@@ -140,22 +140,22 @@ def _split(now: Prediction) -> str:
 def _threads(now: Prediction, platform: Platform) -> str:
     threads = now.assignment.threads
     if threads.sample == threads.load == threads.train == platform.host.cores:
-        # The published form of the model, in which stages do not compete for cores.
+        # In the paper's form of the model, stages do not compete for cores.
         return f"all {counted(threads.sample, 'core')} for each stage"
     return f"threads sample {threads.sample}, load {threads.load}, train {threads.train}"
 
 
 def _memory(memory: Mapping[str, Memory]) -> str:
-    """`host 60 of 512 GiB: fits · a5000 16 MiB of 24 GiB each: fits`, of equal devices the fullest."""
+    """Format the fullest device per kind: `host 60 of 512 GiB: fits · a5000 16 MiB of 24 GiB each: fits`."""
     parts = []
     names = tuple(memory)
-    for kind, places in _by_kind(names):
-        devices = [memory[names[i]] for i in places]
+    for kind, indices in _group_by_kind(names):
+        devices = [memory[names[i]] for i in indices]
         fullest = max(devices, key=lambda device: device.need_bytes)
-        text = f"{names[places[0]] if len(places) == 1 else kind} {size(fullest.need_bytes)}"
+        text = f"{names[indices[0]] if len(indices) == 1 else kind} {size(fullest.need_bytes)}"
         if fullest.have_bytes is not None:
             text += f" of {size(fullest.have_bytes)}"
-        if len(places) > 1:
+        if len(indices) > 1:
             text += " each"
         if fullest.have_bytes is not None:
             text += ": fits" if all(device.fits for device in devices) else ": DOES NOT FIT"
@@ -163,24 +163,24 @@ def _memory(memory: Mapping[str, Memory]) -> str:
     return " · ".join(parts)
 
 
-def _by_kind(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Kinds of devices in order, and the places of each."""
-    places: dict[str, list[int]] = {}
+def _group_by_kind(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+    """Group devices by kind, in order; return the kinds with the indices of their devices."""
+    indices: dict[str, list[int]] = {}
     for i, name in enumerate(names):
-        places.setdefault(_kind(name), []).append(i)
-    return iter(places.items())
+        indices.setdefault(_kind(name), []).append(i)
+    return iter(indices.items())
 
 
 def _kind(name: str) -> str:
     return name.rpartition(":")[0] or name
 
 
-def _accelerator_units(each: Prediction) -> list[int]:
-    pairs = zip(each.trainers, each.assignment.split, strict=True)
+def _accelerator_units(prediction: Prediction) -> list[int]:
+    pairs = zip(prediction.trainers, prediction.assignment.split, strict=True)
     return [units for name, units in pairs if _kind(name) != "cpu"]
 
 
-def _bound(bottleneck: str) -> str:
+def _bottleneck_text(bottleneck: str) -> str:
     return "the cores are the bottleneck" if bottleneck == "cores" else f"{bottleneck} is the bottleneck"
 
 

@@ -1,4 +1,4 @@
-"""The text of a prediction on several ranks: what each strategy takes and sends."""
+"""Text output of predictions on several ranks: time and traffic of each strategy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hyrt.quantities import counted, duration, milliseconds, size, three_digits
 
 
 def ranks_lines(found: RanksComparison) -> list[str]:
-    """What `hyrt predict --ranks` prints.
+    """Return the output of `hyrt predict --ranks` as lines.
 
     Parameters
     ----------
     found
-        The prediction, of one strategy or of several.
+        The prediction, for one strategy or for several.
     """
     network = found.network
     lines = [
@@ -25,28 +25,30 @@ def ranks_lines(found: RanksComparison) -> list[str]:
         f"{'strategy':16} {'epoch':>9}  {'sent':>9}  bottleneck",
     ]
     lines += [
-        f"{each.strategy:16} {duration(each.epoch_s):>9}  {size(each.total_bytes):>9}  {each.bottleneck}"
-        f"{' (changes what is trained)' if strategy(each.strategy).draws_locally else ''}"
-        for each in found.predictions
+        f"{prediction.strategy:16} {duration(prediction.epoch_s):>9}  {size(prediction.total_bytes):>9}  "
+        f"{prediction.bottleneck}"
+        f"{' (changes what is trained)' if strategy(prediction.strategy).draws_locally else ''}"
+        for prediction in found.predictions
     ]
     if len(found.predictions) == 1:
-        lines += _one(found.predictions[0])
+        lines += _strategy_lines(found.predictions[0])
     else:
-        best = min(found.predictions, key=lambda each: each.epoch_s)
+        best = min(found.predictions, key=lambda prediction: prediction.epoch_s)
         lines.append(f"fastest: {best.strategy}; --strategy NAME shows its stages and bytes")
     lines.append(f"estimated error ± {found.relative_error:.0%}: {found.machine}, {network.source}")
     return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 
 
-def _one(found: RanksPrediction) -> list[str]:
-    """The stages of a rank, and what travels."""
-    stages = " · ".join(f"{name} {milliseconds(time_s)}" for name, time_s in found.stages_s.items())
+def _strategy_lines(prediction: RanksPrediction) -> list[str]:
+    """Format a rank's stages and its traffic."""
+    stages = " · ".join(f"{name} {milliseconds(time_s)}" for name, time_s in prediction.stages_s.items())
     lines = [
-        f"{counted(found.iterations, 'step')} of {milliseconds(found.iteration_s)} ms · in ms: {stages}",
+        f"{counted(prediction.iterations, 'step')} of {milliseconds(prediction.iteration_s)} ms · "
+        f"in ms: {stages}",
         f"{'purpose':10} {'ms/step':>9}  {'epoch':>9}",
     ]
     return lines + [
-        f"{name:10} {milliseconds(found.travel_s[name]):>9}  {size(found.epoch_bytes[name]):>9}"
+        f"{name:10} {milliseconds(prediction.travel_s[name]):>9}  {size(prediction.epoch_bytes[name]):>9}"
         for name in PURPOSES
-        if found.epoch_bytes[name]
+        if prediction.epoch_bytes[name]
     ]

@@ -1,4 +1,4 @@
-"""The text of a series of runs: mean and deviation of each metric."""
+"""Text output of a run series: mean and deviation of each metric."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hyrt.report.terminal.progress_line import metric_name
 
 
 def series_lines(summary: Mapping[str, Any], total: int) -> list[str]:
-    """What `hyrt run --seeds` prints in the end.
+    """Return the final output of `hyrt run --seeds` as lines.
 
     Parameters
     ----------
     summary
-        What `RunSeries.summarize` returned.
+        Result of `RunSeries.summarize`.
     total
-        The number of runs, done or not.
+        Number of runs, complete or not.
     """
     done = len(summary["runs"])
     seeds, splits = _numbers("seed", summary["seeds"]), _numbers("split", summary["splits"])
@@ -25,11 +25,11 @@ def series_lines(summary: Mapping[str, Any], total: int) -> list[str]:
         return lines
     lines.append(f"{'':16} {'mean':>8}   {'deviation':>9} {'lowest':>8} {'highest':>8}")
     for split, metrics in summary["metrics"].items():
-        for name, found in metrics.items():
-            spread = "-" if found["deviation"] is None else f"{found['deviation']:.4f}"
+        for name, statistics in metrics.items():
+            deviation = "-" if statistics["deviation"] is None else f"{statistics['deviation']:.4f}"
             lines.append(
-                f"{f'{split} {metric_name(name)}':16} {found['mean']:8.4f} ± {spread:>9} "
-                f"{found['lowest']:8.4f} {found['highest']:8.4f}"
+                f"{f'{split} {metric_name(name)}':16} {statistics['mean']:8.4f} ± {deviation:>9} "
+                f"{statistics['lowest']:8.4f} {statistics['highest']:8.4f}"
             )
     return lines
 
