@@ -1,1 +1,1 @@
-"""A trained model as files that need no hyrt."""
+"""Export of a trained model as files that do not require hyrt."""

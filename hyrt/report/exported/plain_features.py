@@ -1,4 +1,4 @@
-"""Feature rows as a trained model takes them, in plain PyTorch: `hyrt export` puts this into its module."""
+"""Preprocessing of feature rows in plain PyTorch; `hyrt export` copies it into the exported module."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 
 class PlainFeatures(nn.Module):
-    """Scales feature rows with the numbers of the training, and rounds them if the training did.
+    """Scales and rounds feature rows as in training.
 
     Parameters
     ----------
     width
-        Columns of a row.
+        Number of columns.
     columns
-        Their names, in order; None if the data of the training had none.
+        Column names, in order; None if the training data had no names.
     scaling
         The scalings, first to last: `row`, `length`, or `standard` with a mean and a deviation for each
-        column, null for a column that was constant.
+        column, null for a constant column.
     rows
-        The format that rows were rounded to: `float16`, `bfloat16`, `int8`, `int8-columns`, or `stored`.
+        Format to which rows were rounded: `float16`, `bfloat16`, `int8`, `int8-columns`, or `stored`.
     column_scales
-        The scales of `int8-columns`.
+        Scales for `int8-columns`.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class PlainFeatures(nn.Module):
         for number, step in enumerate(scaling):
             if step["kind"] == "standard":
                 deviation = [float("inf") if value is None else value for value in step["deviation"]]
-                self._keep(f"mean_{number}", step["mean"])
-                self._keep(f"deviation_{number}", deviation)
+                self._register(f"mean_{number}", step["mean"])
+                self._register(f"deviation_{number}", deviation)
         if column_scales is not None:
-            self._keep("column_scales", column_scales)
+            self._register("column_scales", column_scales)
 
-    def _keep(self, name: str, values: Sequence[float]) -> None:
-        # Scaling is computed in float64, as in training; weights.safetensors has the parameters alone.
+    def _register(self, name: str, values: Sequence[float]) -> None:
+        # Scale in float64, as in training. Not persistent: weights.safetensors contains only parameters.
         self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
 
     def ordered(self, x: Tensor, columns: Sequence[str]) -> Tensor:
-        """Return rows whose columns have these names with the model's columns, in the model's order.
+        """Select the model's columns, in the model's order, from rows with the given column names.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class PlainFeatures(nn.Module):
         return x[:, [names.index(name) for name in self.columns]]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, width] rows as the first layer takes them, from rows that are neither scaled nor rounded."""
+        """Transform raw rows to the input of the first layer, [n, width]."""
         if x.shape[1] != self.width:
             raise ValueError(f"x has {x.shape[1]} columns, and the model was trained with {self.width}")
         for number, kind in enumerate(self.kinds):
@@ -86,9 +86,9 @@ class PlainFeatures(nn.Module):
         if self.rows in ("float16", "bfloat16"):
             return x.to(getattr(torch, self.rows)).to(x.dtype)
         if self.rows.startswith("int8"):
-            least = torch.finfo(torch.float32).tiny
+            smallest = torch.finfo(torch.float32).tiny
             if self.rows == "int8":
-                scales = (x.abs().amax(1, keepdim=True) / 127).clamp_min(least)
+                scales = (x.abs().amax(1, keepdim=True) / 127).clamp_min(smallest)
             else:
                 scales = self.get_buffer("column_scales").to(x.dtype)
             return (x / scales).round() * scales

@@ -1,14 +1,15 @@
-"""A graph neural network in plain PyTorch: `hyrt export` writes this file beside the weights of a model.
+"""Graph neural network in plain PyTorch; `hyrt export` writes this file with the weights of a model.
 
-It needs torch and safetensors alone:
+It requires only torch and safetensors:
 
     from model import load
 
     model = load("folder")  # the folder with arguments.json and weights.safetensors
-    scores = model(x, edge_index)    # model(x, edge_index, edge_weight) where edges had weights
+    scores = model(x, edge_index)    # model(x, edge_index, edge_weight) if edges had weights
 
-Parameters have the names and shapes that they have in hyrt. Scores are those that hyrt computes over all
-neighbours, up to rounding. There is no dropout: to train on, add what your training needs.
+Parameters have the same names and shapes as in hyrt. Scores equal those that hyrt computes over all
+neighbours,
+up to rounding. There is no dropout: for further training, add what your training needs.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from hyrt.report.exported.plain_features import PlainFeatures
 
 
 def degrees_of(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """[V, 1], the number of edges into each vertex, or the sum of their weights, in the dtype of x."""
-    each = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
-    return x.new_zeros(x.shape[0]).index_add(0, edge_index[1], each)[:, None]
+    """Compute the in-degrees, or the sums of edge weights, as a [V, 1] tensor with the dtype of x."""
+    weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
+    return x.new_zeros(x.shape[0]).index_add(0, edge_index[1], weights)[:, None]
 
 
 def summed(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """[V, f], the sum of the rows at the sources of the edges into each vertex, by weight."""
+    """Sum the source rows of the edges into each vertex, optionally weighted, [V, f]."""
     rows = x[edge_index[0]]
     if edge_weight is not None:
         rows = rows * edge_weight.to(x.dtype)[:, None]
@@ -38,22 +39,22 @@ def summed(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
 
 
 class Convolution(nn.Module):
-    """Combines the rows of neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
+    """Convolution that aggregates neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
 
     Parameters
     ----------
     in_features, out_features
-        Widths of the rows taken and returned.
+        Widths of input and output rows.
     combine
-        `mean`, `sum` or `max` of the neighbours beside the own row; `gcn`, the sum by degrees with a self
-        loop; or `gin`, the sum and the own row.
+        `mean`, `sum` or `max` of the neighbours, concatenated to the vertex's row; `gcn`, the sum weighted by
+        degrees with a self-loop; or `gin`, the sum plus the vertex's row.
     """
 
     def __init__(self, in_features: int, out_features: int, combine: str) -> None:
         super().__init__()
         self.combine = combine
-        beside = combine in ("mean", "sum", "max")
-        self.weight = nn.Parameter(torch.zeros(out_features, in_features * (2 if beside else 1)))
+        concatenates = combine in ("mean", "sum", "max")
+        self.weight = nn.Parameter(torch.zeros(out_features, in_features * (2 if concatenates else 1)))
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
@@ -61,7 +62,7 @@ class Convolution(nn.Module):
         return torch.nn.functional.linear(combined, self.weight, self.bias)
 
     def combined(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-        """What is multiplied: [V, columns of the weight]."""
+        """Compute the input of the product, [V, columns of the weight]."""
         degrees = degrees_of(edge_index, x, edge_weight)
         if self.combine == "gcn":
             scale = (degrees + 1).rsqrt()
@@ -81,12 +82,12 @@ class Convolution(nn.Module):
 
 
 class Isomorphism(nn.Module):
-    """GIN: the sum of neighbours and the own row through two products, with a norm between them if asked.
+    """GIN layer: the sum of neighbours and the vertex's row, followed by an MLP with optional LayerNorm.
 
     Parameters
     ----------
     in_features, hidden, out_features
-        Widths of the rows taken, between the products, and returned.
+        Widths of input rows, of rows between the two products, and of output rows.
     norm
         Whether there is a LayerNorm between the products.
     """
@@ -106,16 +107,16 @@ class Isomorphism(nn.Module):
 
 
 class Attention(nn.Module):
-    """GAT with a self loop; heads beside each other, or averaged.
+    """GAT layer with self-loops; heads are concatenated or averaged.
 
     Parameters
     ----------
     in_features
-        Width of the rows taken.
+        Width of input rows.
     head_features
-        Width of the result of a head.
+        Output width of a head.
     heads
-        The number of heads.
+        Number of heads.
     average
         Whether heads are averaged.
     """
@@ -132,33 +133,33 @@ class Attention(nn.Module):
         rows = torch.einsum("vf,hdf->vhd", x, self.weight)
         loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
         source, end = torch.cat([edge_index, loops], 1)
-        of_source, of_end = (rows * self.source).sum(2), (rows * self.destination).sum(2)
-        scores = torch.nn.functional.leaky_relu(of_source[source] + of_end[end], 0.2)
-        highest = torch.zeros_like(of_end).scatter_reduce(
+        source_scores, destination_scores = (rows * self.source).sum(2), (rows * self.destination).sum(2)
+        scores = torch.nn.functional.leaky_relu(source_scores[source] + destination_scores[end], 0.2)
+        highest = torch.zeros_like(destination_scores).scatter_reduce(
             0, end[:, None].expand_as(scores), scores, reduce="amax", include_self=False
         )
         weights = (scores - highest[end]).exp()
-        total = torch.zeros_like(of_end).index_add(0, end, weights)
+        total = torch.zeros_like(destination_scores).index_add(0, end, weights)
         share = weights / total[end]
         result = torch.zeros_like(rows).index_add(0, end, share[:, :, None] * rows[source])
         return (result.mean(1) if self.average else result.flatten(1)) + self.bias
 
 
 class PlainGNN(nn.Module):
-    """The layers of a model, each hidden one followed by residual, LayerNorm and ReLU as its arguments say.
+    """GNN whose hidden layers are followed by residual, LayerNorm and ReLU, as the arguments specify.
 
     Parameters
     ----------
     kind
         `graphsage`, `gcn`, `gin` or `gat`.
     in_features, hidden, num_classes
-        Widths of the features, of hidden layers (of GAT, of all heads together) and of the scores.
+        Widths of the features, of hidden layers (for GAT, of all heads together) and of the scores.
     layers
-        The number of layers.
+        Number of layers.
     aggregate
-        How GraphSAGE combines neighbours: `mean`, `sum` or `max`.
+        Aggregation of GraphSAGE: `mean`, `sum` or `max`.
     heads
-        Attention heads of GAT.
+        Number of attention heads of GAT.
     norm
         `layer` or `none`.
     residual
@@ -198,31 +199,34 @@ class PlainGNN(nn.Module):
         )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Scores of all vertices.
+        """Compute the scores of all vertices.
 
         Parameters
         ----------
         x
-            [V, in_features] rows of features that are not scaled: they are scaled here. For rows
-            whose columns are in another order, give `model.features.ordered(x, names)`.
+            [V, in_features] unscaled feature rows; the model scales them. For rows with a different column
+            order,
+            pass `model.features.ordered(x, names)`.
         edge_index
-            [2, E] int64, the source and the destination of each edge, without self loops.
+            [2, E] int64, source and destination of each edge, without self-loops.
         edge_weight
-            [E] the weights of the edges, where the model was trained with some; attention and maxima know
-            none.
+            [E] edge weights, if the model was trained with weights; attention and maximum ignore them.
 
         Returns
         -------
-        [V, num_classes], a column for each of `model.classes`, if these have names.
+        [V, num_classes], one column per entry of `model.classes` if these have names.
         """
         x = self.features(x)
         for i, layer in enumerate(self.layers):
-            knows_weights = not isinstance(layer, Attention)
-            own, x = x, layer(x, edge_index, edge_weight) if knows_weights else layer(x, edge_index)
+            has_edge_weights = not isinstance(layer, Attention)
+            layer_input, x = (
+                x,
+                layer(x, edge_index, edge_weight) if has_edge_weights else layer(x, edge_index),
+            )
             if i == len(self.layers) - 1:
                 break
             if len(self.shortcuts):
-                x = x + self.shortcuts[i](own)
+                x = x + self.shortcuts[i](layer_input)
             if len(self.norms):
                 x = self.norms[i](x)
             x = x.relu()
@@ -230,7 +234,7 @@ class PlainGNN(nn.Module):
 
 
 def load(folder: str | Path) -> PlainGNN:
-    """The model in a folder that `hyrt export` wrote, in evaluation mode."""
+    """Load the model from a folder written by `hyrt export`, in evaluation mode."""
     from safetensors.torch import load_file
 
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))

@@ -1,16 +1,16 @@
-"""A GNN over a typed graph, in plain PyTorch: `hyrt export` writes this file beside the weights of a model.
+"""Heterogeneous GNN in plain PyTorch; `hyrt export` writes this file with the weights of a model.
 
-It needs torch and safetensors alone:
+It requires only torch and safetensors:
 
     from model import load
 
     model = load("folder")  # the folder with arguments.json and weights.safetensors
     scores = model({"paper": x}, {("paper", "cites", "paper"): edge_index})["paper"]
 
-Types and relations are those of the graph that it was trained on, in the form that PyG gives them
-(`data.x_dict` and `data.edge_index_dict`). Parameters have the names and shapes that they have in hyrt.
-Scores are those that hyrt computes over all neighbours, up to rounding. There is no dropout: to train on, add
-what your training needs.
+Vertex types and relations are those of the training graph, in PyG's form (`data.x_dict` and
+`data.edge_index_dict`). Parameters have the same names and shapes as in hyrt. Scores equal those that hyrt
+computes
+over all neighbours, up to rounding. There is no dropout: for further training, add what your training needs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from torch import Tensor, nn
 from hyrt.report.exported.plain_features import PlainFeatures
 
 Edges = Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
-"""Sources, ends, weights (None for 1) and features of the edges of each relation; vertices are numbered by
-type."""
+"""Sources, destinations, weights (None for 1) and features of each relation's edges, with vertices ordered by
+type.
+"""
 
 
 def summed(rows: Tensor, ends: Tensor, count: int) -> Tensor:
-    """[count, ...] the sums of the rows of edges at their ends."""
+    """Sum the rows of edges at their destinations, [count, ...]."""
     return rows.new_zeros(count, *rows.shape[1:]).index_add(0, ends, rows)
 
 
 def softmax_at(scores: Tensor, ends: Tensor, count: int) -> Tensor:
-    """[E, heads] the softmax of the scores of edges over those with the same end."""
+    """Compute the softmax of edge scores over the edges with the same destination, [E, heads]."""
     highest = scores.new_zeros(count, scores.shape[1]).scatter_reduce(
         0, ends[:, None].expand_as(scores), scores, reduce="amax", include_self=False
     )
@@ -45,7 +46,7 @@ def softmax_at(scores: Tensor, ends: Tensor, count: int) -> Tensor:
 
 
 def by_type(rows: Tensor, sizes: Sequence[int], weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows, which stand type after type, times the matrix of their type."""
+    """Multiply rows, which are ordered by type, with the matrix of their type."""
     parts = [part @ weights[t].T for t, part in enumerate(torch.split(rows, list(sizes)))]
     if bias is not None:
         parts = [part + bias[t] for t, part in enumerate(parts)]
@@ -53,18 +54,18 @@ def by_type(rows: Tensor, sizes: Sequence[int], weights: Tensor, bias: Tensor | 
 
 
 class RelationMeans(nn.Module):
-    """R-GCN and R-GraphSAGE: the mean of each relation's neighbours times its matrix, added to the own row.
+    """R-GCN and R-GraphSAGE layer: transformed neighbour means per relation, plus the vertex's row.
 
     Parameters
     ----------
     into, out
-        Widths of the rows taken and returned.
+        Widths of input and output rows.
     types, relations
-        How many there are.
+        Number of vertex types and of relations.
     own_by_type
-        Whether the own row has a matrix for each type.
+        Whether each vertex type has a separate matrix for the vertex's row.
     bases, blocks
-        Shared matrices, or blocks along the diagonal, of which those of relations are made; 0 for none.
+        Number of basis matrices, or of diagonal blocks, that form the relations' matrices; 0 for none.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class RelationMeans(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out))
 
     def matrix(self, relation: int) -> Tensor:
-        """[out, into] of one relation."""
+        """Return the matrix of one relation, [out, into]."""
         if self.coefficients is not None:
             return torch.einsum("b,boi->oi", self.coefficients[relation], self.weight)
         if self.weight.ndim == 4:
@@ -101,28 +102,30 @@ class RelationMeans(nn.Module):
     def forward(self, x: Tensor, edges: Edges, sizes: Sequence[int]) -> Tensor:
         total = by_type(x, sizes, self.own) if self.own.ndim == 3 else x @ self.own.T
         for relation, (sources, ends, weights, _) in enumerate(edges):
-            each = x.new_ones(len(ends)) if weights is None else weights.to(x.dtype)
-            sums = summed(each, ends, x.shape[0])[:, None]
-            mean = summed(each[:, None] * x[sources], ends, x.shape[0]) / torch.where(sums > 0, sums, 1)
+            edge_weights = x.new_ones(len(ends)) if weights is None else weights.to(x.dtype)
+            sums = summed(edge_weights, ends, x.shape[0])[:, None]
+            mean = summed(edge_weights[:, None] * x[sources], ends, x.shape[0]) / torch.where(
+                sums > 0, sums, 1
+            )
             total = total + mean @ self.matrix(relation).T
         return total + self.bias
 
 
 class RelationAttention(nn.Module):
-    """R-GAT: attention within each relation; heads beside each other, or averaged.
+    """R-GAT layer: attention within each relation; heads are concatenated or averaged.
 
     Parameters
     ----------
     into
-        Width of the rows taken.
+        Width of input rows.
     head_features
-        Width of the result of a head.
+        Output width of a head.
     heads, relations
-        How many there are.
+        Number of heads and of relations.
     average
         Whether heads are averaged.
     edge_features
-        Columns of the features of edges, at which attention looks, too; 0 for none.
+        Number of edge feature columns used by attention; 0 for none.
     """
 
     def __init__(
@@ -149,11 +152,11 @@ class RelationAttention(nn.Module):
         total = x @ self.own.T + self.bias
         for relation, (sources, ends, _, features) in enumerate(edges):
             rows = torch.einsum("vf,hdf->vhd", x, self.weight[relation])
-            of_source, of_end = (
+            source_scores, destination_scores = (
                 (rows * self.source[relation]).sum(2),
                 (rows * self.destination[relation]).sum(2),
             )
-            sums = of_source[sources] + of_end[ends]
+            sums = source_scores[sources] + destination_scores[ends]
             if self.edge is not None and features is not None:
                 sums = sums + features.to(x.dtype) @ self.edge[relation].T
             scores = torch.nn.functional.leaky_relu(sums, 0.2)
@@ -164,14 +167,14 @@ class RelationAttention(nn.Module):
 
 
 class TypedTransformer(nn.Module):
-    """HGT: one softmax over all edges into a vertex, with maps a type, and matrices a relation and head.
+    """HGT layer: projections per type, matrices per relation and head, and one softmax per vertex.
 
     Parameters
     ----------
     into, hidden, out
-        Widths of the rows taken, of keys, queries and values, and of the rows returned.
+        Widths of input rows, of keys, queries and values, and of output rows.
     heads, types, relations
-        How many there are.
+        Number of heads, vertex types and relations.
     """
 
     def __init__(self, into: int, hidden: int, out: int, heads: int, types: int, relations: int) -> None:
@@ -197,9 +200,9 @@ class TypedTransformer(nn.Module):
         )
         scores, messages = [], []
         for relation, (sources, ends, _, _) in enumerate(edges):
-            turned = torch.einsum("ehi,hoi->eho", queries[ends], self.attention[relation])
+            transformed = torch.einsum("ehi,hoi->eho", queries[ends], self.attention[relation])
             scale = self.prior[relation] / keys.shape[2] ** 0.5
-            scores.append((turned * keys[sources]).sum(2) * scale)
+            scores.append((transformed * keys[sources]).sum(2) * scale)
             messages.append(torch.einsum("ehi,hio->eho", values[sources], self.message[relation]))
         ends = torch.cat([ends for _, ends, _, _ in edges])
         shares = softmax_at(torch.cat(scores), ends, x.shape[0])
@@ -212,7 +215,7 @@ class TypedTransformer(nn.Module):
 
 
 class PlainLearnedRows(nn.Module):
-    """A row for each vertex of a type without features."""
+    """Embedding table of a vertex type without features."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -220,14 +223,15 @@ class PlainLearnedRows(nn.Module):
 
 
 class PlainInputMaps(nn.Module):
-    """Rows of one width, of the rows of each type.
+    """Input projections of all vertex types to one width.
 
     Parameters
     ----------
     types
-        The name, the vertices in training and the columns of the rows of each type; None where it has none.
+        Name, number of vertices in training and number of feature columns (None without features) of each
+        type.
     width
-        Columns of the result.
+        Width of the result.
     """
 
     def __init__(self, types: Sequence[tuple[str, int, int | None]], width: int) -> None:
@@ -249,7 +253,7 @@ class PlainInputMaps(nn.Module):
         )
 
     def forward(self, x: Mapping[str, Tensor]) -> list[Tensor]:
-        """[n, width] of each type."""
+        """Project the rows of each type, [n, width]."""
         return [
             self.maps[str(t)](x[name]) if str(t) in self.maps else self.learned[str(t)].values  # type: ignore[misc]
             for t, name in enumerate(self.names)
@@ -257,30 +261,30 @@ class PlainInputMaps(nn.Module):
 
 
 class PlainTypedGNN(nn.Module):
-    """The layers of a model, each hidden one followed by residual, LayerNorm and ReLU as its arguments say.
+    """GNN whose hidden layers are followed by residual, LayerNorm and ReLU, as the arguments specify.
 
     Parameters
     ----------
     kind
         `rgcn`, `rsage`, `rgat` or `hgt`.
     types
-        The types, as `PlainInputMaps` takes them.
+        The vertex types, as for `PlainInputMaps`.
     relations
-        The type that each relation comes from, its name, and the type it goes to.
+        Source type, name and destination type of each relation.
     hidden, num_classes
         Widths of hidden layers and of the scores.
     layers
-        The number of layers.
+        Number of layers.
     heads
-        Attention heads of R-GAT and HGT.
+        Number of attention heads of R-GAT and HGT.
     norm
         `layer` or `none`.
     residual
         Whether a hidden layer's input is added to its output.
     bases, blocks
-        Shared matrices, or blocks along the diagonal, of R-GCN.
+        Number of basis matrices, or of diagonal blocks, of R-GCN.
     edge_features
-        Columns of the features of edges, of R-GAT.
+        Number of edge feature columns of R-GAT.
     """
 
     def __init__(
@@ -333,7 +337,7 @@ class PlainTypedGNN(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers - 1 if norm == "layer" else 0))
 
     def features_of(self, name: str) -> nn.Module:
-        """Return the module that scales the rows of a type; one that changes nothing if there is none."""
+        """Return the module that scales the rows of a type; the identity if there is none."""
         number = str(self.input.names.index(name)) if name in self.input.names else ""
         return self.features[number] if number in self.features else nn.Identity()
 
@@ -344,39 +348,42 @@ class PlainTypedGNN(nn.Module):
         edge_weight: Mapping[tuple[str, str, str], Tensor] | None = None,
         edge_attr: Mapping[tuple[str, str, str], Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Scores of all vertices.
+        """Compute the scores of all vertices.
 
         Parameters
         ----------
         x
-            [n, F] rows of each type that had some in training, not scaled: they are scaled here.
-            Types without have the vertices, and the rows, of the training. For rows whose columns are in
-            another order, give `model.features_of(name).ordered(x, names)`.
+            [n, F] unscaled feature rows of each type that had features in training; the model scales them.
+            Other types
+            have the vertices and embeddings of training. For rows with a different column order, pass
+            `model.features_of(name).ordered(x, names)`.
         edge_index
-            [2, E] int64, the source and the destination of each edge, numbered within their types, by (source
-            type, name, destination type). A relation that is left out has no edges.
+            [2, E] int64, source and destination of each edge, numbered within their types, by (source type,
+            name,
+            destination type). A missing relation has no edges.
         edge_weight
-            [E] the weights of the edges of some relations, where the model was trained with some; attention
-            knows none.
+            [E] edge weights of some relations, if the model was trained with weights; attention ignores them.
         edge_attr
-            [E, d] the features of the edges of each relation, where the model has `edge_features`; where it
-            was trained on weights alone, these as one column.
+            [E, d] edge features of each relation, if the model has `edge_features`; if it was trained on
+            weights only,
+            the weights as one column.
 
         Returns
         -------
-        [n, num_classes] of each type; those of the types that had labels have a meaning.
+        [n, num_classes] for each type; only types that had labels have meaningful scores.
         """
         x = {name: self.features_of(name)(rows) for name, rows in x.items()}
         parts = self.input(x)
         sizes = [len(part) for part in parts]
         starts = dict(zip(self.input.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
         rows = torch.cat(parts)
-        none = torch.empty((2, 0), dtype=torch.int64, device=rows.device)
+        no_edges = torch.empty((2, 0), dtype=torch.int64, device=rows.device)
         edges = []
         for relation in self.relations:
-            ends = edge_index.get(relation, none)
+            ends = edge_index.get(relation, no_edges)
             weights, features = (
-                None if given is None else given.get(relation) for given in (edge_weight, edge_attr)
+                None if by_relation is None else by_relation.get(relation)
+                for by_relation in (edge_weight, edge_attr)
             )
             if self.edge_features and features is None:
                 if ends.shape[1]:
@@ -386,11 +393,11 @@ class PlainTypedGNN(nn.Module):
                 features = rows.new_empty((0, self.edge_features))
             edges.append((ends[0] + starts[relation[0]], ends[1] + starts[relation[2]], weights, features))
         for i, layer in enumerate(self.layers):
-            own, rows = rows, layer(rows, edges, sizes)
+            layer_input, rows = rows, layer(rows, edges, sizes)
             if i == len(self.layers) - 1:
                 break
             if self.residual:
-                rows = rows + own
+                rows = rows + layer_input
             if len(self.norms):
                 rows = self.norms[i](rows)
             rows = rows.relu()
@@ -398,14 +405,14 @@ class PlainTypedGNN(nn.Module):
 
 
 def load(folder: str | Path) -> PlainTypedGNN:
-    """The model in a folder that `hyrt export` wrote, in evaluation mode."""
+    """Load the model from a folder written by `hyrt export`, in evaluation mode."""
     from safetensors.torch import load_file
 
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
     model = PlainTypedGNN(**arguments["model"])
-    for name, of_type in arguments["features"].items():
-        # Names of types may have letters that names of modules do not have.
-        model.features[str(model.input.names.index(name))] = PlainFeatures(**of_type)
+    for name, feature_arguments in arguments["features"].items():
+        # Type names may contain characters that module names must not contain.
+        model.features[str(model.input.names.index(name))] = PlainFeatures(**feature_arguments)
     model.classes = arguments["classes"]
     model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
     return model.eval()

@@ -1,4 +1,4 @@
-"""The folder that `hyrt export` writes: weights, arguments, and the module that takes both."""
+"""Writer of the export folder: weights, arguments, and a standalone module."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ _TYPED_KINDS = ("hgt", "rgat", "rgcn", "rsage")
 
 
 def plain_arguments(architecture: Architecture) -> dict[str, Any]:
-    """What `PlainGNN`, or of typed graphs `PlainTypedGNN`, is made with, to have the parameters of a model.
+    """Return the arguments of `PlainGNN` (or `PlainTypedGNN`) for a model with the same parameters.
 
     Raises
     ------
     UnsupportedModel
         If there is no plain module for the kind of model.
     """
-    a = architecture
-    if a.kind not in (*_KINDS, *_TYPED_KINDS):
+    arch = architecture
+    if arch.kind not in (*_KINDS, *_TYPED_KINDS):
         raise UnsupportedModel(
-            f"model.kind={a.kind or 'of your own'} has no plain PyTorch module: hyrt export writes those of "
-            f"{', '.join((*_KINDS, *_TYPED_KINDS))}; `hyrt infer` writes the scores of any"
+            f"model.kind={arch.kind or 'of your own'} has no plain PyTorch module: hyrt export writes "
+            f"those of {', '.join((*_KINDS, *_TYPED_KINDS))}; `hyrt infer` writes the scores of any"
         )
-    if a.shape is not None:
-        types = a.shape.types
+    if arch.shape is not None:
+        types = arch.shape.types
         return {
-            "kind": a.kind,
-            "types": [list(each) for each in zip(types, a.shape.counts, a.shape.widths, strict=True)],
-            "relations": [[types[source], name, types[end]] for source, name, end in a.shape.relations],
-            "hidden": a.hidden,
-            "num_classes": a.num_classes,
-            "layers": a.layers,
-            "heads": a.heads,
-            "norm": a.norm,
-            "residual": a.residual,
-            **a.options,
+            "kind": arch.kind,
+            "types": [list(entry) for entry in zip(types, arch.shape.counts, arch.shape.widths, strict=True)],
+            "relations": [[types[source], name, types[end]] for source, name, end in arch.shape.relations],
+            "hidden": arch.hidden,
+            "num_classes": arch.num_classes,
+            "layers": arch.layers,
+            "heads": arch.heads,
+            "norm": arch.norm,
+            "residual": arch.residual,
+            **arch.options,
         }
     return {
-        "kind": a.kind,
-        "in_features": a.in_features,
-        "hidden": a.hidden,
-        "num_classes": a.num_classes,
-        "layers": a.layers,
-        "aggregate": a.aggregate,
-        "heads": a.heads,
-        "norm": a.norm,
-        "residual": a.residual,
+        "kind": arch.kind,
+        "in_features": arch.in_features,
+        "hidden": arch.hidden,
+        "num_classes": arch.num_classes,
+        "layers": arch.layers,
+        "aggregate": arch.aggregate,
+        "heads": arch.heads,
+        "norm": arch.norm,
+        "residual": arch.residual,
     }
 
 
 def write_export(trained: TrainedRun, destination: Path) -> list[str]:
-    """Write `weights.safetensors`, `arguments.json` and `model.py` into a new folder.
+    """Write `weights.safetensors`, `arguments.json` and `model.py` to a new folder.
 
     Parameters
     ----------
     trained
-        The run, with its weights.
+        The run with its weights.
     destination
-        An absolute path; what is there is replaced once all is written.
+        Absolute path; existing content is replaced after everything has been written.
 
     Returns
     -------
-    What the user has to know of the numbers, a line each.
+    Notes for the user about numerical differences, one per line.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
     for name, table in schema.tables.items():
         unknown = [step.kind for step in table.scaling if not step.is_known]
         if unknown:
-            of_type = f" of type {name}" if name else ""
-            notes.append(f"features{of_type} were scaled by {unknown[0]} before: give rows that are, too")
+            type_text = f" of type {name}" if name else ""
+            notes.append(f"features{type_text} were scaled by {unknown[0]} before: give rows that are, too")
     if config.data.rounding == "stochastic":
         notes.append(
             "features were rounded at random (data.rounding=stochastic), and are to the nearest here"
@@ -131,26 +131,26 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
 
 
 def _features(schema: RunSchema, rows: str) -> dict[str, dict[str, Any]]:
-    """The arguments of `PlainFeatures`, by vertex type."""
-    found = {}
+    """Return the arguments of `PlainFeatures` by vertex type."""
+    arguments = {}
     for name, table in schema.tables.items():
         if table.width is None:
             continue
         saved = table.to_dict()
         saved["scaling"] = [step.to_dict() for step in table.scaling if step.is_known]
-        found[name] = {key: saved[key] for key in ("width", "columns", "scaling")}
+        arguments[name] = {key: saved[key] for key in ("width", "columns", "scaling")}
         if rows not in ("stored", "auto"):
-            found[name] |= {"rows": rows, "column_scales": saved["column_scales"]}
-    return found
+            arguments[name] |= {"rows": rows, "column_scales": saved["column_scales"]}
+    return arguments
 
 
 def _with_features(source: str) -> str:
-    """The text of a plain module with `PlainFeatures` in place of its import."""
+    """Replace the import of `PlainFeatures` in a plain module by its source text."""
     assert plain_features.__file__ is not None
     text = Path(plain_features.__file__).read_text(encoding="utf-8")
     line = f"from {plain_features.__name__} import PlainFeatures\n"
     assert line in source, "the plain module takes its features from there"
     body = text[text.index("class PlainFeatures") :]
-    whole = source.replace(line, f"\n{body}")
+    combined = source.replace(line, f"\n{body}")
     imports = "from collections.abc import Mapping, Sequence\n"
-    return whole if imports in whole else whole.replace("import json\n", f"import json\n{imports}")
+    return combined if imports in combined else combined.replace("import json\n", f"import json\n{imports}")
