@@ -1,1 +1,1 @@
-"""Plots for papers, by matplotlib."""
+"""Plots for papers, drawn with matplotlib."""

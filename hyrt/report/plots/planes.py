@@ -1,4 +1,4 @@
-"""Rows of many numbers laid out on a plane, so that they can be drawn."""
+"""Two-dimensional projections of embeddings."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
-# UMAP's own default.
-_NEIGHBOURS = 15
+# UMAP's default.
+_NUM_NEIGHBOURS = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Where rows are on a plane."""
+    """Two-dimensional projection of rows."""
 
     places: NDArray[np.float64]
-    """[n, 2]."""
+    """[n, 2] projected positions."""
     axes: tuple[str, str]
-    """What its two axes are, in words."""
+    """Descriptions of the two axes."""
 
     __repr__ = one_line
 
 
 def principal_plane(rows: Array) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Rows on the plane along which they differ most: principal component analysis (Pearson, 1901).
+    """Project rows on their two principal components (principal component analysis; Pearson, 1901).
 
     Parameters
     ----------
@@ -41,36 +41,38 @@ def principal_plane(rows: Array) -> tuple[NDArray[np.float64], tuple[float, floa
 
     Returns
     -------
-    [n, 2] float64 places, of which the component of an axis with the largest weight is positive, and the
-    parts of the variance along both axes. Of a single column the second is zero.
+    Positions, [n, 2] float64, and the fractions of the variance along both axes. The sign of an axis makes
+    its
+    component with the largest weight positive. For a single column, the second axis is zero.
     """
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     variances, axes = np.linalg.eigh(centred.T @ centred)
     first = axes[:, ::-1][:, :2]
     first = first * np.sign(first[np.abs(first).argmax(0), np.arange(first.shape[1])])
-    places = np.zeros((len(rows), 2))
-    places[:, : first.shape[1]] = centred @ first
+    positions = np.zeros((len(rows), 2))
+    positions[:, : first.shape[1]] = centred @ first
     total = variances.sum()
-    parts = [*(variances[::-1] / total if total > 0 else np.zeros_like(variances)), 0.0]
-    return places, (float(parts[0]), float(parts[1]))
+    variance_fractions = [*(variances[::-1] / total if total > 0 else np.zeros_like(variances)), 0.0]
+    return positions, (float(variance_fractions[0]), float(variance_fractions[1]))
 
 
 def by_principal_components(rows: Array) -> Plane:
-    """The principal plane of [n, width] rows."""
-    places, parts = principal_plane(rows)
+    """Project rows [n, width] on their principal components, with axis descriptions."""
+    positions, parts = principal_plane(rows)
     first, second = (f"component {axis}, {part:.0%} of the variance" for axis, part in enumerate(parts, 1))
-    return Plane(places, (first, second))
+    return Plane(positions, (first, second))
 
 
 def check_umap() -> None:
-    """Before anything is computed: whether UMAP is installed.
+    """Check that UMAP is installed, before anything is computed.
 
     Raises
     ------
     ConfigError
-        If it is not.
+        If UMAP is not installed.
     """
-    # Not by the module's name, which another package has too; and importing it compiles for seconds.
+    # Check the distribution: another package has the same module name, and importing UMAP compiles for
+    # seconds.
     try:
         distribution("umap-learn")
     except PackageNotFoundError:
@@ -78,30 +80,30 @@ def check_umap() -> None:
 
 
 def by_umap(rows: Array, seed: int) -> Plane:
-    """Rows where their nearest neighbours stay near: UMAP (McInnes, Healy and Melville, 2018).
+    """Project rows with UMAP, which preserves neighbourhoods (McInnes, Healy and Melville, 2018).
 
     Parameters
     ----------
     rows
-        [n, width] numbers, more rows than the 15 neighbours that each is laid out by.
+        [n, width] numbers, with n greater than the 15 neighbours used per row.
     seed
-        What equal places come from.
+        Seed of the projection; equal seeds give equal positions.
 
     Raises
     ------
     ConfigError
         If there are too few rows.
     """
-    if len(rows) <= _NEIGHBOURS:
+    if len(rows) <= _NUM_NEIGHBOURS:
         raise ConfigError(
-            f"--method umap places each vertex by its {_NEIGHBOURS} nearest neighbours, but there are only "
-            f"{len(rows)} vertices: use --method pca"
+            f"--method umap places each vertex by its {_NUM_NEIGHBOURS} nearest neighbours, but there are "
+            f"only {len(rows)} vertices: use --method pca"
         )
     from umap import UMAP
 
     with warnings.catch_warnings():
-        # Of details of its start that nobody can mend.
+        # Users cannot fix what UMAP warns about.
         warnings.simplefilter("ignore")
-        # With a seed it uses one thread whatever it is told.
-        places = UMAP(n_neighbors=_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
-    return Plane(np.asarray(places, np.float64), ("UMAP 1", "UMAP 2"))
+        # With a seed, UMAP always uses one thread.
+        positions = UMAP(n_neighbors=_NUM_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
+    return Plane(np.asarray(positions, np.float64), ("UMAP 1", "UMAP 2"))

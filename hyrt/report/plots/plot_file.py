@@ -1,4 +1,4 @@
-"""The file of a plot."""
+"""Output files of plots."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hyrt.machine.atomic_write import atomic_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# matplotlib writes more kinds, but some of them refuse metadata, need TeX or are no pictures.
+# matplotlib supports more formats, but some reject metadata, require TeX or are not images.
 _KINDS = (".png", ".svg", ".pdf", ".eps")
 
 
 def check_plot(path: Path, option: str = "--plot") -> None:
-    """Before anything is computed: whether a plot can be written there.
+    """Check that a plot can be written, before anything is computed.
 
     Parameters
     ----------
     path
-        The file of the plot; its ending chooses the format.
+        Output file; its suffix determines the format.
     option
-        The option that names the file, for messages.
+        Option that names the file, for messages.
 
     Raises
     ------
     ConfigError
-        If matplotlib is missing, or plots are not written as such files.
+        If matplotlib is missing, or the format is not supported.
     """
     try:
         import matplotlib.backends.backend_agg  # noqa: F401
@@ -41,18 +41,18 @@ def check_plot(path: Path, option: str = "--plot") -> None:
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write a figure, whole or not at all.
+    """Write a figure atomically.
 
     Raises
     ------
     DataNotWritten
-        If it cannot be written.
+        If the file cannot be written.
     """
     from matplotlib import rc_context
 
     try:
         with (
-            # Text stays text, which papers and search want: in SVG, and as TrueType in PDF.
+            # Keep text as text, for papers and search: in SVG, and as TrueType in PDF.
             rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}),
             atomic_file(path) as file,
         ):
@@ -64,5 +64,5 @@ def save_plot(figure: Figure, path: Path) -> None:
 
 
 def _no_date(path: Path) -> dict[str, None]:
-    """Equal plots are equal files."""
+    """Return metadata that omits the date, so that equal plots are equal files."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})

@@ -1,4 +1,4 @@
-"""How well scores tell classes or labels apart, as curves (receiver operating characteristic)."""
+"""Receiver operating characteristic (ROC) curves of classes or labels."""
 
 from __future__ import annotations
 
@@ -15,112 +15,117 @@ from hyrt.report.plots.plot_file import save_plot
 
 Array = NDArray[Any]
 
-# Inches: a column of most papers.
+# In inches: a column of most papers.
 _WIDTH = 3.4
 _FONT_POINTS = 8
-# More curves are not told apart, and more points are not seen.
-_MOST_CURVES, _MOST_POINTS = 10, 1000
+# More curves cannot be distinguished, and more points are not visible.
+_MAX_CURVES, _MAX_POINTS = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RocCurve:
-    """The curve of one class or label against all else."""
+    """ROC curve of one class or label against all others."""
 
     name: str
     num_positive: int
-    """How many rows have it."""
+    """Number of positive rows."""
     area: float
-    """Below the curve, in 0..1."""
+    """Area under the curve, in 0..1."""
     wrong: NDArray[np.float64]
     right: NDArray[np.float64]
-    """[p] parts in 0..1, both rising from 0 to 1: for each lowest score that counts as a yes, the false
-    positive rate and the true positive rate."""
+    """[p] rates in 0..1, both increasing from 0 to 1: for each threshold, the false positive rate and the
+    true positive rate.
+    """
 
     __repr__ = one_line
 
 
 def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """False and true positive rates at each distinct score, the highest first, with (0, 0) before them.
+    """Compute false and true positive rates at each distinct score, from (0, 0) and the highest score on.
 
     Parameters
     ----------
     scores
         [n] float, without nan.
     positive
-        [n], with both a true one and a false one.
+        [n], with at least one true and one false entry.
     """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
-    right = np.cumsum(positive[order], dtype=np.int64)[ends]
-    wrong = ends + 1 - right
-    return np.append(0.0, wrong / wrong[-1]), np.append(0.0, right / right[-1])
+    true_positives = np.cumsum(positive[order], dtype=np.int64)[ends]
+    false_positives = ends + 1 - true_positives
+    return np.append(0.0, false_positives / false_positives[-1]), np.append(
+        0.0, true_positives / true_positives[-1]
+    )
 
 
 def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
-    """One curve of two classes, one for each of several, or one for each of K labels of 0 and 1.
+    """Compute one curve for two classes, one per class for several, or one per binary label for K labels.
 
-    A class or label that no row has, or every row, has no curve.
+    A class or label without both positive and negative rows has no curve.
 
     Parameters
     ----------
     scores
-        [n, C] float, of a model.
+        [n, C] float scores of a model.
     labels
-        [n] integer classes, or [n, K] of 0 and 1; -1 where one is not known.
+        [n] integer classes, or [n, K] of 0 and 1; -1 if unknown.
     """
     if labels.ndim == 2:
-        named = [(f"label {each}", scores[:, each], labels[:, each]) for each in range(labels.shape[1])]
+        columns = [(f"label {index}", scores[:, index], labels[:, index]) for index in range(labels.shape[1])]
     elif scores.shape[1] == 2:
-        # As the metric roc_auc does.
+        # As in the metric roc_auc.
         margin = scores[:, 1].astype(np.float64) - scores[:, 0]
-        named = [("class 1", margin, labels)]
+        columns = [("class 1", margin, labels)]
     else:
         odds = log_odds(scores)
-        named = [
-            (f"class {each}", odds[:, each], np.where(labels < 0, -1, labels == each))
-            for each in range(scores.shape[1])
+        columns = [
+            (f"class {index}", odds[:, index], np.where(labels < 0, -1, labels == index))
+            for index in range(scores.shape[1])
         ]
     curves = []
-    for name, given, of in named:
-        z, y = given[of >= 0], of[of >= 0]
+    for name, column_scores, column_labels in columns:
+        z, y = column_scores[column_labels >= 0], column_labels[column_labels >= 0]
         if (y == 1).any() and (y == 0).any():
-            wrong, right = roc_points(z, y == 1)
-            curves.append(RocCurve(name, int(np.count_nonzero(y == 1)), roc_auc(z, y), wrong, right))
+            false_rates, true_rates = roc_points(z, y == 1)
+            curves.append(
+                RocCurve(name, int(np.count_nonzero(y == 1)), roc_auc(z, y), false_rates, true_rates)
+            )
     return curves
 
 
 def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
-    """Plot curves, of many those that most rows have.
+    """Plot curves; of many curves, those with the most positive rows.
 
     Parameters
     ----------
     curves
-        At least one.
+        At least one curve.
     split
-        Which vertices they are of, for the title.
+        Name of the split, for the title.
     path
-        The file; its ending chooses the format.
+        Output file; its suffix determines the format.
 
     Raises
     ------
     DataNotWritten
-        If it cannot be written.
+        If the file cannot be written.
     """
     from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
-    most = sorted(range(len(curves)), key=lambda each: -curves[each].num_positive)[:_MOST_CURVES]
+    shown = sorted(range(len(curves)), key=lambda index: -curves[index].num_positive)[:_MAX_CURVES]
     with rc_context({"font.size": _FONT_POINTS}):
         figure = Figure(figsize=(_WIDTH, _WIDTH), layout="constrained", dpi=200)
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--")
-        for colour, each in enumerate(sorted(most)):
-            curve = curves[each]
-            seen = _points_to_draw(curve)
+        for colour, index in enumerate(sorted(shown)):
+            curve = curves[index]
+            points = _visible_points(curve)
             axes.plot(
-                curve.wrong[seen],
-                curve.right[seen],
+                curve.wrong[points],
+                curve.right[points],
                 color=colormaps["tab10"](colour),
                 linewidth=1,
                 label=f"{curve.name}, area {curve.area:.3f}",
@@ -132,16 +137,16 @@ def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
         if len(curves) > 1:
             mean = sum(curve.area for curve in curves) / len(curves)
             title = f"{split}: mean area {mean:.3f} of {len(curves)} curves"
-        if len(most) < len(curves):
-            title += f"\nthe {len(most)} with most {split} vertices are drawn"
+        if len(shown) < len(curves):
+            title += f"\nthe {len(shown)} with most {split} vertices are drawn"
         axes.set_title(title, fontsize=_FONT_POINTS)
         axes.legend(frameon=False, fontsize=_FONT_POINTS - 2, loc="lower right")
         save_plot(figure, path)
 
 
-def _points_to_draw(curve: RocCurve) -> NDArray[np.int64]:
-    """All, or about as many as are seen, evenly along the curve."""
-    if len(curve.wrong) <= _MOST_POINTS:
+def _visible_points(curve: RocCurve) -> NDArray[np.int64]:
+    """Select all points, or about as many as are visible, evenly along the curve."""
+    if len(curve.wrong) <= _MAX_POINTS:
         return np.arange(len(curve.wrong))
-    along = np.searchsorted(curve.wrong + curve.right, np.linspace(0, 2, _MOST_POINTS))
-    return np.unique(np.minimum(along, len(curve.wrong) - 1))
+    indices = np.searchsorted(curve.wrong + curve.right, np.linspace(0, 2, _MAX_POINTS))
+    return np.unique(np.minimum(indices, len(curve.wrong) - 1))

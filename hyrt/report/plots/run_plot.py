@@ -1,4 +1,4 @@
-"""Charts of runs as figures for papers."""
+"""Plots of a run's charts."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from hyrt.errors import ConfigError, listed
 from hyrt.report.html.chart import Chart
 from hyrt.report.plots.plot_file import save_plot
 
-# Inches: a column of most papers, and a height at which eight ticks can be read.
+# In inches: a column of most papers, and a height at which eight ticks are readable.
 _WIDTH, _HEIGHT = 3.4, 2.3
 _FONT_POINTS = 8
-_USUAL = ("loss", "metrics")
+_DEFAULT_KEYS = ("loss", "metrics")
 
 
 def chosen_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[Chart]:
-    """Those that are asked for, in the order in which they are; of several with one key all.
+    """Select charts by key, in the order of the keys; several charts may have the same key.
 
     Parameters
     ----------
     charts
-        All that there are.
+        All available charts.
     keys
-        Their keys; None for the loss and the metrics, as far as there are any.
+        Keys of the charts; None for loss and metrics, if available.
 
     Raises
     ------
     ConfigError
-        If there is none of a key, naming the keys that there are, or none at all.
+        If there is no chart with a key (names the available keys), or no chart at all.
     """
-    there = list(dict.fromkeys(chart.key for chart in charts))
-    if not there:
+    available = list(dict.fromkeys(chart.key for chart in charts))
+    if not available:
         raise ConfigError("no step is recorded yet: there is nothing to plot: train the run first")
     for key in keys or ():
-        if key not in there:
-            raise ConfigError(f"--charts {key}: there is no such chart here: give {listed(there, 'or')}")
-    wanted = [key for key in _USUAL if key in there] or there[:1] if keys is None else keys
-    return [chart for key in wanted for chart in charts if chart.key == key]
+        if key not in available:
+            raise ConfigError(f"--charts {key}: there is no such chart here: give {listed(available, 'or')}")
+    selected = [key for key in _DEFAULT_KEYS if key in available] or available[:1] if keys is None else keys
+    return [chart for key in selected for chart in charts if chart.key == key]
 
 
 def plot_charts(charts: Sequence[Chart], path: Path) -> None:
@@ -47,14 +47,14 @@ def plot_charts(charts: Sequence[Chart], path: Path) -> None:
     Parameters
     ----------
     charts
-        At least one, with all their points.
+        At least one chart, with all its points.
     path
-        The file; its ending chooses the format.
+        Output file; its suffix determines the format.
 
     Raises
     ------
     DataNotWritten
-        If it cannot be written.
+        If the file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def plot_charts(charts: Sequence[Chart], path: Path) -> None:
                 )
             if math.isfinite(chart.top):
                 axes.set_ylim(top=chart.top)
-            # As it is: a `$` of a name starts no formula.
+            # A `$` in a name must not start a formula.
             axes.set_title(chart.title, fontsize=_FONT_POINTS, parse_math=False)
             axes.set_xlabel(chart.x_name)
             value = chart.value
