@@ -1,1 +1,1 @@
-"""The report page of a run, and of several beside each other."""
+"""HTML reports of one run, and comparisons of several runs."""

@@ -1,4 +1,4 @@
-"""The charts of one run, and those that compare several."""
+"""Charts of one run, and charts that compare several runs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ from hyrt.report.chunk_words import works_of
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.records.run_record import Line, RunRecord, number_of
 
-# Of bands that are drawn, and of marks.
-_MOST_BANDS, _MOST_MARKS = 200, 100
-# Waits below this part of the longest are not worth a line.
-_LEAST = 0.01
+# Maximum numbers of drawn bands and marks.
+_MAX_BANDS, _MAX_MARKS = 200, 100
+# Waits below this fraction of the longest are not drawn.
+_MIN_WAIT_SHARE = 0.01
 
-_whole, _score, _gibibytes = "{:g}".format, "{:.3f}".format, "{:.3g} GiB".format
+_format_number, _format_score, _format_gib = "{:g}".format, "{:.3f}".format, "{:.3g} GiB".format
 
 
 def charts_of(run: RunRecord) -> list[Chart]:
-    """Loss, metrics, times, split, threads, waiting, utilisation and memory over the steps, where known."""
+    """Create the charts of a run: loss, metrics, times, split, threads, waiting, utilization and memory."""
     groups = run.of("steps")
     decisions = [(line["acts_from"], line["reason"]) for line in run.of("balanced")]
-    # More marks than this are a grey wall: the table below the charts has them.
-    marks = decisions if len(decisions) <= _MOST_MARKS else []
+    # More marks would be a grey area; they are listed in the table below the charts.
+    marks = decisions if len(decisions) <= _MAX_MARKS else []
     times = [_line("measured", groups, "step_s"), *_predicted(run, groups)]
     busy = [
-        replace(_busy(groups, name), name=run.labelled(name), colour=colour)
+        replace(_utilization(groups, name), name=run.labelled(name), colour=colour)
         for colour, name in enumerate(_keys(groups, "split"))
     ]
-    metrics = _evaluated(run, _metrics(run), first_colour=1)
+    metrics = _evaluation_lines(run, _metrics(run), first_colour=1)
     edges = "edges of all layers" if run.is_of_whole_graphs else "sampled edges"
     charts = [
-        Chart(key="loss", title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
-        Chart(key="metrics", title="Metrics", series=metrics, value=_score),
+        Chart(
+            key="loss",
+            title="Loss",
+            series=[_losses(groups), *_evaluation_lines(run, ["loss"], first_colour=1)],
+        ),
+        Chart(key="metrics", title="Metrics", series=metrics, value=_format_score),
         Chart(
             key="step",
             title="Time of a step, measured and predicted",
@@ -58,15 +62,17 @@ def charts_of(run: RunRecord) -> list[Chart]:
             cut=True,
         ),
         *(
-            Chart(key=key, title=title, series=_each(groups, key), value=_whole, marks=marks, step=True)
+            Chart(
+                key=key, title=title, series=_each(groups, key), value=_format_number, marks=marks, step=True
+            )
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
-            # Of a whole graph each step has all targets, and nothing moves.
+            # In full-graph training, the split never changes.
             if not (run.is_of_whole_graphs and key == "split")
         ),
         Chart(
             key="waiting",
             title="Waiting of the stages per step, if it is noticeable",
-            series=_that_count(_each(groups, "blocked_s")),
+            series=_notable_lines(_each(groups, "blocked_s")),
             value=duration,
             unit="s",
             cut=True,
@@ -89,7 +95,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             key="memory",
             title="Resident memory",
             series=[_memory("process", groups)],
-            value=_gibibytes,
+            value=_format_gib,
             unit="GiB",
         ),
     ]
@@ -97,15 +103,15 @@ def charts_of(run: RunRecord) -> list[Chart]:
 
 
 def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
-    """What each device that holds chunks of a whole graph copies and computes, and what is hidden."""
-    told = [line for line in groups if line.get("chunks")]
+    """Create a chart of copy and compute times for each device that trains in chunks."""
+    lines_with_chunks = [line for line in groups if line.get("chunks")]
     return [
         Chart(
             key="chunks",
             title=f"Chunks on {run.labelled(device)}: copying, computing, and both at once, per step",
             series=[
-                _line(what, lines, device, key, colour=colour)
-                for colour, (what, key) in enumerate(
+                _line(label, lines, device, key, colour=colour)
+                for colour, (label, key) in enumerate(
                     (("copying", "copy_s"), ("computing", "compute_s"), ("hidden copying", "hidden_s"))
                 )
             ],
@@ -113,58 +119,60 @@ def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
             unit="s",
             cut=True,
         )
-        for name in _keys(told, "chunks")
-        for device, lines in _by_device(told, name).items()
+        for name in _keys(lines_with_chunks, "chunks")
+        for device, lines in _group_by_device(lines_with_chunks, name).items()
     ]
 
 
-def _by_device(told: Sequence[Line], trainer: str) -> dict[str, list[Line]]:
-    """By the name of a device, its figures at each of the steps that tell of a trainer."""
-    found: dict[str, list[Line]] = {}
-    for line in told:
+def _group_by_device(lines: Sequence[Line], trainer: str) -> dict[str, list[Line]]:
+    """Group the chunk statistics of a trainer by device, per step."""
+    by_device: dict[str, list[Line]] = {}
+    for line in lines:
         for device, work in works_of(trainer, line["chunks"].get(trainer) or {}).items():
-            found.setdefault(device, []).append({"step": line["step"], device: work})
-    return found
+            by_device.setdefault(device, []).append({"step": line["step"], device: work})
+    return by_device
 
 
 def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:
-    """Loss, time of a step and validation metric of several runs in one chart each."""
+    """Create charts of loss, step time, validation metric and more, with one line per run."""
     metric = next((str(run.summary["chosen_by"]) for run in runs if run.summary.get("chosen_by")), "accuracy")
-    nothing = Series(name="", x=(), y=())
+    no_points = Series(name="", x=(), y=())
 
-    def each(series: Callable[[RunRecord, list[Line]], Series]) -> list[Series]:
+    def one_line_per_run(series: Callable[[RunRecord, list[Line]], Series]) -> list[Series]:
         return [
             replace(series(run, run.of("steps")), name=name, colour=colour)
             for colour, (run, name) in enumerate(zip(runs, names, strict=True))
         ]
 
-    scores = each(lambda run, _: next(iter(_evaluated(run, [metric], splits=["val"])), nothing))
-    times = each(lambda _, lines: _line("", lines, "step_s"))
+    scores = one_line_per_run(
+        lambda run, _: next(iter(_evaluation_lines(run, [metric], splits=["val"])), no_points)
+    )
+    times = one_line_per_run(lambda _, lines: _line("", lines, "step_s"))
     charts = [
-        Chart(key="loss", title="Loss", series=each(lambda _, lines: _losses(lines))),
-        Chart(key="metrics", title=f"Validation {metric}", series=scores, value=_score),
+        Chart(key="loss", title="Loss", series=one_line_per_run(lambda _, lines: _losses(lines))),
+        Chart(key="metrics", title=f"Validation {metric}", series=scores, value=_format_score),
         Chart(key="step", title="Time of a step", series=times, value=duration, unit="s", cut=True),
         Chart(
             key="throughput",
             title="Throughput in MTEPS",
-            series=each(lambda _, lines: _line("", lines, "mteps")),
+            series=one_line_per_run(lambda _, lines: _line("", lines, "mteps")),
         ),
         Chart(
             key="memory",
             title="Resident memory",
-            series=each(lambda _, lines: _memory("", lines)),
-            value=_gibibytes,
+            series=one_line_per_run(lambda _, lines: _memory("", lines)),
+            value=_format_gib,
             unit="GiB",
         ),
     ]
     return [chart for chart in charts if not chart.is_empty]
 
 
-def _that_count(lines: Sequence[Series]) -> list[Series]:
-    """Those that come above a hundredth of the highest, by what nine in ten of their values are below."""
+def _notable_lines(lines: Sequence[Series]) -> list[Series]:
+    """Keep lines whose 90 % quantile exceeds one hundredth of the highest quantile."""
     finite = [sorted(y for y in line.y if math.isfinite(y)) or [0.0] for line in lines]
     usual = [values[int(0.9 * (len(values) - 1))] for values in finite]
-    return [line for line, value in zip(lines, usual, strict=True) if value > _LEAST * max(usual)]
+    return [line for line, value in zip(lines, usual, strict=True) if value > _MIN_WAIT_SHARE * max(usual)]
 
 
 def _line(name: str, lines: Sequence[Line], *keys: str, colour: int = 0) -> Series:
@@ -182,11 +190,11 @@ def _keys(lines: Sequence[Line], key: str) -> list[str]:
 
 
 def _memory(name: str, lines: Sequence[Line]) -> Series:
-    held = _line(name, lines, "memory_bytes")
-    return replace(held, y=[y / 2**30 for y in held.y])
+    memory = _line(name, lines, "memory_bytes")
+    return replace(memory, y=[y / 2**30 for y in memory.y])
 
 
-def _busy(lines: Sequence[Line], trainer: str) -> Series:
+def _utilization(lines: Sequence[Line], trainer: str) -> Series:
     busy, steps = _line(trainer, lines, "busy_s", trainer), _line("", lines, "step_s")
     parts = [
         min(1.0, busy_s / step_s) if busy_s >= 0 and step_s > 0 else math.nan
@@ -196,7 +204,7 @@ def _busy(lines: Sequence[Line], trainer: str) -> Series:
 
 
 def _losses(groups: Sequence[Line]) -> Series:
-    """One point a step, of lines that each tell of some."""
+    """Create the training loss with one point per step; each record has the losses of several steps."""
     firsts = [line["step"] - len(line["losses"]) + 1 for line in groups]
     x = [step for first, line in zip(firsts, groups, strict=True) for step in range(first, line["step"] + 1)]
     y = [math.nan if loss is None else float(loss) for line in groups for loss in line["losses"]]
@@ -205,47 +213,47 @@ def _losses(groups: Sequence[Line]) -> Series:
 
 def _metrics(run: RunRecord) -> list[str]:
     chosen = run.summary.get("chosen_by")
-    found = [name for line in run.of("evaluated") for part in line["metrics"].values() for name in part]
-    names = list(dict.fromkeys(name for name in found if name != "loss"))
-    # The one that chooses the best epoch comes first.
+    all_names = [name for line in run.of("evaluated") for part in line["metrics"].values() for name in part]
+    names = list(dict.fromkeys(name for name in all_names if name != "loss"))
+    # The metric that selects the best epoch is first.
     return sorted(names, key=lambda name: name != chosen)
 
 
-def _evaluated(
+def _evaluation_lines(
     run: RunRecord, metrics: Iterable[str], *, splits: Sequence[str] = ("val", "test"), first_colour: int = 0
 ) -> list[Series]:
-    found: list[Series] = []
+    series: list[Series] = []
     for metric in metrics:
         for split in splits:
-            mine = [line for line in run.of("evaluated") if metric in line["metrics"].get(split, {})]
-            if mine:
-                colour = first_colour + len(found)
-                found.append(_line(f"{split} {metric}", mine, "metrics", split, metric, colour=colour))
-    return found
+            lines = [line for line in run.of("evaluated") if metric in line["metrics"].get(split, {})]
+            if lines:
+                colour = first_colour + len(series)
+                series.append(_line(f"{split} {metric}", lines, "metrics", split, metric, colour=colour))
+    return series
 
 
 def _predicted(run: RunRecord, groups: Sequence[Line]) -> list[Series]:
-    said = run.of("predicted")
-    if not said or not groups:
+    predictions = run.of("predicted")
+    if not predictions or not groups:
         return []
-    expected = number_of(said[-1], "iteration_s")
+    expected = number_of(predictions[-1], "iteration_s")
     x = [groups[0]["step"], groups[-1]["step"]]
     return [Series(name="predicted", x=x, y=[expected, expected], colour=1, dashed=True)]
 
 
 def _bottlenecks(groups: Sequence[Line]) -> list[tuple[float, float, int, str]]:
-    """Bands of the stage that is the bottleneck; of long runs of the one that mostly is."""
-    size = -(-len(groups) // _MOST_BANDS)
-    parts = [groups[at : at + size] for at in range(0, len(groups), size or 1)]
-    mostly = [
+    """Create bands of the bottleneck stage; in long runs, of the most frequent bottleneck."""
+    size = -(-len(groups) // _MAX_BANDS)
+    parts = [groups[start_index : start_index + size] for start_index in range(0, len(groups), size or 1)]
+    most_frequent = [
         (Counter(str(line["bottleneck"]) for line in part).most_common(1)[0][0], part) for part in parts
     ]
     bands = []
     start = 0.0
-    for stage, part in groupby(mostly, key=lambda each: each[0]):
+    for stage, part in groupby(most_frequent, key=lambda item: item[0]):
         stop = float(list(part)[-1][1][-1]["step"])
         colour = STAGES.index(stage) if stage in STAGES else len(STAGES)
-        often = "mostly " if size > 1 else ""
-        bands.append((start, stop, colour, f"bottleneck {often}{stage}, steps {start:g} to {stop:g}"))
+        prefix = "mostly " if size > 1 else ""
+        bands.append((start, stop, colour, f"bottleneck {prefix}{stage}, steps {start:g} to {stop:g}"))
         start = stop
     return bands

@@ -1,4 +1,4 @@
-"""Which classes of the test vertices a run takes for which."""
+"""Confusion matrix of the test vertices."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hyrt.report.records.run_record import RunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfusionRow:
-    """The test vertices of one class."""
+    """Test vertices of one class."""
 
     number: int
-    """Of the class."""
+    """Number of the class."""
     cells: Sequence[tuple[str, int]]
-    """By the class that they are taken for: how many, in words, and their part of the class in percent."""
+    """For each predicted class: number of vertices as text, and percentage of the class."""
     right: str
-    """The part that is taken for this class; empty where the class has no vertex."""
+    """Fraction that is predicted correctly; empty if the class has no vertices."""
 
     __repr__ = one_line
 
 
 def confusion_rows(run: RunRecord) -> list[ConfusionRow]:
-    """One row a class, of the best evaluation; empty where the run has not recorded it."""
+    """Return one row per class for the best evaluation; empty if no confusion matrix was recorded."""
     best = [line["confusion"] for line in run.of("evaluated") if line["is_best"] and line.get("confusion")]
     rows = []
     for number, counts in enumerate(best[-1] if best else []):

@@ -1,4 +1,4 @@
-"""What each rank of a run took and sent, in words."""
+"""Statistics of each rank of a run, as text."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from hyrt.report.records.run_record import RunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """One rank."""
+    """Statistics of one rank."""
 
     name: str
-    """`rank 0`."""
+    """Name such as `rank 0`."""
     where: str
-    """The machine, and its devices."""
+    """Host and devices of the rank."""
     stages: Sequence[str]
-    """Seconds a step, for each of `STAGES`."""
+    """Time per step of each stage in `STAGES`."""
     longest: int
-    """Which of the stages before the synchronization is the longest, by its place."""
+    """Index of the slowest stage, without the synchronization."""
     memory: str
-    """The most resident memory."""
+    """Peak resident memory."""
     sent: str
     received: str
     """`sent` and `received`: bytes of the whole run."""
 
 
 def rank_rows(run: RunRecord) -> list[RankRow]:
-    """Every rank of a run on several; none of others, and before it has ended."""
+    """Return one row per rank; empty for a run with one process, and before the run has ended."""
     rows = []
-    for rank, record in enumerate(_records(run)):
+    for rank, record in enumerate(_rank_records(run)):
         if record is None:
-            rows.append(_lost(rank))
+            rows.append(_missing_row(rank))
             continue
         stages: Mapping[str, float] = record["stage_s"]
         work = [stages.get(stage, 0.0) for stage in STAGES]
@@ -54,8 +54,8 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
     return rows
 
 
-def _lost(rank: int) -> RankRow:
-    """A rank of a run that failed, of which nothing is known."""
+def _missing_row(rank: int) -> RankRow:
+    """Create the row of a rank whose statistics are missing because the run failed."""
     return RankRow(
         name=f"rank {rank}",
         where="lost, or too late to tell",
@@ -68,27 +68,27 @@ def _lost(rank: int) -> RankRow:
 
 
 def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
-    """What the ranks sent, by purpose: its name, the bytes of each rank, and of all."""
-    sent = [{} if record is None else record["bytes_sent"] for record in _records(run)]
-    purposes = dict.fromkeys(purpose for each in sent for purpose in each)
-    rows = [(purpose, [each.get(purpose, 0) for each in sent]) for purpose in purposes]
+    """Return the bytes sent by purpose: name, bytes of each rank, and total."""
+    sent = [{} if record is None else record["bytes_sent"] for record in _rank_records(run)]
+    purposes = dict.fromkeys(purpose for counts in sent for purpose in counts)
+    rows = [(purpose, [counts.get(purpose, 0) for counts in sent]) for purpose in purposes]
     rows.sort(key=lambda row: -sum(row[1]))
     return [(name, list(map(size, counts)), size(sum(counts))) for name, counts in rows if sum(counts)]
 
 
 def ranks_text(run: RunRecord) -> str:
-    """How many ranks there were, how they shared the work, and which of them bounds it."""
+    """Describe the number of ranks, their strategy, and the bottleneck."""
     figures = run.summary.get("distributed") or {}
     if not figures:
         return ""
     text = (
         f"{counted(figures['ranks'], 'rank')} trained together (distributed.strategy={figures['strategy']})."
     )
-    bounded = figures.get("bounded_by")
-    return f"{text} Their steps are bounded by {bounded}." if bounded else text
+    bottleneck = figures.get("bounded_by")
+    return f"{text} Their steps are bounded by {bottleneck}." if bottleneck else text
 
 
-def _records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
-    # Of a run that was made by one process there are none; of one that failed, some ranks' may be missing.
+def _rank_records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
+    # Empty for runs of one process; entries may be missing in failed runs.
     found: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
     return found

@@ -1,4 +1,4 @@
-"""Pages from templates, and their way to the disk."""
+"""Rendering of pages from templates, and their output files."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hyrt.report.records.write_errors import explained
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template; every value in it is escaped that is no `Markup`."""
+    """Fill in a template; all values except `Markup` are escaped."""
     return _environment().get_template(template).render(**values)
 
 
 def write_page(path: Path, page: str, remedy: str = "Give another file with --output") -> None:
-    """Write a page whole or not at all.
+    """Write a page atomically.
 
     Raises
     ------
     HyrtError
-        If it cannot be written, naming the file and the remedy.
+        If the file cannot be written; names the file and a remedy.
     """
     with explained(path, remedy):
         write_atomically(path, readable(page).encode("utf-8", "replace"))
 
 
 def pairs(values: Mapping[str, Any]) -> str:
-    """`cpu:0 256, cuda:0 768`."""
+    """Format pairs: `cpu:0 256, cuda:0 768`."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -54,7 +54,7 @@ def _environment() -> Environment:
             "script": ("uplot.min.js", "charts.js"),
         }.items()
     }
-    # Its licence wants to be in every copy.
+    # uPlot's licence must be included in every copy.
     texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
     environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
     return environment
