@@ -1,1 +1,1 @@
-"""What a run shows and leaves behind: display, run folder, pages."""
+"""Display, records, reports and export of runs."""

@@ -1,4 +1,4 @@
-"""What a step over a whole graph in chunks took, in words."""
+"""Text summary of chunked full-graph steps."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from typing import Any
 from hyrt.fullgraph.chunks.chunked_step import cut_text
 from hyrt.quantities import duration, size
 
-# Of a step: a device that is busy for less of it does not bound it.
-_MOST_OF_IT = 0.5
+# Minimum busy fraction of a step for a device to be its bottleneck.
+_MIN_BOTTLENECK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWords:
-    """The lines that a display or a page has of one trainer; each is empty where nothing is known."""
+    """Lines about one trainer for a display or page; a line is empty if its data are missing."""
 
     cut: str
-    """How the graph was cut, what was copied and what was swapped."""
+    """Partitioning into chunks, with the amounts of copied and swapped data."""
     filtered: str
-    """For how many chunks rows were filtered, and what that came to."""
+    """Number of chunks with filtered rows, and the savings."""
     devices: Mapping[str, str]
-    """Of each device how long it computed and copied, and how much of the copying was hidden."""
+    """Compute and copy time of each device, and the hidden fraction of copying."""
     bound: str
-    """What bounds the step."""
+    """Bottleneck of the step."""
 
     @classmethod
     def of(cls, trainer: str, figures: Mapping[str, Any], label: Callable[[str], str] = str) -> ChunkWords:
-        """The words for a step.
+        """Create the summary of a step.
 
         Parameters
         ----------
         trainer
-            The name of the trainer.
+            Name of the trainer.
         figures
-            Those of `hyrt.fullgraph.chunks.chunked_step.ChunkedStep`, also as an earlier version wrote them.
+            Statistics from `hyrt.fullgraph.chunks.chunked_step.ChunkedStep`, possibly of an earlier version.
         label
-            Makes what is shown of a device's name.
+            Formats a device name for display.
         """
         works = works_of(trainer, figures)
-        told = {label(name): device_text(work, alone=len(works) == 1) for name, work in works.items()}
+        texts = {label(name): device_text(work, alone=len(works) == 1) for name, work in works.items()}
         return cls(
             cut=cut_text(figures),
             filtered=filter_text(figures),
-            devices={name: text for name, text in told.items() if text},
+            devices={name: text for name, text in texts.items() if text},
             bound=bound_text(works, figures.get("step_s") or 0.0, label),
         )
 
 
 def works_of(trainer: str, figures: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-    """By device, what its queues did: figures of `ChunkWork`. Of earlier versions, one device did all."""
-    found: Mapping[str, Mapping[str, float]] = figures.get("by_device") or {trainer: figures}
-    return found
+    """Return `ChunkWork` statistics by device; earlier versions recorded them for a single device."""
+    works: Mapping[str, Mapping[str, float]] = figures.get("by_device") or {trainer: figures}
+    return works
 
 
 def filter_text(figures: Mapping[str, Any]) -> str:
-    """For how many chunks rows were filtered, and what that came to; empty where nothing is copied."""
+    """Describe the filtering of rows: number of chunks and savings. Empty if no rows are copied."""
     reads, filtered = int(figures.get("reads") or 0), int(figures.get("filtered") or 0)
     if not filtered:
         if not reads or not figures["in_bytes"]:
@@ -71,20 +71,20 @@ def filter_text(figures: Mapping[str, Any]) -> str:
 
 
 def device_text(work: Mapping[str, float], *, alone: bool) -> str:
-    """How long a device computed and copied; empty where it does not measure.
+    """Describe a device's compute and copy time; empty if it does not measure times.
 
     Parameters
     ----------
     work
-        Figures of `hyrt.fullgraph.chunks.chunked_step.ChunkWork`.
+        Statistics from `hyrt.fullgraph.chunks.chunked_step.ChunkWork`.
     alone
-        Whether it is the only one, so that what it copied is said elsewhere.
+        Whether it is the only device; the amounts of copied data are then shown elsewhere.
     """
     copy_s, compute_s = work["copy_s"], work["compute_s"]
     if not work["in_bytes"] and compute_s:
-        told = f"computing {duration(compute_s)} on rows and edges where they lie"
+        text = f"computing {duration(compute_s)} on rows and edges where they lie"
         out = "" if alone else f" ({size(work['out_bytes'])})"
-        return f"{told}, copying {duration(copy_s)} of results{out}" if copy_s else told
+        return f"{text}, copying {duration(copy_s)} of results{out}" if copy_s else text
     if not copy_s:
         return ""
     amounts = "" if alone else f" ({size(work['in_bytes'])} in, {size(work['out_bytes'])} out)"
@@ -97,27 +97,27 @@ def device_text(work: Mapping[str, float], *, alone: bool) -> str:
 def bound_text(
     works: Mapping[str, Mapping[str, float]], step_s: float, label: Callable[[str], str] = str
 ) -> str:
-    """What bounds a step; empty where it was not measured.
+    """Describe the bottleneck of a step; empty if it was not measured.
 
     Parameters
     ----------
     works
-        By device, figures of `ChunkWork`.
+        `ChunkWork` statistics by device.
     step_s
-        How long the whole step took.
+        Duration of the whole step in seconds.
     label
-        Makes what is shown of a device's name.
+        Formats a device name for display.
     """
     busy = {name: work["compute_s"] + work["copy_s"] - work["hidden_s"] for name, work in works.items()}
     if not step_s or not any(busy.values()):
         return ""
     name = max(busy, key=busy.__getitem__)
     work, share = works[name], busy[name] / step_s
-    if share < _MOST_OF_IT:
+    if share < _MIN_BOTTLENECK_SHARE:
         return (
             f"bound by what the host does and waits for: {label(name)} computes and copies for {share:.0%} "
             f"of a step of {duration(step_s)}"
         )
-    what = "copying" if work["copy_s"] - work["hidden_s"] > work["compute_s"] else "computing"
-    of_step = f"{share:.0%} of a step of {duration(step_s)}"
-    return f"bound by {what} on {label(name)}, which is busy for {of_step}"
+    activity = "copying" if work["copy_s"] - work["hidden_s"] > work["compute_s"] else "computing"
+    share_text = f"{share:.0%} of a step of {duration(step_s)}"
+    return f"bound by {activity} on {label(name)}, which is busy for {share_text}"
