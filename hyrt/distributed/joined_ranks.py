@@ -220,7 +220,7 @@ class JoinedRanks:
         name
             Purpose of the group; disjoint groups need different names too.
         members
-            Member ranks, in the order of their numbers in the group; each of them must call this method at
+            Member ranks, in the order of their numbers in the group; each rank must call this method at
             the
             same time. Default: all ranks.
         """
@@ -294,7 +294,7 @@ def joined_by_launcher(
     Raises
     ------
     RankLost
-        If the ranks cannot be joined, or one of them is lost.
+        If the ranks cannot be joined, or a rank is lost.
     """
     keeper = keeper_of_store()
     store, rank, size = found_store(timeout_s, keeper)

@@ -44,12 +44,12 @@ class ModelMigration:
         """Return the gradient sums received with a model; losses and counts stay at their rank."""
         rank, size = self._group.rank, self._group.size
         now, then = self._move(step, time)
-        to, source = int(then[np.flatnonzero(now == rank)[0]]), int(now[np.flatnonzero(then == rank)[0]])
+        target, source = int(then[np.flatnonzero(now == rank)[0]]), int(now[np.flatnonzero(then == rank)[0]])
         gradients = own.gradients or [torch.zeros_like(parameter) for parameter in self._parameters]
         sent = torch.cat([_tensor_bytes(tensor) for tensor in (*self._parameters, *gradients)])[None]
         received = torch.empty_like(sent)
         send_counts, receive_counts = [0] * size, [0] * size
-        send_counts[to] = receive_counts[source] = 1
+        send_counts[target] = receive_counts[source] = 1
         self._group.exchange(sent, send_counts, received, receive_counts, "models")
         return replace(own, gradients=self._gradients(received[0]))
 

@@ -202,8 +202,8 @@ class RankGroup:
     def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:
         """Send one number to each rank; return the numbers received from all ranks."""
         sent, received = torch.tensor(counts, dtype=torch.int64), torch.empty(self.size, dtype=torch.int64)
-        ones = [1] * self.size
-        self.exchange(sent, ones, received, ones, purpose)
+        one_each = [1] * self.size
+        self.exchange(sent, one_each, received, one_each, purpose)
         return [int(count) for count in received.tolist()]
 
     @property

@@ -71,10 +71,10 @@ class DividedColumns:
         self._parameters = list(parameters)
         self._batches = sampled
         self._group = group
-        both = aggregation is not None and aggregation.self_path == "concat"
-        self._columns = np.concatenate([columns, width + columns]) if both else columns
+        uses_both_halves = aggregation is not None and aggregation.self_path == "concat"
+        self._columns = np.concatenate([columns, width + columns]) if uses_both_halves else columns
         self._products: dict[int, DividedProduct] = {}
-        # Steps in the order in which they end, with whether this rank has targets in them.
+        # Steps in the order in which they end, and whether this rank has targets in each step.
         self._open_steps: deque[tuple[int, bool]] = deque()
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:

@@ -145,17 +145,17 @@ class TouringModels:
     ) -> list[int]:
         """Send models and their carried values to other ranks; return the models that arrive here."""
         rank, size = self._group.rank, self._group.size
-        leaving = sorted((to, model) for model, to in moves.items() if locations[model] == rank)
-        arriving = sorted((locations[model], model) for model, to in moves.items() if to == rank)
+        leaving = sorted((target, model) for model, target in moves.items() if locations[model] == rank)
+        arriving = sorted((locations[model], model) for model, target in moves.items() if target == rank)
         locations.update(moves)
         if not moves:
             return []
         nonzero = {model: routes[model].first < stop for _, model in (*leaving, *arriving)}
         send_counts, receive_counts = [0] * size, [0] * size
         models_to, models_from = [0] * size, [0] * size
-        for to, model in leaving:
-            send_counts[to] += int(nonzero[model].sum())
-            models_to[to] += 1
+        for target, model in leaving:
+            send_counts[target] += int(nonzero[model].sum())
+            models_to[target] += 1
         for source, model in arriving:
             receive_counts[source] += int(nonzero[model].sum())
             models_from[source] += 1

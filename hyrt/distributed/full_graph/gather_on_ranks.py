@@ -75,7 +75,7 @@ class GatherOnRanks:
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_own
         if spread.replicas is not None and over.accumulate:
-            # The existing values are replicated at all ranks of the block and must not be summed over them.
+            # The existing values are replicated at all ranks of the block and must not be summed again.
             added = tuple(np.empty_like(matrix) for matrix in out)
             gradients = self.backward(messages, kept, grad, added, replace(over, accumulate=False))
             for matrix, more in zip(out, added, strict=True):
@@ -97,9 +97,9 @@ class GatherOnRanks:
         clock.end(pending)
         return self._sum_columns(out, parameter_gradients)
 
-    def _localize(self, over: GatheringPass) -> GatheringPass:
+    def _localize(self, context: GatheringPass) -> GatheringPass:
         """Restrict a gather over all rows to the local vertices: remote rows have no incoming edges here."""
-        return over if over.at is not None else replace(over, at=self._spread.own)
+        return context if context.at is not None else replace(context, at=self._spread.own)
 
     def _sum_columns(
         self, out: tuple[Array, ...], parameter_gradients: Sequence[torch.Tensor]
@@ -120,8 +120,8 @@ class GatherOnRanks:
         return [spread.sum_of_columns(gradient) for gradient in parameter_gradients]
 
     def _save_for_backward(
-        self, messages: tuple[Array, ...], saved: tuple[Array, ...], at: Destinations | None, start: int,
-        gathered: Array, grad: Array,
+        self, messages: tuple[Array, ...], saved: tuple[Array, ...], destinations: Destinations | None,
+        start: int, gathered: Array, grad: Array,
     ) -> None:  # fmt: skip
         assert isinstance(self._inner, MeetsGradient)
-        self._inner.meet(messages, saved, at or self._spread.own, start, gathered, grad)
+        self._inner.meet(messages, saved, destinations or self._spread.own, start, gathered, grad)

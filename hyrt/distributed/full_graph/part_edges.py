@@ -60,10 +60,10 @@ class PartEdges:
             Whether all rows of other blocks are received, even if they are not needed.
         """
         local_vertices = np.flatnonzero(blocks == grid.row)
-        is_own_block = np.zeros(grid.num_blocks, np.bool_)
-        is_own_block[list(grid.blocks)] = True
+        is_column_block = np.zeros(grid.num_blocks, np.bool_)
+        is_column_block[list(grid.blocks)] = True
         starts, sources, edge_ids = _incoming_edges(
-            topology, local_vertices, None if is_own_block.all() else is_own_block[blocks]
+            topology, local_vertices, None if is_column_block.all() else is_column_block[blocks]
         )
         edge_data = [
             None if array is None else array[edge_ids]
@@ -138,8 +138,8 @@ def _incoming_edges(topology: Topology, rows: Array, is_selected: Array | None) 
     if is_selected is None:
         return starts, sources, edges
     keep = is_selected[sources]
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    return kept_before[starts], sources[keep], edges[keep]
+    num_kept = np.concatenate([[0], np.cumsum(keep)])
+    return num_kept[starts], sources[keep], edges[keep]
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)

@@ -60,7 +60,7 @@ class ScoresOfRows:
         self._agree()
         check()
         local_ids = self._local.places[vertices[blocks == self._grid.row]]
-        # All replicas of the block compute its scores, and only one of them sends the scores.
+        # All replicas of the block compute its scores, and only one replica sends the scores.
         scores = scores_at(local_ids)
         if scores is None:
             return self._fallback.scores(model, vertices, workers, check)

@@ -88,29 +88,29 @@ class SumOnRanks:
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
         spread, edges = self._spread, self._spread.edges
-        num, self_scale, at, workers = edges.num_own, self._self_scale, over.at, over.workers
+        num, self_scale, chosen, workers = edges.num_own, self._self_scale, over.at, over.workers
         if self._row_scale is not None:
-            row_scale = self._row_scale[:num] if at is None else self._row_scale[at.vertices]
-            if self_scale is not None and at is not None:
-                self_scale = self_scale[at.vertices]
+            row_scale = self._row_scale[:num] if chosen is None else self._row_scale[chosen.vertices]
+            if self_scale is not None and chosen is not None:
+                self_scale = self_scale[chosen.vertices]
             self_scale = scale_rows(grad, row_scale, self_scale, workers)
-        elif self_scale is not None and at is not None:
-            self_scale = self_scale[at.vertices]
-        if at is not None and self_scale is not None:
+        elif self_scale is not None and chosen is not None:
+            self_scale = self_scale[chosen.vertices]
+        if chosen is not None and self_scale is not None:
             full_scale = np.zeros(num, self_scale.dtype)
-            full_scale[at.vertices] = self_scale
+            full_scale[chosen.vertices] = self_scale
             self_scale = full_scale
         clock = spread.times.product()
         pending = spread.exchange.begin_back(out[0], GRADIENTS)
         for number, wave in enumerate(self._waves):
-            self._multiply_transposed(wave, grad, out[0][wave], at, None, workers, accumulate=False)
+            self._multiply_transposed(wave, grad, out[0][wave], chosen, None, workers, accumulate=False)
             pending.send(number)
         replicated = spread.replicas is not None
         local_gradients = np.empty_like(out[0][:num]) if replicated and over.accumulate else out[0][:num]
         if edges.grid.multiplies_own:
             accumulate = over.accumulate and not replicated
             self._multiply_transposed(
-                slice(0, num), grad, local_gradients, at, self_scale, workers, accumulate=accumulate
+                slice(0, num), grad, local_gradients, chosen, self_scale, workers, accumulate=accumulate
             )
         clock.wait(lambda: pending.add(local_gradients))
         clock.end([pending])
@@ -126,25 +126,25 @@ class SumOnRanks:
         rows: slice,
         grad: Array,
         out: Array,
-        at: Destinations | None,
+        chosen: Destinations | None,
         self_scale: Array | None,
         workers: Workers,
         *,
         accumulate: bool,
     ) -> None:
         """Compute the contributions of local rows to the gradients of consecutive sources."""
-        has_transpose = at is not None and at.turned is not None and not self._is_weighted
+        has_transpose = chosen is not None and chosen.turned is not None and not self._is_weighted
         topology = self._spread.edges.topology
         if has_transpose:
-            assert at is not None
-            assert at.turned is not None
-            indptr, indices = at.turned
+            assert chosen is not None
+            assert chosen.turned is not None
+            indptr, indices = chosen.turned
             # Columns index the chosen destinations, and local rows index vertices.
             positions = None
         else:
             transposed = topology.transposed
             indptr, indices = transposed.indptr, transposed.indices
-            positions = None if at is None else at.positions
+            positions = None if chosen is None else chosen.positions
         spmm_into(
             indptr[rows.start : rows.stop + 1], indices, grad, out,
             row_scale=None if self._source_scale is None else self._source_scale[rows],
@@ -154,5 +154,5 @@ class SumOnRanks:
             positions=positions, accumulate=accumulate, workers=workers,
         )  # fmt: skip
         if has_transpose and self_scale is not None:
-            assert at is not None
-            out[at.vertices] += self_scale[at.vertices, None] * grad
+            assert chosen is not None
+            out[chosen.vertices] += self_scale[chosen.vertices, None] * grad

@@ -70,9 +70,9 @@ class SumOverRanks:
             dtype=torch.float64,
         )
         self._group.add(sums, _PURPOSE)
-        loss_sum, normalizer, edges, with_gradients, is_void, *others = sums.tolist()
-        counts = others[len(STOP_SIGNALS) :]
-        self._agree(others[: len(STOP_SIGNALS)])
+        loss_sum, normalizer, edges, with_gradients, is_void, *flags_and_counts = sums.tolist()
+        counts = flags_and_counts[len(STOP_SIGNALS) :]
+        self._agree(flags_and_counts[: len(STOP_SIGNALS)])
         return StepTotals(
             loss_sum=loss_sum,
             counts=dict(zip(self._counts, counts, strict=True)),

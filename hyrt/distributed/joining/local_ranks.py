@@ -26,7 +26,7 @@ def local_ranks_known(group: RankGroup) -> Iterator[None]:
     Parameters
     ----------
     group
-        All ranks; each of them must call this function at the same time.
+        all ranks; each rank must call this function at the same time.
     """
     machines = told_by_all(group, machine_identity())
     count = max(machines.count(machines[group.rank]), local_ranks())

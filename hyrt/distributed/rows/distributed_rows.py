@@ -175,9 +175,9 @@ class DistributedRows:
         fetched, cached = (
             0 if rows is None else rows.ctypes.data for rows in (self._remote.fetched, self._remote.cached)
         )
-        local, other = self._samples
+        local, wire = self._samples
         sizes = self.width * local.itemsize, self.width * self._wire.dtype.itemsize
-        matrices = RowMatrices(self._matrix_addresses, fetched, cached, *sizes, mark=int(other is not None))
+        matrices = RowMatrices(self._matrix_addresses, fetched, cached, *sizes, mark=int(wire is not None))
         self._vertices.addresses.in_memory(ids, matrices, out, workers)
         return out
 

@@ -34,37 +34,37 @@ _compile = nb.njit(
 
 
 @_compile
-def _copy(row, local, other, out):
+def _copy(row, local, wire, out):
     """Copy the row at an address."""
     # One condition per `if`: numba prunes only such branches at compile time.
-    if other is not None:
+    if wire is not None:
         if row & 1:
             for k in range(len(out)):
-                out[k] = value(element_at(other, row - 1, k))
+                out[k] = value(element_at(wire, row - 1, k))
             return
     for k in range(len(out)):
         out[k] = value(element_at(local, row, k))
 
 
 @_compile
-def _add(row, local, other, factor, total):
+def _add(row, local, wire, factor, total):
     """Add the row at an address, times a factor."""
-    if other is not None:
+    if wire is not None:
         if row & 1:
             for k in range(len(total)):
-                total[k] += factor * value(element_at(other, row - 1, k))
+                total[k] += factor * value(element_at(wire, row - 1, k))
             return
     for k in range(len(total)):
         total[k] += factor * value(element_at(local, row, k))
 
 
 @_compile
-def _update_max(row, local, other, best):
+def _update_max(row, local, wire, best):
     """Update `best` with the elementwise maximum of itself and the row at an address."""
-    if other is not None:
+    if wire is not None:
         if row & 1:
             for k in range(len(best)):
-                best[k] = max(best[k], value(element_at(other, row - 1, k)))
+                best[k] = max(best[k], value(element_at(wire, row - 1, k)))
             return
     for k in range(len(best)):
         best[k] = max(best[k], value(element_at(local, row, k)))

@@ -139,7 +139,7 @@ def _requests_chunks(config: Config) -> bool:
     return config.fullgraph.asks_for_chunks or len(config.trained_on) > 1 or kinds != {"cpu"}
 
 
-def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> None:
+def _check_chunks(config: Config, model: GNN, local_rows: OwnRows, grid: RankGrid) -> None:
     """Raise ConfigError if ranks cannot train the model or the partition in chunks."""
     reason = f"with devices={listed(config.devices)}" if _requests_chunks(config) else "as another rank does"
     try:
@@ -149,7 +149,7 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
             f"several ranks cannot train {error} in chunks, {reason}: give devices=cpu, and no "
             "fullgraph.chunks and fullgraph.device_memory"
         ) from error
-    if not (own.homes == grid.row).any():
+    if not (local_rows.homes == grid.row).any():
         raise ConfigError(
             f"part {grid.row} has no vertices, so its rank has nothing to train in chunks: cut the graph "
             "into fewer parts"
@@ -157,11 +157,11 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
 
 
 def _local_edges(
-    config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, grid: RankGrid
+    config: Config, graph: Graph, local_rows: OwnRows, ranks: JoinedRanks, grid: RankGrid
 ) -> SpreadEdges:
     """Select the edges into this rank's rows, and set up the halo exchange."""
     oblivious = config.distributed.algorithm.endswith("oblivious")
-    edges = PartEdges.of(grid, graph.topology, own.homes, oblivious=oblivious)
+    edges = PartEdges.of(grid, graph.topology, local_rows.homes, oblivious=oblivious)
     column = [row * grid.replication + grid.column for row in range(grid.num_blocks)]
     # Group of the propagation thread: see `hyrt.distributed.joined_ranks.JoinedRanks`.
     products = ranks.group(f"products of column {grid.column}", column)

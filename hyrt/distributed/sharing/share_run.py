@@ -128,10 +128,10 @@ def share_run(
     placed = placed_steps(
         config, graph, own, ranks, prepared, time_steps, speeds, edges_are_split=edges_are_split
     )
-    own_units, end = placed.own_units, _do_nothing
+    local_units, end = placed.own_units, _do_nothing
     if edges_are_split:
         distributed_sampler = sample_jointly(config, graph, own, ranks, prepared, placed.own_units)
-        prepared.sampler, own_units, end = (
+        prepared.sampler, local_units, end = (
             distributed_sampler,
             distributed_sampler.own_units,
             distributed_sampler.end,
@@ -149,7 +149,7 @@ def share_run(
         hear_gradient=None if buckets is None or adds_later else buckets.hear,
         part=StepPart(
             num_processes=ranks.size,
-            own_units=own_units,
+            own_units=local_units,
             end=end,
             most_times=1 if time_steps is None else ranks.size,
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,

@@ -37,7 +37,7 @@ def sample_jointly(
     own
         Owners of all vertices.
     ranks
-        All ranks; each of them must call it at the same time.
+        All ranks; each rank must call it at the same time.
     prepared
         Sampler over the local edges.
     own_units

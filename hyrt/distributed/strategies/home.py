@@ -49,11 +49,11 @@ class Home:
         if not len(homes) or (roots.remote_rows is None and self.shares is None):
             return stay(homes, num_ranks)
         shares = self.shares or (1.0,) * num_ranks
-        most = [math.ceil(len(homes) * self.most_over_mean * share / sum(shares)) for share in shares]
-        if (np.bincount(homes, minlength=num_ranks) <= most).all():
+        capacities = [math.ceil(len(homes) * self.most_over_mean * share / sum(shares)) for share in shares]
+        if (np.bincount(homes, minlength=num_ranks) <= capacities).all():
             return stay(homes, num_ranks)
         added = _added_rows(roots)
-        return stay(cheapest_ranks(added, homes, most), num_ranks)
+        return stay(cheapest_ranks(added, homes, capacities), num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the remote rows of every rank's mini-batch."""
@@ -63,9 +63,9 @@ class Home:
 def _added_rows(roots: Roots) -> NDArray[np.float64]:
     """Compute each rank's additional rows relative to the unit's owner; clipped at 0.
 
-    Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit. They
-    ignore rows that are shared with other units of the owner, which make the owner the better choice in nearly
-    all cases.
+    Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit.
+    Rows that the unit shares with other units of its owner are ignored; they make the owner the better choice
+    in nearly all cases.
     """
     homes, units = roots.homes.astype(np.intp), np.arange(len(roots.homes))
     if roots.remote_rows is None:

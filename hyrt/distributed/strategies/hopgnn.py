@@ -62,6 +62,6 @@ class HopGnn:
 def _migrations(placement: Placement) -> Counts:
     num = placement.num_ranks
     moves = np.zeros((num, num), np.int64)
-    for before, after in zip(placement.paths[:-1], placement.paths[1:], strict=True):
-        np.add.at(moves, (before, after), 1)
+    for origins, targets in zip(placement.paths[:-1], placement.paths[1:], strict=True):
+        np.add.at(moves, (origins, targets), 1)
     return moves

@@ -31,8 +31,8 @@ def merged(placement: Placement) -> Placement:
     new_times = times.copy()
     for model in range(placement.num_ranks):
         displaced = np.flatnonzero((models == model) & (times == smallest))
-        fewest_first = remaining[np.argsort(counts[model, remaining], kind="stable")]
-        new_times[displaced] = np.resize(fewest_first, len(displaced))
+        by_load = remaining[np.argsort(counts[model, remaining], kind="stable")]
+        new_times[displaced] = np.resize(by_load, len(displaced))
     return Placement(
         models=models,
         times=new_times - (new_times > smallest).astype(np.int32),

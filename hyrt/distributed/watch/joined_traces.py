@@ -33,7 +33,7 @@ class JoinedTraces:
         self, group: RankGroup, last_words: LastWords, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self._group = group
-        self._last_words = last_words
+        self._failure_reports = last_words
         self._clock = clock
 
     @property
@@ -73,4 +73,4 @@ class JoinedTraces:
 
     def leave(self, data: bytes) -> Mapping[int, bytes]:
         """Send data when a run fails; return the data of all reachable ranks at the lowest of them."""
-        return self._last_words.leave("trace", data)
+        return self._failure_reports.leave("trace", data)

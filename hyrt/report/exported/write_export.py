@@ -19,7 +19,7 @@ from hyrt.report.exported import plain_features, plain_gnn, plain_typed
 from hyrt.report.records.trained_run import TrainedRun
 
 _KINDS = ("gat", "gcn", "gin", "graphsage")
-_TYPED_KINDS = ("hgt", "rgat", "rgcn", "rsage")
+_HETERO_KINDS = ("hgt", "rgat", "rgcn", "rsage")
 
 
 def plain_arguments(architecture: Architecture) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def plain_arguments(architecture: Architecture) -> dict[str, Any]:
         If there is no plain module for the kind of model.
     """
     arch = architecture
-    if arch.kind not in (*_KINDS, *_TYPED_KINDS):
+    if arch.kind not in (*_KINDS, *_HETERO_KINDS):
         raise UnsupportedModel(
             f"model.kind={arch.kind or 'of your own'} has no plain PyTorch module: hyrt export writes "
-            f"those of {', '.join((*_KINDS, *_TYPED_KINDS))}; `hyrt infer` writes the scores of any"
+            f"those of {', '.join((*_KINDS, *_HETERO_KINDS))}; `hyrt infer` writes the scores of any"
         )
     if arch.shape is not None:
         types = arch.shape.types

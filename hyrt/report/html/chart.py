@@ -225,13 +225,13 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
     """Reduce points to about `most`: the minimum and maximum of each bucket, and the first and last point."""
     if len(points) <= most:
         return list(points)
-    kept_points = [points[0]]
+    selected = [points[0]]
     size = len(points) / (most / 2)
     for bucket in range(int(most / 2)):
         part = points[int(bucket * size) : int((bucket + 1) * size)]
         if part:
-            kept_points += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return [*kept_points, points[-1]] if kept_points[-1] != points[-1] else kept_points
+            selected += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return [*selected, points[-1]] if selected[-1] != points[-1] else selected
 
 
 def _finite(series: Series) -> list[tuple[float, float]]:

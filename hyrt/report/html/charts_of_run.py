@@ -55,7 +55,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             key="stages",
             title="Work of the stages per step; the bottleneck below",
-            series=_each(groups, "stage_s", STAGES),
+            series=_lines_by_name(groups, "stage_s", STAGES),
             value=duration,
             unit="s",
             bands=_bottlenecks(groups),
@@ -63,7 +63,12 @@ def charts_of(run: RunRecord) -> list[Chart]:
         ),
         *(
             Chart(
-                key=key, title=title, series=_each(groups, key), value=_format_number, marks=marks, step=True
+                key=key,
+                title=title,
+                series=_lines_by_name(groups, key),
+                value=_format_number,
+                marks=marks,
+                step=True,
             )
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
             # In full-graph training, the split never changes.
@@ -72,12 +77,16 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             key="waiting",
             title="Waiting of the stages per step, if it is noticeable",
-            series=_notable_lines(_each(groups, "blocked_s")),
+            series=_notable_lines(_lines_by_name(groups, "blocked_s")),
             value=duration,
             unit="s",
             cut=True,
         ),
-        Chart(key="queues", title="Mini-batches waiting in the channels", series=_each(groups, "queued")),
+        Chart(
+            key="queues",
+            title="Mini-batches waiting in the channels",
+            series=_lines_by_name(groups, "queued"),
+        ),
         Chart(
             key="busy",
             title="Devices: fraction of the time spent propagating",
@@ -180,7 +189,7 @@ def _line(name: str, lines: Sequence[Line], *keys: str, colour: int = 0) -> Seri
     return Series(name=name, x=x, y=[number_of(line, *keys) for line in lines], colour=colour)
 
 
-def _each(lines: Sequence[Line], key: str, names: Sequence[str] | None = None) -> list[Series]:
+def _lines_by_name(lines: Sequence[Line], key: str, names: Sequence[str] | None = None) -> list[Series]:
     names = _keys(lines, key) if names is None else names
     return [_line(name, lines, key, name, colour=colour) for colour, name in enumerate(names)]
 
@@ -245,12 +254,12 @@ def _bottlenecks(groups: Sequence[Line]) -> list[tuple[float, float, int, str]]:
     """Create bands of the bottleneck stage; in long runs, of the most frequent bottleneck."""
     size = -(-len(groups) // _MAX_BANDS)
     parts = [groups[start_index : start_index + size] for start_index in range(0, len(groups), size or 1)]
-    most_frequent = [
+    dominant = [
         (Counter(str(line["bottleneck"]) for line in part).most_common(1)[0][0], part) for part in parts
     ]
     bands = []
     start = 0.0
-    for stage, part in groupby(most_frequent, key=lambda item: item[0]):
+    for stage, part in groupby(dominant, key=lambda item: item[0]):
         stop = float(list(part)[-1][1][-1]["step"])
         colour = STAGES.index(stage) if stage in STAGES else len(STAGES)
         prefix = "mostly " if size > 1 else ""

@@ -90,5 +90,5 @@ def ranks_text(run: RunRecord) -> str:
 
 def _rank_records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
     # Empty for runs of one process; entries may be missing in failed runs.
-    found: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
-    return found
+    records: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
+    return records

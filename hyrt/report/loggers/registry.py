@@ -28,10 +28,10 @@ def check_loggers(names: Collection[str]) -> None:
     for name in names:
         package = _LOGGERS[name][0]
         try:
-            found = find_spec(package) is not None
+            is_installed = find_spec(package) is not None
         except ValueError:
-            found = False  # A module without an import spec.
-        if not found:
+            is_installed = False  # A module without an import spec.
+        if not is_installed:
             raise ConfigError(f'loggers={name} needs {package}: pip install "hyrt[{name}]"')
 
 

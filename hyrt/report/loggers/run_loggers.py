@@ -124,8 +124,8 @@ class _RunIds:
 
     def of(self, name: str) -> str | None:
         with self._lock:
-            found = self._read().get(name)
-        return None if found is None else str(found)
+            run_id = self._read().get(name)
+        return None if run_id is None else str(run_id)
 
     def keep(self, name: str, known: str) -> None:
         with self._lock:

@@ -46,9 +46,9 @@ def told_of(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], Res
         ) from error
 
 
-def _succeeds(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], object]) -> bool:
+def _succeeds(runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], object]) -> bool:
     try:
-        tell(runs)
+        make_report(runs)
     except _RECORD_ERRORS:
         return False
     return True

@@ -54,7 +54,7 @@ _EVENT_NAMES = {
 SERIES = "series.json"
 """File that distinguishes the folder of a run series from a run folder."""
 
-# File systems allow 255 bytes, and temporary file names need some of them.
+# File systems allow 255 bytes, and temporary names need some of the bytes.
 _MAX_NAME_BYTES = 200
 
 # Temporary file names of `write_atomically`.

@@ -166,11 +166,11 @@ def open_trained(
     # The run's dataset, with the data settings of training.
     has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
     has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
-    schema = _saved_schema(loaded, settings, run, is_own=has_run_dataset)
+    schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)
     with RunFolder(run).dataset_named(config) if graph is None else nullcontext():
         source = config.data.source if graph is None else graph
         if schema is None:
-            _check_scaling(loaded, config, run, source, is_own=has_run_dataset)
+            _check_scaling(loaded, config, run, source, has_run_dataset=has_run_dataset)
         graph = open_graph(source, normalize=config.data.normalize if schema is None else "none")
         is_graph = isinstance(source, Graph)
         if schema is not None:
@@ -223,12 +223,14 @@ def open_trained(
     )
 
 
-def _saved_schema(checkpoint: Checkpoint, settings: Config, run: Path, *, is_own: bool) -> RunSchema | None:
+def _saved_schema(
+    checkpoint: Checkpoint, settings: Config, run: Path, *, has_run_dataset: bool
+) -> RunSchema | None:
     """Return the schema in a checkpoint, or derive it from the run's dataset for older checkpoints."""
     saved = checkpoint.state.get("schema")
     if saved is not None:
         return RunSchema.from_dict(saved)
-    if is_own or "graph" not in checkpoint.state:
+    if has_run_dataset or "graph" not in checkpoint.state:
         return None
     try:
         run_graph = opened_graph(settings, None, run / LINKS)
@@ -237,7 +239,9 @@ def _saved_schema(checkpoint: Checkpoint, settings: Config, run: Path, *, is_own
     return schema_of(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
 
 
-def _check_scaling(checkpoint: Checkpoint, config: Config, run: Path, source: Any, *, is_own: bool) -> None:
+def _check_scaling(
+    checkpoint: Checkpoint, config: Config, run: Path, source: Any, *, has_run_dataset: bool
+) -> None:
     """Reject data on which the model was not trained if their features would be scaled differently.
 
     Raises
@@ -245,7 +249,7 @@ def _check_scaling(checkpoint: Checkpoint, config: Config, run: Path, source: An
     CheckpointError
         If the features would be scaled with other numbers than in training.
     """
-    if is_own or config.data.normalize != "standard":
+    if has_run_dataset or config.data.normalize != "standard":
         return
     if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
         return

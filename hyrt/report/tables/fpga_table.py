@@ -131,10 +131,10 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
     ]
     compared = compare(build)
     for comparison in compared:
-        by = f"  {comparison.module}, the slowest" if comparison.what.startswith("clock") else ""
+        note = f"  {comparison.module}, the slowest" if comparison.what.startswith("clock") else ""
         lines.append(
             f"  {comparison.what:<32} {comparison.estimated:>10,.0f} {comparison.reported:>10,.0f} "
-            f"{comparison.ratio:>6.2f}{by}"
+            f"{comparison.ratio:>6.2f}{note}"
         )
     if compared[0].what.startswith("clock"):
         lines.append(

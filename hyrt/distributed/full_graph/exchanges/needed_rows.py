@@ -34,7 +34,7 @@ class _SparseRound:
     """Local rows that other ranks need, grouped by rank."""
     send_counts: Sequence[int]
     """[ranks of the column] number of rows sent to each rank."""
-    at: int
+    offset: int
     """Offset of the round's rows in the send buffer."""
 
 
@@ -55,7 +55,7 @@ class NeededRows:
         self._group = group
         self._waves: list[_SparseRound] = []
         self._buffers: dict[str, Array] = {}
-        at = 0
+        offset = 0
         for wave, (others, counts) in enumerate(zip(edges.grid.waves, edges.block_counts, strict=True)):
             start, stop = edges.wave_starts[wave : wave + 2]
             receive_counts = [0] * group.size
@@ -68,15 +68,17 @@ class NeededRows:
                 torch.from_numpy(requested), receive_counts, torch.from_numpy(sent), send_counts, "indices"
             )
             local_ids = np.searchsorted(edges.vertices[: edges.num_own], sent)
-            self._waves.append(_SparseRound(slice(start, stop), receive_counts, local_ids, send_counts, at))
-            at += len(sent)
-        self._num_sent = at
+            self._waves.append(
+                _SparseRound(slice(start, stop), receive_counts, local_ids, send_counts, offset)
+            )
+            offset += len(sent)
+        self._num_sent = offset
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[Arrival]:
         buffer = self._buffer(f"sent {slot}", matrix)
         pending: list[Arrival] = []
         for wave in self._waves:
-            sent = buffer[wave.at : wave.at + len(wave.sent)]
+            sent = buffer[wave.offset : wave.offset + len(wave.sent)]
             _take_rows(matrix, wave.sent, sent)
             pending.append(
                 self._group.begin_exchange(
@@ -120,7 +122,7 @@ class _SparseGradients:
 
     def send(self, wave: int) -> None:
         current = self.waves[wave]
-        returned = self.buffer[current.at : current.at + len(current.sent)]
+        returned = self.buffer[current.offset : current.offset + len(current.sent)]
         self.pending.append(
             self.group.begin_exchange(
                 bytes_of(self.matrix[current.received]),
@@ -134,10 +136,10 @@ class _SparseGradients:
     def add(self, out: Array) -> None:
         for wave, pending in zip(self.waves, self.pending, strict=True):
             pending.wait()
-            starts = [wave.at, *(wave.at + end for end in accumulate(wave.send_counts))]
+            starts = [wave.offset, *(wave.offset + end for end in accumulate(wave.send_counts))]
             for start, stop in pairwise(starts):
                 # The rows for one rank are distinct, so they can be added in parallel.
-                _add_rows(out, wave.sent[start - wave.at : stop - wave.at], self.buffer[start:stop])
+                _add_rows(out, wave.sent[start - wave.offset : stop - wave.offset], self.buffer[start:stop])
 
 
 def _take_rows(matrix: Array, rows: Array, out: Array) -> None:
