@@ -18,7 +18,7 @@ class RankRow:
 
     name: str
     """Name such as `rank 0`."""
-    where: str
+    location: str
     """Host and devices of the rank."""
     stages: Sequence[str]
     """Time per step of each stage in `STAGES`."""
@@ -43,7 +43,7 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
         rows.append(
             RankRow(
                 name=f"rank {rank}",
-                where=f"{record['host']}: {', '.join(map(run.labelled, record['devices']))}",
+                location=f"{record['host']}: {', '.join(map(run.labelled, record['devices']))}",
                 stages=[duration(seconds) if stages else "" for seconds in work],
                 longest=work.index(max(work[:-1])) if stages else -1,
                 memory=size(record["memory_bytes"]) if record["memory_bytes"] is not None else "",
@@ -58,7 +58,7 @@ def _missing_row(rank: int) -> RankRow:
     """Create the row of a rank whose statistics are missing because the run failed."""
     return RankRow(
         name=f"rank {rank}",
-        where="lost, or too late to tell",
+        location="lost, or too late to tell",
         stages=[""] * len(STAGES),
         longest=-1,
         memory="",

@@ -25,7 +25,7 @@ def test_each_rank_has_a_row_and_each_purpose_its_bytes() -> None:
     assert (first.longest, second.longest) == (3, 1)
     assert (first.sent, first.received, first.memory) == ("3 KiB", "1 MiB", "1 GiB")
     assert second.stages[1] == "6 ms"
-    assert first.where == "<one>: cpu:0, null:0"
+    assert first.location == "<one>: cpu:0, null:0"
     assert purpose_rows(run) == [
         ("rows", ["2 KiB", "4 KiB"], "6 KiB"),
         ("gradients", ["1 KiB", "0 bytes"], "1 KiB"),
