@@ -11,7 +11,7 @@ from hyrt.errors import HyrtError
 
 # Every operation has a fixed cost in messages, regardless of its size.
 _MIN_BUCKET_BYTES = 256 * 2**10
-_PURPOSE = "gradients"
+_BUCKET_PURPOSE = "gradients"
 
 
 def buckets_of(parameters: Sequence[torch.Tensor], least_bytes: int = _MIN_BUCKET_BYTES) -> list[list[int]]:
@@ -91,7 +91,7 @@ class GradientBuckets:
         try:
             while len(self._pending) < len(self._buckets):
                 bucket = self._buckets[len(self._pending)]
-                if any(index not in self._gradients for index in bucket):
+                if any(i not in self._gradients for i in bucket):
                     return
                 self._start_bucket(self._gradients.__getitem__)
         except HyrtError as error:
@@ -123,4 +123,4 @@ class GradientBuckets:
     def _start_bucket(self, gradient_of: Callable[[int], torch.Tensor]) -> None:
         bucket = self._buckets[len(self._pending)]
         flat = torch.cat([gradient_of(index).detach().reshape(-1) for index in bucket])
-        self._pending.append((flat, self._group.begin_add(flat, _PURPOSE)))
+        self._pending.append((flat, self._group.begin_add(flat, _BUCKET_PURPOSE)))

@@ -10,7 +10,7 @@ import torch
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients, added_rows
 
-_PURPOSE = "row gradients"
+_SPARSE_PURPOSE = "row gradients"
 
 
 class RowsOverRanks:
@@ -40,12 +40,12 @@ class RowsOverRanks:
     def _all_gather(self, local: RowGradients) -> list[RowGradients]:
         """Gather the gradients of one table from all ranks."""
         group, size = self._group, self._group.size
-        counts = group.exchange_counts([len(local.rows)] * size, _PURPOSE)
+        counts = group.exchange_counts([len(local.rows)] * size, _SPARSE_PURPOSE)
         gathered = []
         for sent in (torch.from_numpy(local.rows), local.values.contiguous()):
             buffer = sent.new_empty((sum(counts), *sent.shape[1:]))
             copies = sent.repeat(size, *[1] * (sent.ndim - 1))
-            group.exchange(copies, [len(sent)] * size, buffer, counts, _PURPOSE)
+            group.exchange(copies, [len(sent)] * size, buffer, counts, _SPARSE_PURPOSE)
             gathered.append(torch.split(buffer, counts))
         return [
             RowGradients(local.table, rows.numpy(), values) for rows, values in zip(*gathered, strict=True)

@@ -16,7 +16,7 @@ from hyrt.graph.row_kernels import densify, gather_sparse_rows
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 
-_GRAIN = 512
+_SPARSE_GRAIN = 512
 # Size of a cached row: its offset, plus a column and a value per entry.
 _OFFSET_BYTES, _ENTRY_BYTES = 8, 8
 
@@ -114,7 +114,7 @@ class DistributedSparseRows:
         workers.run(
             lambda start, stop: densify(sparse.indptr, sparse.columns, sparse.values, out, start, stop),
             len(ids),
-            _GRAIN,
+            _SPARSE_GRAIN,
         )
 
     def _sources(
@@ -183,5 +183,5 @@ def _copy_rows(
             stop,
         ),
         len(slots),
-        _GRAIN,
+        _SPARSE_GRAIN,
     )
