@@ -166,12 +166,12 @@ class FellowRanks:
             late = self._slowest_ranks(group) if waited_s > _FAILURE_REPORT_S and is_late else []
             if len(silent) == 1:
                 self._record_failure(
-                    RankLost(f"rank {silent[0]} was lost: it ended without a word ({text})"), silent[0]
+                    RankLost(f"rank {silent[0]} was lost: it ended without a report ({text})"), silent[0]
                 )
             elif len(late) == 1:
-                self._record_failure(RankLost(f"rank {late[0]} did not come to {doing}: {text}"), late[0])
+                self._record_failure(RankLost(f"rank {late[0]} did not reach {doing}: {text}"), late[0])
             elif waited_s > self._silent_s + _HEARTBEAT_GAP_S:
-                self._record_failure(RankLost(f"the ranks lost each other at {doing}: {text}"))
+                self._record_failure(RankLost(f"connections between ranks were lost at {doing}: {text}"))
             else:
                 self._has_failure.wait(BEAT_S / 5)
         return self._failure
@@ -248,7 +248,7 @@ class FellowRanks:
                 self._record_failure(RankLost(reason), int(rank))
             elif rank:
                 self._record_failure(
-                    RankLost(f"the others go on without rank {rank}, which is this one: {reason}")
+                    RankLost(f"the other ranks continue without rank {rank}, which is this rank: {reason}")
                 )
         now = time.monotonic()
         for other in self._others:
@@ -258,7 +258,7 @@ class FellowRanks:
             if beat == b"done" or beat != previous:
                 self._heartbeats[other] = (beat, now)
             elif now - received_at > self._silent_s:
-                silent = f"nothing was heard of it for {self._silent_s:g} s"
+                silent = f"no heartbeat was received for {self._silent_s:g} s"
                 self._record_failure(RankLost(f"rank {other} was lost: {silent}"), other)
 
     def _watch_store(self) -> None:

@@ -115,7 +115,7 @@ class JoinedRanks:
         """End all ranks because this rank fails, and abort the operations that this rank waits for."""
         if not isinstance(error, RankLost):
             self._heartbeat.tell_failure(error)
-        aborted = RankLost(f"given up, because this rank has failed: {error}")
+        aborted = RankLost(f"aborted because this rank has failed: {error}")
         for group in self._groups:
             # Every thread that can end the run must report the original cause.
             group.give_up(error if isinstance(error, HyrtError) else aborted)
@@ -172,7 +172,7 @@ class JoinedRanks:
                     raise self._heartbeat.known_loss
                 if time.monotonic() > end:
                     late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
-                    raise RankLost(f"rank {listed(late)} did not come to {doing} in {self._timeout_s:g} s")
+                    raise RankLost(f"rank {listed(late)} did not reach {doing} within {self._timeout_s:g} s")
                 time.sleep(0.01)
         except (dist.DistError, RuntimeError) as error:
             raise self._heartbeat.loss(doing, error) from error

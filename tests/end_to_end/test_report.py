@@ -346,7 +346,7 @@ def test_a_file_that_holds_something_else_is_named(
     (copy / file).write_text("".join(f"{json.dumps(line)}\n" for line in changed))
     said = refused("report", copy, "-o", "x.html", cwd=tmp_path)
     assert said.startswith(f"{copy / file}: not what hyrt writes (")
-    assert said.endswith("): copy it again from where it is whole, or move it away")
+    assert said.endswith("): restore an intact copy, or move it away")
     assert not (tmp_path / "x.html").exists()
 
 

@@ -96,7 +96,7 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
     # On one machine, rows are read where they lie.
-    assert "ranks on one machine read each other's rows there (0 and 1)" in output
+    assert "ranks on one machine share their rows (0 and 1)" in output
     assert told["bytes_sent"]["rows"] == 0 < told["bytes_sent"]["gradients"]
     assert "Their steps are bounded by " in (tmp_path / "runs" / "two" / "report.html").read_text()
     traced = json.loads(gzip.decompress((tmp_path / "runs" / "two" / "trace.json.gz").read_bytes()))
@@ -142,7 +142,7 @@ def test_a_killed_rank_ends_the_other_with_its_name(parts: Path, tmp_path: Path)
     kept, lost = summary(tmp_path / "runs" / "run")["distributed"]["by_rank"]
     assert kept["devices"] == ["cpu:0"]
     assert lost is None
-    assert "lost, or too late to tell" in (tmp_path / "runs" / "run" / "report.html").read_text()
+    assert "lost, or no statistics received" in (tmp_path / "runs" / "run" / "report.html").read_text()
 
 
 def test_where_rank_0_is_killed_another_writes_the_records(parts: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_where_rank_0_is_killed_another_writes_the_records(parts: Path, tmp_path
     assert lost is None
     assert left["pid"] == ranks[1].pid
     assert told["distributed"]["bytes_sent_by_rank"][0]["rows"] == 0
-    assert "lost, or too late to tell" in (run / "report.html").read_text()
+    assert "lost, or no statistics received" in (run / "report.html").read_text()
     traced = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
     assert [rank["rank"] for rank in traced["otherData"]["ranks"]] == [1]
     assert {event["pid"] for event in traced["traceEvents"]} == {1001}

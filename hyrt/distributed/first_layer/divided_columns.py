@@ -95,7 +95,7 @@ class DividedColumns:
         """No-op: no thread waits for rows."""
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        raise TypeError("with strategy p3, a rank has some columns of the rows, and no rows")
+        raise TypeError("with strategy p3, a rank has only some columns of the rows")
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> DividedProduct:
         return self._products[batch.step]

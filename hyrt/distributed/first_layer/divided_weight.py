@@ -36,7 +36,7 @@ def divided_weight(model: torch.nn.Module) -> torch.nn.Parameter:
         ):
             return inner.weight
     raise ConfigError(
-        "distributed.strategy=p3 divides the first layer by columns of the features, which gcn, deepgcn, "
-        "graphsage with mean or sum, gin and gat allow, without input dropout, bf16 and rows that are added "
-        "to its result: change the model, or give another strategy"
+        "distributed.strategy=p3 divides the first layer by feature columns, which is supported for gcn, "
+        "deepgcn, graphsage with mean or sum, gin and gat, without input dropout, bf16 and a residual of the "
+        "first layer: change the model, or use another strategy"
     )

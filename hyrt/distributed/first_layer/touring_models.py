@@ -104,7 +104,7 @@ class TouringModels:
         self._group.give_up(ChannelClosed("no more rows are fetched"))
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        raise TypeError("with strategy naive-migration, input rows are there for whole mini-batches only")
+        raise TypeError("with strategy naive-migration, input rows are available for whole mini-batches only")
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> Aggregated | torch.Tensor:
         values = torch.from_numpy(self._values[batch.step])

@@ -45,8 +45,8 @@ class TravellingColumns:
         """
         if not can_take_apart(model):
             raise ConfigError(
-                f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: "
-                "train a model of hyrt.nn with --full-graph, or omit --full-graph"
+                f"{type(model).__name__} computes the whole graph at once and cannot be distributed over "
+                "ranks: train a model of hyrt.nn with --full-graph, or remove --full-graph"
             )
         plan = plan_chain(
             model, num_vertices, num_edges, is_sparse=is_sparse, memory_bytes=kept_bytes, travels=True

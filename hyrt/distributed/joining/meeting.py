@@ -78,7 +78,7 @@ def meet(
             store.set(f"heard/{rank}", first)
             return Met(name, restarts)
         if time.monotonic() > end:
-            raise RankLost(f"rank 0 did not come within {timeout_s:g} s: {_JOIN_HINT}")
+            raise RankLost(f"rank 0 did not join within {timeout_s:g} s: {_JOIN_HINT}")
         time.sleep(_POLL_S)
 
 
@@ -123,7 +123,7 @@ def _confirm_tokens(store: Any, token: str, size: int, end: float, timeout_s: fl
                 for rank, confirmation in zip(others, confirmations, strict=True)
                 if confirmation != token
             ]
-            text = f"rank {listed(late)} did not come within {timeout_s:g} s: {_JOIN_HINT}"
+            text = f"rank {listed(late)} did not join within {timeout_s:g} s: {_JOIN_HINT}"
             if len(late) < len(confirmations):
                 # Joined ranks read the failure from the store like any other, while this process hosts the
                 # store.
@@ -171,7 +171,7 @@ class _Heartbeats:
             if beat != previous:
                 self._received[rank] = (beat, now)
             elif now - received_at > self._silent_s:
-                text = f"rank {rank} was lost: nothing was heard of it for {self._silent_s:g} s"
+                text = f"rank {rank} was lost: no heartbeat was received for {self._silent_s:g} s"
                 self._store.set(f"{self._name}/lost", f"{rank}\n{text}")
                 return RankLost(text)
         return None

@@ -60,8 +60,8 @@ class RowCache(Hook):
             "predicted_hit_rate": predicted,
         }
         text = (
-            f"{rows:,.0f} rows of other ranks were cached, {size(num_bytes)} in all: {measured:.1%} of those "
-            f"that were needed ({predicted:.1%} predicted)"
+            f"{rows:,.0f} remote rows were cached ({size(num_bytes)} in total): hit rate {measured:.1%} "
+            f"({predicted:.1%} predicted)"
         )
         return Notice(kind="info", text=text)
 

@@ -71,7 +71,7 @@ class RoundedRows(Hook):
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice:
         """Return the notice."""
-        text = f"feature rows that ranks send are rounded to {self._name}, which changes training a bit"
+        text = f"feature rows that ranks send are rounded to {self._name}, which changes training slightly"
         return Notice(kind="info", text=text)
 
 

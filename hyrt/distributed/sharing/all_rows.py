@@ -36,7 +36,7 @@ def graph_of_all_rows(config: Config, graph: Graph, own: OwnRows, ranks: JoinedR
         if config.distributed.wire != "float32":
             raise ConfigError(
                 f"distributed.wire={config.distributed.wire} rounds dense rows, and {config.data.source} has "
-                "sparse ones, which travel as they are: omit distributed.wire"
+                "sparse rows, which are sent unchanged: remove distributed.wire"
             )
         rows = DistributedSparseRows(own.rows, own.places, own.homes, ranks.rows)
     else:

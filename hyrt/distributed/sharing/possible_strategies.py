@@ -25,13 +25,13 @@ def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = Fal
         )
     if sampler.draws_whole_steps and strategy == "local":
         return (
-            f"{setting} draws targets of its own, but sampler.kind={sampler.kind} draws edges for the "
-            "targets of whole steps: give another strategy"
+            f"{setting} samples targets locally, but sampler.kind={sampler.kind} samples edges for the "
+            "targets of whole steps: use another strategy"
         )
     if edges_are_split and strategy in ("p3", "naive-migration"):
         return (
-            f"{setting} samples the mini-batches of all ranks, and the edges are split among the parts: "
-            "partition with --topology replicated, or give another strategy"
+            f"{setting} samples the mini-batches of all ranks, but these parts were made with --topology "
+            "split: partition with --topology replicated, or use another strategy"
         )
     return ""
 
@@ -67,6 +67,6 @@ def why_no_shares(config: Config, num_ranks: int) -> str:
     if shares is None or len(shares) == num_ranks:
         return ""
     return (
-        f"distributed.shares gives {len(shares)} ranks their parts, and there are {num_ranks} ranks: give a "
-        "number for each, or measured"
+        f"distributed.shares has {len(shares)} numbers, but there are {num_ranks} ranks: set one number "
+        "per rank, or measured"
     )

@@ -40,8 +40,8 @@ class RowsBeside:
             return ()
         named = "; ".join(listed([str(rank) for rank in group]) for group in groups)
         return (
-            f"ranks on one machine read each other's rows there ({named}): distributed.share_rows=false "
-            "sends them, as between machines",
+            f"ranks on one machine share their rows ({named}): set distributed.share_rows=false to send rows "
+            "as between machines",
         )
 
 

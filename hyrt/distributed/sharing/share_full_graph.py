@@ -73,8 +73,8 @@ def share_full_graph(
     model, settings = prepared.model, config.distributed
     if not can_take_apart(model):
         raise ConfigError(
-            f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: train "
-            "a model of hyrt.nn with --full-graph, or omit --full-graph"
+            f"{type(model).__name__} computes the whole graph at once and cannot be distributed over "
+            "ranks: train a model of hyrt.nn with --full-graph, or remove --full-graph"
         )
     grid = RankGrid(ranks.size, settings.num_replicas, ranks.rank)
     chunks_requested = any(
@@ -146,13 +146,13 @@ def _check_chunks(config: Config, model: GNN, local_rows: OwnRows, grid: RankGri
         model.description()
     except UnsupportedModel as error:
         raise ConfigError(
-            f"several ranks cannot train {error} in chunks, {reason}: give devices=cpu, and no "
+            f"{error} cannot be trained in chunks on several ranks ({reason}): set devices=cpu and remove "
             "fullgraph.chunks and fullgraph.device_memory"
         ) from error
     if not (local_rows.homes == grid.row).any():
         raise ConfigError(
-            f"part {grid.row} has no vertices, so its rank has nothing to train in chunks: cut the graph "
-            "into fewer parts"
+            f"part {grid.row} has no vertices, so its rank has nothing to train in chunks: partition the "
+            "graph into fewer parts"
         )
 
 

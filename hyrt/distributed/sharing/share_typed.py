@@ -84,8 +84,8 @@ def share_typed(
         is_default = value == DistributedConfig.model_fields[name].default
         if not is_default and (name != "strategy" or value not in _STRATEGIES):
             raise ConfigError(
-                f"distributed.{name}={value} is for graphs in parts, but every rank has all of "
-                f"{graph.name}: omit distributed.{name}"
+                f"distributed.{name}={value} applies to partitioned graphs, but {graph.name} is "
+                f"replicated on every rank: remove distributed.{name}"
             )
     assert not config.sampler.whole_graph, "see as_one_step"
     model = prepared.model

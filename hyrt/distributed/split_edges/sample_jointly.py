@@ -53,14 +53,13 @@ def sample_jointly(
         raise ConfigError(problem)
     if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
         raise ConfigError(
-            "the edges are split among the parts, and only the neighbor sampler on the host asks other ranks "
-            "for theirs: partition with --topology replicated, or give sampler.kind=neighbor "
-            "sampler.on_device=false"
+            "parts made with --topology split require the neighbor sampler on the host: partition with "
+            "--topology replicated, or set sampler.kind=neighbor and sampler.on_device=false"
         )
     if config.distributed.cache is not None:
         raise ConfigError(
-            "distributed.cache chooses rows by the edges of all vertices, and these are split among the "
-            "parts: omit it, or partition with --topology replicated"
+            "distributed.cache needs the full topology on every rank, but these parts were made with "
+            "--topology split: remove it, or partition with --topology replicated"
         )
     hops = AskedHops(graph.topology, own.homes, ranks.group("edges"), config.fanouts, config.seed)
     return JointSampler(

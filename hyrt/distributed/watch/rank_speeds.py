@@ -86,7 +86,9 @@ class RankSpeeds(Hook):
         summary["rank_shares"] = shares
         setting = ",".join(f"{share:g}" for share in shares)
         return Notice(
-            kind="info", text=f"parts of a step by the ranks' speeds: distributed.shares={setting} keeps them"
+            kind="info",
+            text="work was divided by measured rank speed; to reuse this split, set "
+            f"distributed.shares={setting}",
         )
 
     def _speed(self) -> float | None:

@@ -80,8 +80,8 @@ class RanksHook(Hook):
         others = [str(rank) for rank, other in enumerate(checksums) if other != checksums[0]]
         if others:
             raise HyrtError(
-                f"after epoch {event.epoch}, the weights of rank {listed(others)} are not those of rank 0: "
-                "their optimizers computed something else. Start all ranks on machines with the same "
+                f"after epoch {event.epoch}, the weights of rank {listed(others)} differ from those of rank "
+                "0. Start all ranks on machines with the same "
                 "processors, or with the same ATEN_CPU_CAPABILITY"
             )
 

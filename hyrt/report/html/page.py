@@ -177,10 +177,10 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         ]
     for name, cache in (summary.get("device_caches") or {}).items():
         text = (
-            f"{cache['rows']:,} rows ({size(cache['bytes'])}): {cache['hit_rate']:.1%} of those that it "
-            f"needed, {cache['predicted_hit_rate']:.1%} predicted"
+            f"{cache['rows']:,} rows ({size(cache['bytes'])}), hit rate {cache['hit_rate']:.1%} "
+            f"({cache['predicted_hit_rate']:.1%} predicted)"
         )
-        rows.append((f"rows kept by {run.labelled(name)}", text))
+        rows.append((f"feature cache of {run.labelled(name)}", text))
     balance = summary.get("balance") or {}
     if balance:
         count = balance.get("decisions")

@@ -58,7 +58,7 @@ def _missing_row(rank: int) -> RankRow:
     """Create the row of a rank whose statistics are missing because the run failed."""
     return RankRow(
         name=f"rank {rank}",
-        location="lost, or too late to tell",
+        location="lost, or no statistics received",
         stages=[""] * len(STAGES),
         longest=-1,
         memory="",

@@ -88,9 +88,7 @@ class RunLoggers:
         for worker in workers:
             worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
-                self._warn(
-                    f"logger {worker.name} has not taken everything after {longest_s:.0f} s: it is left"
-                )
+                self._warn(f"logger {worker.name} has not finished after {longest_s:.0f} s and is abandoned")
         self._report_errors(workers)
 
     def __enter__(self) -> Self:
@@ -105,7 +103,7 @@ class RunLoggers:
         for worker in self._workers if workers is None else workers:
             if (error := worker.take_error()) is not None:
                 message = one_line(f"{type(error).__name__}: {error}")[:_MAX_MESSAGE_LENGTH]
-                self._warn(f"logger {worker.name} has failed, and is told nothing more: {message}")
+                self._warn(f"logger {worker.name} failed and is disabled: {message}")
 
 
 class _RunIds:

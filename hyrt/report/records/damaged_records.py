@@ -38,12 +38,10 @@ def told_of(runs: Sequence[RunRecord], tell: Callable[[Sequence[RunRecord]], Res
                 others = [*runs[:index], replace(run, **empty), *runs[index + 1 :]]
                 if _succeeds(others, tell):
                     raise DataError(
-                        f"{run.path / name}: {reason}: copy it again from where it is whole, or move it away"
+                        f"{run.path / name}: {reason}: restore an intact copy, or move it away"
                     ) from error
         folders = listed([str(run.path) for run in runs], "or")
-        raise DataError(
-            f"the records in {folders} are {reason}: copy them again from where they are whole"
-        ) from error
+        raise DataError(f"the records in {folders} are {reason}: restore intact copies") from error
 
 
 def _succeeds(runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], object]) -> bool:

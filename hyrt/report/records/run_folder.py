@@ -201,9 +201,7 @@ class RunFolder:
         if not settings:
             # Runs store all of their settings. With an empty file, the defaults would describe a different
             # run.
-            raise ConfigError(
-                f"{path}: has no settings: copy it again from where it is whole, or start a new run"
-            )
+            raise ConfigError(f"{path}: has no settings: restore an intact copy, or start a new run")
         for section, key, group in (
             ("sampler", "kind", SAMPLERS),
             ("model", "kind", MODELS),
@@ -237,7 +235,7 @@ class RunFolder:
             if not os.path.isabs(source) or os.path.lexists(source):
                 raise
             raise DataError(
-                f"{self.path}: its dataset {source} is not there any more: give its new place as --data"
+                f"{self.path}: its dataset {source} no longer exists: give its new path as --data"
             ) from error
 
     def set_config(self, config: Config) -> None:

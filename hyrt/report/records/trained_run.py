@@ -146,7 +146,9 @@ def open_trained(
         # A folder of `hyrt run` has more than checkpoints: its settings were lost.
         reason = "was trained from Python and does not name its dataset: give it"
         if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
-            reason = "has no config.yaml any more, which named its dataset: put it back, or give the dataset"
+            reason = (
+                "no longer has its config.yaml, which named its dataset: put it back, or give the dataset"
+            )
         raise ConfigError(f"{run} {reason} (--data, or graph= in Python)")
     folder = None if is_python_training else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
@@ -185,8 +187,8 @@ def open_trained(
             graph = rounded_graph(config, graph, schema)
     if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
         warn(
-            f"{graph.name} has changed since {run} was trained on it: other labels or splits. What follows "
-            "is of the dataset as it is now; give the former one as --data (graph= in Python)"
+            f"{graph.name} has changed since {run} was trained on it: other labels or splits. The "
+            "results are for the current dataset; give the previous one as --data (graph= in Python)"
         )
     if schema is None:
         schema = schema_of(graph)

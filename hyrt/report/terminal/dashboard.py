@@ -96,7 +96,7 @@ def _caches(group: StepGroup) -> list[Text]:
     from rich.text import Text
 
     return [
-        Text(f"{name}  had {rate:.1%} of its rows", style="cyan", no_wrap=True, overflow="crop")
+        Text(f"{name}  feature cache hit rate {rate:.1%}", style="cyan", no_wrap=True, overflow="crop")
         for name, rate in group.cache_hits.items()
     ]
 

@@ -30,7 +30,7 @@ def test_a_rank_that_is_lost_while_others_join_is_named() -> None:
     # It lived once, and made no connection.
     store.set("beat/1", "1")
     lost: list[RankLost] = []
-    with pytest.raises(RankLost, match=r"rank 1 was lost: nothing was heard of it for 0\.5 s"):
+    with pytest.raises(RankLost, match=r"rank 1 was lost: no heartbeat was received for 0\.5 s"):
         JoinedRanks(store, 0, 2, timeout_s=1.2, silent_s=0.5, on_loss=lost.append)
     assert len(lost) == 1
 
@@ -138,7 +138,7 @@ def test_a_rank_that_lives_but_does_not_come_to_an_operation_is_named(
     for each in fellows:
         each.start()
     found = fellows[0].loss("evaluation (control)", RuntimeError("Timed out waiting 9ms"), "control")
-    assert str(found) == "rank 1 did not come to evaluation (control): Timed out waiting 9ms"
+    assert str(found) == "rank 1 did not reach evaluation (control): Timed out waiting 9ms"
     assert fellows[0].reachable == [2]
     for each in fellows:
         each.close()
@@ -181,7 +181,7 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     assert len(names) == 3
     # Long enough for rank 1 to meet rank 0 on a busy machine.
     late = attempt(store, [1, 1, 1], without=2, timeout_s=2.0)
-    assert str(late[0]).startswith("rank 2 did not come within 2 s: check that all ranks have started")
+    assert str(late[0]).startswith("rank 2 did not join within 2 s: check that all ranks have started")
     # Rank 1 has come, and hears of the other.
     assert isinstance(late[1], Met)
     came = FellowRanks(PrefixStore(late[1].name, store), 1, 3, lambda loss: None, "rank 0")
@@ -213,7 +213,7 @@ def test_a_rank_that_is_lost_while_others_have_not_come_is_named_by_all() -> Non
     lives = FellowRanks(PrefixStore(met.name, store), 2, 4, lambda loss: None, "rank 0", silent_s=60.0)
     lives.start()
     threads[0].join(30)
-    says = "rank 1 was lost: nothing was heard of it for 0.7 s"
+    says = "rank 1 was lost: no heartbeat was received for 0.7 s"
     assert str(lives.loss_within(30.0)) == str(found[0]) == says
     # With the six seconds of a run in place of 0.7, all end within ten.
     assert time.monotonic() - began < 0.7 + 4.0 + 10
@@ -251,7 +251,7 @@ def test_rank_0_that_ends_while_it_waits_is_missed() -> None:
     losses: list[RankLost] = []
     fellows = FellowRanks(PrefixStore(met[0].name, store), 1, 3, losses.append, "torchrun", silent_s=0.5)
     fellows.start()
-    assert str(fellows.loss_within(30.0)) == "rank 0 was lost: nothing was heard of it for 0.5 s"
+    assert str(fellows.loss_within(30.0)) == "rank 0 was lost: no heartbeat was received for 0.5 s"
     fellows.close()
 
 
@@ -276,7 +276,7 @@ def test_without_rank_0_nobody_begins() -> None:
     store = dist.HashStore()
     assert isinstance(attempt(store, [0, 0])[0], Met)
     found = attempt(store, [1, 1], without=0, timeout_s=0.3)
-    assert str(found[1]).startswith("rank 0 did not come within 0.3 s")
+    assert str(found[1]).startswith("rank 0 did not join within 0.3 s")
 
 
 @pytest.mark.parametrize(

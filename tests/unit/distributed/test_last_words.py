@@ -101,7 +101,7 @@ def test_whoever_finds_a_rank_lost_tells_the_others() -> None:
     while len(found) < 2 and time.monotonic() < end:
         time.sleep(0.05)
     # Rank 2 would have waited for a minute.
-    assert str(found[2]) == str(found[0]) == "rank 1 was lost: nothing was heard of it for 0.6 s"
+    assert str(found[2]) == str(found[0]) == "rank 1 was lost: no heartbeat was received for 0.6 s"
     assert [each.reachable for each in fellows] == [[2], [0]]
     for each in fellows:
         each.close()
@@ -111,7 +111,8 @@ def test_whoever_finds_a_rank_lost_tells_the_others() -> None:
     end = time.monotonic() + 10
     while not taken and time.monotonic() < end:
         time.sleep(0.05)
-    assert str(taken[0]).startswith("the others go on without rank 1, which is this one: rank 1 was lost")
+    expected = "the other ranks continue without rank 1, which is this rank: rank 1 was lost"
+    assert str(taken[0]).startswith(expected)
     itself.close()
 
 
@@ -127,7 +128,7 @@ def test_two_silent_ranks_are_told_apart_by_who_stays_silent() -> None:
     back = threading.Timer(3.2, store.set, ["beat/1", "2"])
     back.start()
     told = fellows.loss("adding", RuntimeError("connection reset"))
-    assert str(told) == "rank 2 was lost: it ended without a word (connection reset)"
+    assert str(told) == "rank 2 was lost: it ended without a report (connection reset)"
     back.join()
     fellows.close()
 

@@ -200,5 +200,5 @@ def test_parts_of_another_number_of_ranks_are_not_predicted() -> None:
     graph = random_graph(seed=4)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     config = build_config(settings("gcn", distributed={"shares": [1, 2, 3]}))
-    with pytest.raises(ConfigError, match="gives 3 ranks their parts, and there are 2 ranks"):
+    with pytest.raises(ConfigError, match="has 3 numbers, but there are 2 ranks"):
         configured_steps(config, graph, homes, 2, None)

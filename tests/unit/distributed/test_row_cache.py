@@ -25,7 +25,7 @@ from hyrt.observe.events import Notice
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.visits.expected_visits import expected_reads, visited
 
-ROUNDED = "feature rows that ranks send are rounded to float16, which changes training a bit"
+ROUNDED = "feature rows that ranks send are rounded to float16, which changes training slightly"
 
 
 def test_visits_of_a_tree_are_products_of_probabilities() -> None:

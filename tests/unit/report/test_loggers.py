@@ -174,7 +174,7 @@ def test_one_that_fails_is_named_and_ends_nothing(where: str, tmp_path: Path) ->
     with RunLoggers(list(made), run, warnings.append, made.__getitem__) as loggers:
         for event in (STARTED, *EVENTS, ENDED):
             loggers.handle(event)
-    assert warnings == ["logger bad has failed, and is told nothing more: SystemExit: no server"]
+    assert warnings == ["logger bad failed and is disabled: SystemExit: no server"]
 
 
 def test_one_that_hangs_is_left(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_one_that_hangs_is_left(tmp_path: Path) -> None:
         loggers.handle(event)
     loggers.close(longest_s=0.05)
     hang.set()
-    assert warnings == ["logger slow has not taken everything after 0 s: it is left"]
+    assert warnings == ["logger slow has not finished after 0 s and is abandoned"]
 
 
 def test_a_refused_run_is_not_logged(tmp_path: Path) -> None:

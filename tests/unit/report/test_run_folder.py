@@ -146,7 +146,7 @@ def test_settings_of_another_version_are_named_with_their_file(tmp_path: Path) -
 def test_a_dataset_that_has_moved_is_asked_for(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run", Config())
     for source, says in (
-        ("/gone/g.npz", "its dataset /gone/g.npz is not there any more: give its new place as --data"),
+        ("/gone/g.npz", "its dataset /gone/g.npz no longer exists: give its new path as --data"),
         (str(tmp_path), "no such key"),
         ("gone.npz", "no such key"),
     ):
@@ -386,7 +386,7 @@ def test_a_run_without_its_settings_is_not_one_with_the_defaults(tmp_path: Path)
     with RunFolder.create(tmp_path, "run", build_config({})) as run:
         run.handle(steps(1))
     (run.path / "config.yaml").write_text("")
-    with pytest.raises(ConfigError, match=r"config\.yaml: has no settings: copy it again"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: has no settings: restore an intact copy"):
         run.config()
 
 
