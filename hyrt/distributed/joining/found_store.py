@@ -37,7 +37,7 @@ def found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
 
     def connect() -> None:
         try:
-            # torch retries once and logs the first failure; with twice the time, this function fails first.
+            # torch retries once and logs its first failure: with twice the time, this function fails before.
             outcome.append(_store_from_env(keeper, timedelta(seconds=2 * timeout_s)))
         except (dist.DistError, RuntimeError, ValueError) as error:
             outcome.append(error)

@@ -60,8 +60,8 @@ class RunRecord:
         simulated = [line["simulated"] for line in self.of("started")]
         if (ended := self.summary.get("simulated_devices")) is not None:
             simulated.append(ended)
-        devices = {device for devices in simulated for device in devices}
-        return f"{name} (simulated)" if f"{kind}:{index or 0}" in devices else name
+        known_devices = {device for devices in simulated for device in devices}
+        return f"{name} (simulated)" if f"{kind}:{index or 0}" in known_devices else name
 
     def of(self, event: str) -> list[Line]:
         """Return the lines of one event."""
