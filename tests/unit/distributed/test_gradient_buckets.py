@@ -48,7 +48,7 @@ def test_sums_are_those_of_all_ranks_whenever_each_begins() -> None:
             # The third bucket waits for the second parameter.
             for place in (3, 2, 0):
                 buckets.hear(place, own[place])
-            begun = len(buckets._begun)
+            begun = len(buckets._pending)
             told_first.set()
         told_first.wait(20)
         found = buckets.add([] if ranks.rank == 2 else own)
@@ -108,7 +108,7 @@ def test_training_is_that_of_one_process(
     add = GradientBuckets.add
 
     def counted(self: GradientBuckets, own: Any) -> Any:
-        begun.append(len(self._begun))
+        begun.append(len(self._pending))
         return add(self, own)
 
     monkeypatch.setattr(GradientBuckets, "add", counted)

@@ -15,7 +15,7 @@ from hyrt.errors import RankLost, Stalled
 
 
 def test_whoever_waits_hears_out_the_rank_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_ranks, "_HEAR_S", 60.0)
+    monkeypatch.setattr(joined_ranks, "_PEER_FAILURE_S", 60.0)
     has_begun = threading.Event()
     found: list[RankLost | None] = []
 

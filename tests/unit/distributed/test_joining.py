@@ -92,7 +92,7 @@ class LateStore:
 
 def test_a_thread_that_is_in_a_call_to_the_store_is_known_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends without Python's own end then, which would abort it (exit code -6)."""
-    monkeypatch.setattr(fellow_ranks, "_LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(fellow_ranks, "_FAILURE_REPORT_S", 0.05)
     store = LateStore()
     fellows = FellowRanks(store, 0, 2, lambda loss: None, "rank 1")
     assert not fellows.is_left_behind
@@ -112,7 +112,7 @@ def test_a_thread_that_is_in_a_call_to_the_store_is_known_at_the_end(monkeypatch
 def test_whoever_keeps_the_store_stays_until_the_others_know_why_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fellow_ranks, "_KNOWN_S", 60.0)
+    monkeypatch.setattr(fellow_ranks, "_ACKNOWLEDGE_S", 60.0)
     store, losses = dist.HashStore(), dict[int, RankLost]()
     fellows = [FellowRanks(store, rank, 3, partial(losses.setdefault, rank), "rank 0") for rank in range(3)]
     for each in fellows:
@@ -128,7 +128,7 @@ def test_whoever_keeps_the_store_stays_until_the_others_know_why_it_fails(
 def test_a_rank_that_lives_but_does_not_come_to_an_operation_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fellow_ranks, "_LAST_WORDS_S", 0.6)
+    monkeypatch.setattr(fellow_ranks, "_FAILURE_REPORT_S", 0.6)
     store, losses = dist.HashStore(), dict[int, RankLost]()
     counts = [{"control": 7, "rows": 9}, {"control": 6, "rows": 9}, {"control": 7, "rows": 8}]
     fellows = [

@@ -41,7 +41,7 @@ def test_the_first_rank_that_is_left_gets_it_all() -> None:
 
 
 def test_a_rank_that_leaves_nothing_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_words, "_WAIT_S", 0.8)
+    monkeypatch.setattr(last_words, "_REPORT_WAIT_S", 0.8)
     store = dist.HashStore()
     LastWords(lambda: store, 2, lambda: [0]).leave("figures", b"2")
     words = LastWords(lambda: store, 0, lambda: [1, 2])
@@ -60,7 +60,7 @@ def test_a_lost_rank_is_not_waited_for() -> None:
 
 
 def test_a_store_that_is_gone_or_silent_costs_no_more_than_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_words, "_WAIT_S", 0.8)
+    monkeypatch.setattr(last_words, "_REPORT_WAIT_S", 0.8)
 
     def gone() -> object:
         raise dist.DistStoreError("connection refused")
