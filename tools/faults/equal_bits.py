@@ -85,8 +85,8 @@ class BitCheck:
     ----------
     folder
         Folder for the graphs and the runs.
-    here, there
-        Servers that start runs; `there` has the other memory layout and one processor.
+    server, other_server
+        Servers that start runs; `other_server` has the other memory layout and one processor.
     keeps
         Whether run folders are kept.
     """

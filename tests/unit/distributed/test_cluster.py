@@ -146,5 +146,5 @@ def test_rates() -> None:
     assert cluster.rate("200mbit") == 200e6
     assert cluster.rate("2.5gbit") == 2.5e9
     for text in ("200", "fast", "-1gbit"):
-        with pytest.raises(ValueError, match="is no rate"):
+        with pytest.raises(ValueError, match="is not a rate"):
             cluster.rate(text)
