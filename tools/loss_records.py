@@ -66,7 +66,7 @@ def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -
 
     Parameters
     ----------
-    found, wanted
+    found, expected
         The two results.
     bound
         Largest tolerated relative difference of two losses; 0 compares all bits, also of metrics and weights.
