@@ -1,1 +1,1 @@
-"""The analytic performance model of a training step: the sizes of the work and each stage's time."""
+"""Analytic performance model of a training step: workload sizes and the time of each stage."""

@@ -1,40 +1,40 @@
-"""Who does what in a step: the split and the threads."""
+"""Assignment of work to trainers and of CPU threads to pipeline stages."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
-"""The four stages of the pipeline, and `synchronize`, which follows `propagate`, in the order of a step."""
+"""Names of the four pipeline stages in step order, then `synchronize`, which follows `propagate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """CPU threads of each stage that runs on the host."""
+    """CPU threads per host stage."""
 
     sample: int
     load: int
     """`sample` and `load`: threads of the first two stages."""
     train: int
-    """Threads of the CPU trainer; kept, and without effect, where there is none."""
+    """Threads of the CPU trainer; ignored if there is no CPU trainer."""
 
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
             raise ValueError(f"every stage has at least 1 thread: {self}")
 
     def by_name(self) -> dict[str, int]:
-        """The threads as the settings and the records of a run name them: `sample`, `load`, `train`."""
+        """Return thread counts by their names in settings and run records: `sample`, `load`, `train`."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The split and the threads."""
+    """Split of a step's targets and threads of its stages."""
 
     split: tuple[int, ...]
-    """Units (targets, or subgraphs) of a step for each trainer; the sum never changes."""
+    """Units (targets or subgraphs) per trainer in one step; the sum never changes."""
     threads: Threads
-    """The threads of each stage."""
+    """Threads per stage."""
 
     def __post_init__(self) -> None:
         if not self.split or min(self.split) < 0:

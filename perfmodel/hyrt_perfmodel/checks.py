@@ -1,4 +1,4 @@
-"""What a number of the model may be: said by its field's annotation, and checked where its owner is made."""
+"""Validation of the performance model's numbers: annotations of dataclass fields, checked on construction."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pydantic_core import PydanticCustomError
 Kind = TypeVar("Kind")
 
 
-def _refuse_truth(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise PydanticCustomError("float_type", "true and false are not numbers")
     return value
 
 
-Number = Annotated[float, BeforeValidator(_refuse_truth)]
-"""A number as files have it: true and false, which Python takes for 1 and 0, are none."""
+Number = Annotated[float, BeforeValidator(_reject_bool)]
+"""A number from a file; `true` and `false`, which Python treats as 1 and 0, are rejected."""
 
 Positive = Annotated[Number, "a number above 0"]
-"""Infinity is one; a file may not say so."""
+"""May be infinite; a file may not contain an infinite value."""
 
-Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_refuse_truth), "a number above 0"]
-"""Above 0, and infinite where it bounds nothing."""
+Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_reject_bool), "a number above 0"]
+"""Above 0; infinite if there is no limit."""
 
 NotNegative = Annotated[Number, "a number of at least 0"]
-Whole = Annotated[int, BeforeValidator(_refuse_truth)]
+Whole = Annotated[int, BeforeValidator(_reject_bool)]
 Count = Annotated[Whole, "a whole number of at least 1"]
 Index = Annotated[Whole, "a whole number of at least 0"]
 Truth = Annotated[bool, Strict()]
 
 
 def check_numbers(owner: str, value: Any) -> None:
-    """Refuse a field that is not such a number as its annotation says.
+    """Check that the fields of a dataclass instance satisfy their annotations.
 
     Raises
     ------
@@ -49,12 +49,12 @@ def check_numbers(owner: str, value: Any) -> None:
 
 
 def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
-    """Return a value that is of a class.
+    """Return a value after checking its class.
 
     Raises
     ------
     ValueError
-        Naming what it is instead, and what to do.
+        Naming the value's type and the remedy.
     """
     if not isinstance(value, kind):
         raise ValueError(f"{owner} is of type {type(value).__name__}: {remedy}")
@@ -62,13 +62,13 @@ def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
 
 
 def check_size(owner: str, value: Any) -> None:
-    """Refuse what is not a number of at least 0."""
+    """Check that a value is a number of at least 0."""
     if not _is_number(value, "a number of at least 0"):
         raise ValueError(f"{owner} is {value!r:.60}: give a number of at least 0")
 
 
 def check_sizes(owner: str, values: Any, count: int | None = None, reason: str = "") -> None:
-    """Refuse what is not a tuple of so many numbers of at least 0; the reason is that of the count."""
+    """Check that a value is a tuple or list of `count` numbers of at least 0; `reason` explains the count."""
     fits = isinstance(values, tuple | list) and count in (None, len(values))
     if not fits or not all(_is_number(value, "a number of at least 0") for value in values):
         many = "numbers" if count is None else f"{count} number{'s' * (count != 1)}"
@@ -78,15 +78,15 @@ def check_sizes(owner: str, values: Any, count: int | None = None, reason: str =
 
 @cache
 def _rules(kind: type) -> list[tuple[str, str, bool]]:
-    """The fields of a dataclass that have a rule, and whether they may be None."""
-    found = []
+    """Return (name, rule, whether None is allowed) for each field of a dataclass that has a rule."""
+    rules_by_field = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         parts = (hint, *get_args(hint))
-        rules = [
+        texts = [
             rule for part in parts for rule in getattr(part, "__metadata__", ()) if isinstance(rule, str)
         ]
-        found += [(name, rule, type(None) in parts) for rule in rules]
-    return found
+        rules_by_field += [(name, rule, type(None) in parts) for rule in texts]
+    return rules_by_field
 
 
 def _is_number(value: object, rule: str) -> bool:

@@ -1,8 +1,8 @@
-"""Values from YAML, with errors that say where and what to do.
+"""YAML loader whose errors give the location of a value and the remedy.
 
-pydantic checks them against the annotations of a dataclass; its errors are told in the words of a file. Every
-function raises ValueError for what is not as it says, with the value's place (`where`) and what to give
-instead.
+pydantic checks values against the annotations of a dataclass; its errors are reworded for the author of a
+file. Every function raises ValueError for invalid content, with the value's location (`where`) and the
+expected value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hyrt_perfmodel.nearest_name import nearest_name
 T = TypeVar("T")
 
 _EXTRA = "unexpected_keyword_argument"
-# What to give, by what pydantic finds wrong.
-_GIVE = {
+# Expected value per pydantic error type.
+_EXPECTED = {
     "a number": ("float_type", "float_parsing"),
     "a finite number": ("finite_number",),
     "a whole number": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
@@ -33,16 +33,16 @@ _GIVE = {
 }
 
 
-# How many values aliases may stand for: a few lines can stand for more than any memory holds.
-_MOST_REPEATED = 100_000
+# Limit on the values that aliases may expand to: a few lines can expand beyond any memory.
+_MAX_ALIASED_VALUES = 100_000
 
-# What a text can end inside of, by a part of the parser's words for it.
-_UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
+# What the text ended inside of, by a word in the parser's context message.
+_UNTERMINATED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _DATE = "tag:yaml.org,2002:timestamp"
-# What `StrictYaml` takes for a number, by its tag.
+# Number formats of `StrictYaml`, by tag.
 _NUMBERS = {
     _INT: re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"),
     _FLOAT: re.compile(
@@ -53,11 +53,11 @@ _NUMBERS = {
 
 
 class StrictYaml(yaml.SafeLoader):
-    """YAML as everyone who writes it means it.
+    """YAML loader without the surprises of YAML 1.1.
 
-    Two equal keys are an error: the last one would win, and so hide what was meant by the first. Numbers are
-    decimal: to YAML 1.1, 010 is 8, 1:30 is 90, and 1e-3 a text. Dates are texts. Aliases (`*a`) may stand for
-    100,000 values in all, and for none that they are in.
+    Duplicate keys are an error, because the last one would silently replace the first. Numbers are decimal:
+    YAML 1.1 reads 010 as 8, 1:30 as 90, and 1e-3 as text. Dates are text. Aliases (`*a`) may expand to
+    100,000 values in total, and must not refer to a node that contains them.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -66,7 +66,7 @@ class StrictYaml(yaml.SafeLoader):
     }
 
     def get_single_node(self) -> Any:
-        """The document as nodes: no key is there twice in one, and none stands for too much."""
+        """Return the document's root node after checking duplicate keys and alias expansion."""
         node = super().get_single_node()
         if node is not None:
             _check_nodes(node)
@@ -77,12 +77,12 @@ class StrictYaml(yaml.SafeLoader):
 
 
 def _check_nodes(document: yaml.Node) -> None:
-    """Refuse equal keys, and aliases that stand for too many values or for what they are in.
+    """Reject duplicate keys, recursive aliases, and aliases that expand to too many values.
 
-    What an alias stands for is one node, found once. Who merges (`<<`), prints or checks it meets it at each
-    of its places. Keys are compared before that: merging puts those of other nodes beside a node's own.
+    An alias is composed into the same node object as its anchor, so merging (`<<`), printing or checking
+    visits the node once per alias. Keys are checked before merging, which adds the keys of other nodes.
     """
-    # The values that a node stands for; None while those in it are counted.
+    # Number of values that a node expands to; None while its children are being counted.
     stands_for: dict[int, int | None] = {}
 
     def count(node: yaml.Node) -> int:
@@ -90,7 +90,7 @@ def _check_nodes(document: yaml.Node) -> None:
             known = stands_for[id(node)]
             if known is None:
                 problem = "a value contains itself through an anchor (&a, *a): write the value out"
-                raise _refused(problem, node)
+                raise _node_error(problem, node)
             return known
         stands_for[id(node)] = None
         if isinstance(node, yaml.MappingNode):
@@ -101,9 +101,10 @@ def _check_nodes(document: yaml.Node) -> None:
         return size
 
     size = count(document)
-    if size - len(stands_for) > _MOST_REPEATED:
-        raise _refused(
-            f"aliases (*a) stand for more than {_MOST_REPEATED:,} values: write out what is meant", document
+    if size - len(stands_for) > _MAX_ALIASED_VALUES:
+        raise _node_error(
+            f"aliases (*a) stand for more than {_MAX_ALIASED_VALUES:,} values: write out what is meant",
+            document,
         )
 
 
@@ -113,16 +114,16 @@ def _check_keys(node: yaml.MappingNode) -> None:
         if not isinstance(key, yaml.ScalarNode):
             continue
         if key.value in names:
-            raise _refused(f"duplicate key {key.value!r}: keep one of them", key)
+            raise _node_error(f"duplicate key {key.value!r}: keep one of them", key)
         names.add(key.value)
 
 
-def _refused(problem: str, node: yaml.Node) -> yaml.YAMLError:
+def _node_error(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class StrictDumper(yaml.SafeDumper):
-    """Quotes text that `StrictYaml`, or any other reader of YAML, would take for a number."""
+    """YAML dumper that quotes text that `StrictYaml` or another YAML reader would parse as a number."""
 
 
 for _tag, _form in _NUMBERS.items():
@@ -132,7 +133,7 @@ StrictYaml.add_constructor(_INT, StrictYaml._decimal)
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
-    """The mapping in a YAML file."""
+    """Read a YAML file whose root is a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -144,20 +145,20 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
-        # What is nested too deep, or a number of too many digits.
+        # The text is nested too deeply, or a number has too many digits.
         raise ValueError(f"{path}: not readable as YAML: {error}") from error
     return mapping(content, str(path))
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong with a text, in one line: `line 2, column 1: the text ends inside a list`."""
+    """Return a one-line description of a YAML error: `line 2, column 1: the text ends inside a list`."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None:
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
     context = error.context or ""
     problem = error.problem
     if "stream end" in problem or "end of stream" in problem:
-        inside = next((what for part, what in _UNENDED.items() if part in context), "a value")
+        inside = next((label for part, label in _UNTERMINATED.items() if part in context), "a value")
         problem = f"the text ends inside {inside}"
     elif "'\\t'" in problem:
         problem = "a tab: YAML is indented with spaces"
@@ -167,19 +168,19 @@ def yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping with text for keys."""
+    """Return the value if it is a mapping with text keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{where}: expected a mapping (key: value), found {_shown(value)}")
+        raise ValueError(f"{where}: expected a mapping (key: value), found {_format_value(value)}")
     return value
 
 
 def only_keys(
     content: Mapping[str, Any], known: Collection[str], required: Collection[str], where: str
 ) -> None:
-    """Demand that every key is known and every required one there."""
+    """Check that every key is known and that no required key is missing."""
     for key in content:
         if key not in known:
-            raise ValueError(f"{where}: {_unknown(key, known)}")
+            raise ValueError(f"{where}: {_describe_unknown_key(key, known)}")
     for key in required:
         if key not in content:
             raise ValueError(f"{where}: the key {key!r} is missing")
@@ -188,77 +189,79 @@ def only_keys(
 def made_of(
     kind: type[T], content: Any, where: str, *, required: Collection[str] = (), infinite: bool = False
 ) -> T:
-    """A dataclass from a mapping of its fields; values are read as the fields' annotations say.
+    """Build a dataclass from a mapping, converting values as the field annotations require.
 
     Parameters
     ----------
     kind
         The dataclass.
     content
-        The mapping. Fields with a default may be missing.
+        Field values by name. Fields with a default may be missing.
     where
-        The mapping's place, for messages.
+        Location of the mapping, for messages.
     required
-        Fields that may not be missing although they have a default.
+        Fields that must be present although they have a default.
     infinite
-        Whether every number may be infinite, and not only those that their annotation allows it.
+        Whether every number may be infinite, instead of only the fields whose annotation allows it.
     """
-    # Only what contains a dataclass can be given settings, which hold for all dataclasses in it.
+    # A config applies to a dataclass only if it is nested in another type, hence the one-element tuple.
     reader = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", allow_inf_nan=infinite))  # type: ignore[valid-type]
     try:
-        (found,) = reader.validate_python([mapping(content, where)])
+        (built,) = reader.validate_python([mapping(content, where)])
         only_keys(content, content, required, where)
     except ValidationError as error:
-        # A key that is not known says more than one that is missing: it may be a slip of the pen.
-        first = min(error.errors(include_url=False), key=lambda each: each["type"] != _EXTRA)
-        raise ValueError(_sentence(kind, first, where)) from error
-    return found
+        # Report an unknown key before a missing one: it may be a misspelling of the missing key.
+        first = min(error.errors(include_url=False), key=lambda detail: detail["type"] != _EXTRA)
+        raise ValueError(_describe_error(kind, first, where)) from error
+    return built
 
 
-def _sentence(kind: type, error: ErrorDetails, where: str) -> str:
-    """A problem that pydantic found, with its place: `file: key` at the top, `file: key.key` below."""
+def _describe_error(kind: type, error: ErrorDetails, where: str) -> str:
+    """Describe a pydantic error with its location: `file: key` at the top level, `file: key.key` below."""
     problem, path = error["type"], error["loc"][1:]
     key = path[-1] if path else ""
     if problem in ("missing", _EXTRA):
-        known = get_type_hints(_owner(kind, path[:-1]))
-        wrong = f"the key {key!r} is missing" if problem == "missing" else _unknown(str(key), known)
-        return f"{_place(path[:-1], where)}: {wrong}"
-    place, value = _place(path, where), error["input"]
+        known = get_type_hints(_dataclass_at(kind, path[:-1]))
+        wrong = (
+            f"the key {key!r} is missing" if problem == "missing" else _describe_unknown_key(str(key), known)
+        )
+        return f"{_format_location(path[:-1], where)}: {wrong}"
+    location, value = _format_location(path, where), error["input"]
     if problem == "value_error":
         message = str(error["ctx"]["error"])
-        return message if message.startswith(place) else f"{place}: {message}"
+        return message if message.startswith(location) else f"{location}: {message}"
     if problem == "literal_error":
-        return f"{place} is {_shown(value)}: give one of {error['ctx']['expected']}"
-    give = next((give for give, problems in _GIVE.items() if problem in problems), None)
-    if give is None:
-        return f"{place}: expected a mapping (key: value), found {_shown(value)}"
-    return f"{place} is {_shown(value)}: give {give}"
+        return f"{location} is {_format_value(value)}: give one of {error['ctx']['expected']}"
+    expected = next((expected for expected, problems in _EXPECTED.items() if problem in problems), None)
+    if expected is None:
+        return f"{location}: expected a mapping (key: value), found {_format_value(value)}"
+    return f"{location} is {_format_value(value)}: give {expected}"
 
 
-def _place(path: Sequence[int | str], where: str) -> str:
+def _format_location(path: Sequence[int | str], where: str) -> str:
     inner = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return where + (inner if ": " in where or not inner else f": {inner.removeprefix('.')}")
 
 
-def _owner(kind: Any, path: Sequence[int | str]) -> Any:
-    """The dataclass at a place within another."""
+def _dataclass_at(kind: Any, path: Sequence[int | str]) -> Any:
+    """Return the dataclass at a path within another dataclass."""
     for part in path:
-        kind = _dataclass_in(get_type_hints(kind).get(str(part))) or kind
+        kind = _find_dataclass(get_type_hints(kind).get(str(part))) or kind
     return kind
 
 
-def _dataclass_in(hint: Any) -> Any:
-    return hint if is_dataclass(hint) else next(filter(None, map(_dataclass_in, get_args(hint))), None)
+def _find_dataclass(hint: Any) -> Any:
+    return hint if is_dataclass(hint) else next(filter(None, map(_find_dataclass, get_args(hint))), None)
 
 
-def _unknown(key: str, known: Collection[str]) -> str:
+def _describe_unknown_key(key: str, known: Collection[str]) -> str:
     near = nearest_name(key, known)
     hint = f"did you mean {near!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
     return f"unknown key {key!r}: {hint}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**60:
-        return "a number of more than 60 digits"  # Which Python may refuse to print.
+        return "a number of more than 60 digits"  # Python may refuse to print it.
     text = repr(value)
     return "nothing" if value is None else text if len(text) < 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""What a policy of the resource manager is told and what it answers."""
+"""Protocol of resource manager policies: observations, limits and decisions."""
 
 from __future__ import annotations
 
@@ -11,76 +11,79 @@ from hyrt_perfmodel.assignment import Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one step took. Seconds of work, not of waiting."""
+    """Measurements of one step, in seconds of work without waiting."""
 
     step: int
-    """The number of the step in the run, from 0."""
+    """Step number in the run, from 0."""
     assignment: Assignment
-    """The one that the step ran under."""
+    """Assignment under which the step ran."""
     iteration_s: float
-    """Wall time from the step before to this one."""
+    """Wall time since the previous step."""
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
-    """`sample_s` and `load_s`: of each trainer's mini-batch, sampling on the host's cores (together T_SC) and
-    loading (together T_L)."""
+    """`sample_s` and `load_s`: times per trainer's mini-batch of sampling on the host cores (sum: T_SC) and
+    of loading (sum: T_L).
+    """
     sample_on_device_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_on_device_s`, `transfer_s` and `propagate_s`: of each trainer. All of them are 0 for a trainer
-    that had no targets, and where nothing had to be done."""
+    """`sample_on_device_s`, `transfer_s` and `propagate_s`: times per trainer; 0 for a trainer without
+    targets and for a stage without work.
+    """
     synchronize_s: float = 0.0
-    """Reducing gradients, the optimiser's step and handing out the weights."""
+    """Time of the gradient reduction, the optimizer step and the weight broadcast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLimits:
-    """What an assignment must keep to."""
+    """Constraints on assignments."""
 
     trainers: tuple[str, ...]
-    """The names of the trainers, in the order of the split."""
+    """Trainer names, in split order."""
     is_host: tuple[bool, ...]
-    """Which of them compute with the threads of the assignment."""
+    """Whether each trainer computes with the assignment's threads."""
     most_units: tuple[int, ...]
-    """The most each may get: what its memory holds; 0 for one that is lost."""
+    """Maximum units per trainer, from its memory capacity; 0 for a lost trainer."""
     cores: int
-    """Threads may be at most this many in all (see `threads_are_shared`)."""
+    """Maximum total number of threads (see `threads_are_shared`)."""
     delay: int
-    """Steps between a decision and the first step that runs under it: a decision made with step i acts on i +
-    delay."""
+    """Steps between a decision and its effect: a decision made at step i applies from step i + delay."""
     threads_are_shared: bool = False
-    """Whether stages may have more threads together than there are cores, as on a machine where whichever is
-    behind gets them; each stage then has at most `cores`."""
+    """Whether the stages may use more threads in total than there are cores, because the operating system
+    gives the cores to the slowest stage; each stage then has at most `cores` threads.
+    """
     samples_on_device: tuple[bool, ...] = ()
-    """Which trainers sample for themselves."""
+    """Whether each trainer samples on its device."""
 
     def allows(self, assignment: Assignment) -> bool:
-        """Whether an assignment keeps to the limits."""
+        """Return whether an assignment satisfies the limits."""
         threads = assignment.threads
-        # A CPU trainer that is lost uses no thread.
-        host_trains = any(most for host, most in zip(self.is_host, self.most_units, strict=True) if host)
+        # A lost CPU trainer uses no threads.
+        host_trains = any(limit for host, limit in zip(self.is_host, self.most_units, strict=True) if host)
         counts = [threads.sample, threads.load] + ([threads.train] if host_trains else [])
         fits = max(counts) <= self.cores if self.threads_are_shared else sum(counts) <= self.cores
         return fits and all(
-            units <= most for units, most in zip(assignment.split, self.most_units, strict=True)
+            units <= limit for units, limit in zip(assignment.split, self.most_units, strict=True)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a policy answers."""
+    """A policy's decision."""
 
     assignment: Assignment
-    """The assignment of the steps that are not sampled yet; the present one where nothing is to change."""
+    """Assignment of the steps that are not sampled yet; the current assignment if nothing changes."""
     reason: str = ""
-    """One sentence with its figures; empty where nothing changes."""
+    """One sentence with figures that explains the change; empty if nothing changes."""
     expected_s: float | None = None
-    """The iteration the policy expects from it; None where it expects nothing."""
+    """Iteration time that the policy expects; None if it has no prediction."""
     is_trial: bool = False
-    """Whether it is tried for what its times tell, and not because it is expected to be better."""
+    """Whether the assignment is tried to gain measurements rather than because it is expected to be faster.
+    """
 
 
 class Policy(Protocol):
-    """A pure function of what has been seen: equal histories give equal decisions."""
+    """Balancing policy: a pure function of the observed history, so equal histories give equal decisions."""
 
     name: str
     description: str
@@ -93,11 +96,11 @@ class Policy(Protocol):
         Parameters
         ----------
         history
-            The latest steps, oldest first (at most 64; never empty). Steps of older assignments are among
-            them: each says which it ran under.
+            The latest steps, oldest first (1 to 64). Each observation names the assignment under which its
+            step ran, which may be an older one.
         present
-            The assignment that was decided last; it may not have acted yet.
+            The last decided assignment; it may not have taken effect yet.
         limits
-            The limits that the decision must keep to.
+            Constraints on the decision.
         """
         ...

@@ -1,4 +1,4 @@
-"""Where what is measured, compiled or downloaded is kept for a user."""
+"""Cache folder for measurements, compiled kernels and downloads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """The user's cache folder, which need not exist; for a user without a home, one that nobody can make.
+    """Return the user's cache folder, which may not exist; a folder that cannot be created if the user has no
+    home.
 
-    It is XDG_CACHE_HOME, or `~/.cache` where that is not set, or not absolute: the XDG specification then has
-    it ignored.
+    The folder is XDG_CACHE_HOME, or `~/.cache` if that variable is unset or not absolute (the XDG
+    specification requires relative paths to be ignored).
     """
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # Path.home() raises for a user without a home, as in a container that runs under any number.
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # Path.home() raises for a user without a home, such as an arbitrary user id in a container.
     home = os.path.expanduser("~")
-    return named if named.is_absolute() else Path(home if os.path.isabs(home) else "/nonexistent", ".cache")
+    return (
+        configured
+        if configured.is_absolute()
+        else Path(home if os.path.isabs(home) else "/nonexistent", ".cache")
+    )

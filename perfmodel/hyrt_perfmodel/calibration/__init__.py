@@ -1,1 +1,1 @@
-"""Rates fitted to what was measured."""
+"""Rates fitted to measurements."""

@@ -1,4 +1,4 @@
-"""A trainer's rates from measured step times: the coefficients of the model's fixed terms."""
+"""Fit of a trainer's rates to measured step times."""
 
 from __future__ import annotations
 
@@ -20,71 +20,71 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class FittedRates:
-    """Rates and how well they explain what was measured."""
+    """Rates, and how well they explain the measurements."""
 
     rates: TrainerRates
-    """The coefficients."""
+    """The fitted coefficients."""
     relative_errors: tuple[float, ...]
-    """(predicted - measured) / measured, one a measurement."""
+    """(predicted - measured) / measured, per measurement."""
 
 
 def fit_rates(
     workloads: Sequence[Workload],
     seconds: Sequence[float],
 ) -> FittedRates:
-    """The rates with which T_trainer comes nearest to measured times: relative least squares, terms >= 0.
+    """Fit rates to measured T_trainer by relative least squares with nonnegative terms.
 
-    A term that the measurements do not need costs nothing: its rate is infinite.
+    A term that the measurements do not need gets an infinite rate, which costs nothing.
 
     Parameters
     ----------
     workloads
-        What was propagated, with the first layer's edges left out where they had been aggregated before.
+        Propagated workloads, without the first layer's edges if the input was already aggregated.
     seconds
-        The time that each took, in seconds; of the host, with one thread.
+        Time per workload, in seconds; for the host, with one thread.
 
     Raises
     ------
     ValueError
         If there are fewer measurements than terms.
     """
-    terms = np.array([_terms(each) for each in workloads])
+    terms = np.array([_terms(work) for work in workloads])
     measured = np.array(seconds, float)
     if len(measured) < terms.shape[1]:
         raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
-    found = non_negative(terms / measured[:, None])
-    errors = terms @ found / measured - 1
+    coefficients = non_negative(terms / measured[:, None])
+    errors = terms @ coefficients / measured - 1
 
     def rate(coefficient: float) -> float:
         return 1 / float(coefficient) if coefficient > 0 else math.inf
 
     return FittedRates(
         TrainerRates(
-            launch_s=float(found[0]),
-            memory_gb_s=rate(found[1]) / 1e9,
-            macs_per_s=rate(found[2]),
-            values_per_s=rate(found[3]),
-            edges_per_s=rate(found[4]),
-            layer_s=float(found[5]),
-            weights_per_s=rate(found[6]),
-            results_per_s=rate(found[7]),
-            rows_per_s=rate(found[8]),
+            launch_s=float(coefficients[0]),
+            memory_gb_s=rate(coefficients[1]) / 1e9,
+            macs_per_s=rate(coefficients[2]),
+            values_per_s=rate(coefficients[3]),
+            edges_per_s=rate(coefficients[4]),
+            layer_s=float(coefficients[5]),
+            weights_per_s=rate(coefficients[6]),
+            results_per_s=rate(coefficients[7]),
+            rows_per_s=rate(coefficients[8]),
         ),
         tuple(float(error) for error in errors),
     )
 
 
 def with_sparse_launch(rates: TrainerRates, workload: Workload, seconds: float) -> TrainerRates:
-    """The rates of a trainer that takes sparse rows, from a measurement of a very small step over them.
+    """Add the launch cost over sparse rows, from the measured time of a very small step.
 
     Parameters
     ----------
     rates
-        Those over dense rows.
+        Rates over dense rows.
     workload
-        A step of two layers over sparse rows, so small that launches are nearly all of it.
+        A step of two layers over sparse rows, small enough that launches dominate its time.
     seconds
-        The time that it took, in seconds.
+        Measured time, in seconds.
     """
     after = multiplied_first(workload)
     costs = _costs(replace(rates, launch_s=0.0))
@@ -100,22 +100,23 @@ def shared_rates(
     threads: int,
     chunk_rows: int,
 ) -> TrainerRates:
-    """The rates of the host's trainer with all threads, from those with one and a few measurements.
+    """Fit the rates of the host trainer with all threads, from its single-thread rates and a few
+    measurements.
 
-    Fixed costs are the interpreter's and stay, with those of weights, which one thread reads and writes.
-    Everything else is faster by one factor, and each layer that is shared costs the waking of threads. Both
-    are what explains the measurements best, in the mean of squared relative errors.
+    Fixed costs are interpreter costs and stay, like the cost of weights, which one thread reads and writes.
+    Everything else is sped up by one factor, and each shared layer adds the cost of waking threads. Factor
+    and waking cost minimize the mean squared relative error.
 
     Parameters
     ----------
     alone
-        The rates with one thread.
+        Rates with one thread.
     workloads, seconds
-        What was propagated with all threads, and the time that each took, in seconds.
+        Workloads propagated with all threads, and the time of each, in seconds.
     threads, chunk_rows
-        How many threads there were, and how many rows each computes at a time.
+        Number of threads, and rows that each computes at a time.
     """
-    apart, measured = [layers_apart(work) for work in workloads], np.array(seconds, float)
+    layers_of_runs, measured = [layers_apart(work) for work in workloads], np.array(seconds, float)
     costs = _costs(alone)
     fixed = np.array([(np.array(_terms(work)) * costs)[_FIXED].sum() for work in workloads])
 
@@ -124,7 +125,7 @@ def shared_rates(
 
     def error(rates: TrainerRates) -> float:
         predicted = fixed + [
-            layers_shared_s(layers, alone, rates, threads, threads, layer_s) for layers in apart
+            layers_shared_s(layers, alone, rates, threads, threads, layer_s) for layers in layers_of_runs
         ]
         return float(np.mean((predicted / measured - 1) ** 2))
 
@@ -137,19 +138,21 @@ def shared_rates(
 
 
 def faster(rates: TrainerRates, factor: float) -> TrainerRates:
-    """Rates by which everything but fixed costs and weights takes less by a factor."""
+    """Return rates that are `factor` times as fast, except for fixed costs and weights."""
     names = ("memory_gb_s", "macs_per_s", "values_per_s", "edges_per_s", "results_per_s", "rows_per_s")
     return replace(rates, **{name: factor * getattr(rates, name) for name in names})
 
 
 _WAKING_S = [50e-6 * each for each in range(31)]
-# Places of the terms that threads share, and of those that one thread does.
+# Indices of the terms that threads share, and of the terms that one thread computes.
 _SHARED, _FIXED = [1, 2, 3, 4, 7, 8], [0, 5, 6]
 
 
 def _terms(workload: Workload) -> tuple[float, ...]:
-    """What a step's time is linear in: the step, bytes aggregated, multiply-accumulates, values, rows along
-    edges, layers (or calls) beyond two, weights, values of results, rows of results.
+    """Return the variables in which a step's time is linear.
+
+    They are: the step, bytes aggregated, multiply-accumulates, values, rows along edges, layers (or calls)
+    beyond two, weights, result values, result rows.
     """
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
@@ -162,29 +165,31 @@ def _terms(workload: Workload) -> tuple[float, ...]:
 
 
 def _costs(rates: TrainerRates) -> NDArray[np.float64]:
-    """What one of each term takes, in seconds."""
+    """Return the seconds per unit of each term."""
     per_s = (rates.memory_bytes_per_s, rates.macs_per_s, rates.values_per_s, rates.edges_per_s)
     layer_s = rates.launched_s(3) - rates.launched_s(2)
     return np.array(
         [
-            *(rates.launch_s, *(1 / each for each in per_s), layer_s, 1 / rates.weights_per_s),
+            *(rates.launch_s, *(1 / rate for rate in per_s), layer_s, 1 / rates.weights_per_s),
             *(1 / rates.results_per_s, 1 / rates.rows_per_s),
         ]
     )
 
 
 def non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients >= 0 that bring every row's sum nearest to 1, over all sets of positive terms."""
+    """Fit coefficients >= 0 that minimize the squared error of row sums to 1, over all sets of positive
+    terms.
+    """
     count = scaled.shape[1]
-    best, least = np.zeros(count), math.inf
+    best, min_residual = np.zeros(count), math.inf
     for size in range(1, count + 1):
         for chosen in itertools.combinations(range(count), size):
-            part, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(scaled)), rcond=None)
-            if part.min() < 0:
+            solution, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(scaled)), rcond=None)
+            if solution.min() < 0:
                 continue
-            residual = float(np.sum((scaled[:, chosen] @ part - 1) ** 2))
-            if residual < least:
-                least = residual
+            residual = float(np.sum((scaled[:, chosen] @ solution - 1) ** 2))
+            if residual < min_residual:
+                min_residual = residual
                 best = np.zeros(count)
-                best[list(chosen)] = part
+                best[list(chosen)] = solution
     return best

@@ -1,1 +1,1 @@
-"""How many clock cycles the FPGA trainer takes: cycle simulations, and closed forms fitted to them."""
+"""Clock cycles of the FPGA trainer: closed forms fitted to cycle simulations."""

@@ -1,21 +1,21 @@
-"""Cycles of the aggregate network from statistics of its edges, for where no edge list is at hand.
+"""Cycles of the aggregate network from edge statistics, for workloads without an edge list.
 
-The queues let the duplicator run ahead of the busiest bank for a while. So groups are taken in windows of w:
-a window takes as many cycles a chunk as it has groups, or as its busiest bank has messages, whichever is
-more. w grows with the depth of the queues over the chunks of a row, d = D / chunks: w = 1 + RUN_AHEAD d +
-SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). Short queues give w = 1, where
-a group waits for its busiest bank; endless ones leave the larger of all groups and the busiest bank's edges.
-The loads of a window are sums of binomials, so the expected maximum is computed and only the three constants
-are fitted. A row's sum is A cycles in the adder for each of its edges. Where that is longer than the row's
-chunks take, it may be what everything waits for: the two times are joined by a power mean, (t^MEETING + (A *
-edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
+The queues let the duplicator run ahead of the busiest bank for a while. Groups are therefore processed in
+windows of w: per chunk, a window takes as many cycles as it has groups, or as its busiest bank has messages,
+whichever is larger. w grows with the queue depth per chunk of a row, d = D / chunks: w = 1 + RUN_AHEAD d +
+SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). With short queues w = 1: a
+group waits for its busiest bank. With infinite queues, the cycles are the larger of the number of groups and
+the busiest bank's edges. The loads of a window are sums of binomials, so the expected maximum is computed and
+only the three constants are fitted. A row's sum occupies the adder for A cycles per edge. If that exceeds the
+time of the row's chunks, it may be the bottleneck: the two times are joined by a power mean, (t^MEETING + (A
+* edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
 
-Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations, and compared with 400
-others. Range: n 4 to 16, D 8 to 128, A 1 to 8, 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges a source
-in the mean, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384 rows and no two of a
-source's edges to the same, up to 0.9 of them in order. There all errors are below 10 % (the largest 9.1 %,
-0.8 % in the mean of absolutes). With D of 4 to 7 one case of 90 had 10.2 %; shallower queues were not fitted.
-Figures: benchmarks/2026-11-21-cycles.md.
+Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations and compared with 400 others.
+Range: n 4 to 16, D 8 to 128, A 1 to 8, 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges per source on
+average, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384 rows, no two edges of a source
+to the same destination, and up to 0.9 of the edges in order. In this range all errors are below 10 % (largest
+9.1 %, mean absolute 0.8 %). With D of 4 to 7, one of 90 cases had an error of 10.2 %; shallower queues were
+not fitted. Figures: benchmarks/2026-11-21-cycles.md.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ Floats = NDArray[np.float64]
 RUN_AHEAD = 3.0
 SPREAD = 2.5
 MEETING = 6.5
-_LONGEST_WINDOW = 1024
-# From the duplicator to the gather unit: the scatter unit's register and the queue.
+_MAX_WINDOW = 1024
+# Latency from the duplicator to the gather unit: the scatter unit's register and the queue.
 _FILL = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLoad:
-    """What the network's time depends on.
+    """Statistics of a layer's edges that determine the network's time.
 
     Raises
     ------
     ValueError
-        If there is not one distribution of n + 1 parts a bank, a count is negative, or a part is not in 0..1.
+        If there is not one distribution of n + 1 fractions per bank, a count is negative, or a fraction is
+        not in 0..1.
     """
 
     groups: float
     edges: float
-    """`groups` and `edges`: how many there are, perhaps expected numbers."""
+    """`groups` and `edges`: exact or expected counts."""
     bank_loads: tuple[tuple[float, ...], ...]
-    """[n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges
-    in order."""
+    """[n][n + 1] for each bank, the fractions of groups with 0, 1, .. n edges to it, excluding edges in
+    order."""
     spread: float
-    """Variance of the number of a group's edges, without those in order."""
+    """Variance of the number of edges per group, excluding edges in order."""
     bank_share: float
     row_share: float = 0.0
-    """`bank_share` and `row_share`: part of all edges that lead to the bank, and to the row, with the most.
-    """
+    """`bank_share` and `row_share`: fraction of all edges that lead to the busiest bank and to the busiest
+    row."""
     in_order: float = 0.0
-    """Part of the edges that lead to the row next to the last one reached first: they go round the banks in
-    turn, as the transposed edges of a sampled block do, whose sources are numbered as they are met. The
-    others are taken as random."""
+    """Fraction of edges whose row is one above the highest row so far. They visit the banks in turn, like the
+    transposed edges of a sampled block, whose sources are numbered in order of first occurrence. The other
+    edges are modeled as random."""
 
     def __post_init__(self) -> None:
         if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):
@@ -93,16 +94,16 @@ class NetworkLoad:
 
     @classmethod
     def of(cls, to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> NetworkLoad:
-        """Of an edge list; parameters and errors are those of `edge_groups`."""
+        """Compute the statistics of an edge list; parameters and errors as in `edge_groups`."""
         rows = np.asarray(to)
         groups = edge_groups(rows, pes, sources)
         if len(rows) == 0:
             return cls.expected({}, pes)
-        fresh = np.zeros(len(rows), np.bool_)
-        fresh[1:] = rows[1:] == np.maximum.accumulate(rows)[:-1] + 1
-        # In the groups, edges lie in their order.
+        is_in_order = np.zeros(len(rows), np.bool_)
+        is_in_order[1:] = rows[1:] == np.maximum.accumulate(rows)[:-1] + 1
+        # The groups hold the edges in their original order.
         banks = np.where(groups < 0, pes, groups % pes)
-        banks[groups >= 0] = np.where(fresh, pes, banks[groups >= 0])
+        banks[groups >= 0] = np.where(is_in_order, pes, banks[groups >= 0])
         loads = np.stack([(banks == bank).sum(1) for bank in range(pes)])
         counts = np.stack([np.bincount(bank, minlength=pes + 1) for bank in loads]) / len(groups)
         return cls(
@@ -112,7 +113,7 @@ class NetworkLoad:
             spread=float(loads.sum(0).var()),
             bank_share=float(np.bincount(rows % pes).max()) / len(rows),
             row_share=float(np.unique(rows, return_counts=True)[1].max()) / len(rows),
-            in_order=float(fresh.mean()),
+            in_order=float(is_in_order.mean()),
         )
 
     @classmethod
@@ -125,18 +126,18 @@ class NetworkLoad:
         row_share: float = 0.0,
         in_order: float = 0.0,
     ) -> NetworkLoad:
-        """From expected counts.
+        """Compute the statistics from expected counts.
 
         Parameters
         ----------
         degrees
-            How many sources have how many edges.
+            Number of sources per number of edges.
         pes
-            The number of processing elements, n.
+            Number of processing elements, n.
         bank_shares
-            [n] parts of the edges that lead to each bank, in order or not; without it equal ones.
+            [n] fraction of all edges that lead to each bank; equal fractions by default.
         row_share, in_order
-            The parts of the same names in the class.
+            Attributes of the same names.
         """
         sizes = [0.0] * pes
         for degree, count in degrees.items():
@@ -157,7 +158,7 @@ class NetworkLoad:
             bank_loads=tuple(
                 _binomials(parts, min(max(share - in_order / pes, 0.0), 1.0), pes) for share in shares
             ),
-            # Each edge is in order or not by chance.
+            # Each edge is independently in order with probability `in_order`.
             spread=max(free**2 * variance + free * in_order * mean, 0.0),
             bank_share=max(shares),
             row_share=row_share,
@@ -166,12 +167,12 @@ class NetworkLoad:
 
 
 def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) -> float:
-    """Expected cycles of an aggregation.
+    """Return the expected cycles of an aggregation.
 
     Raises
     ------
     ValueError
-        If the load is of another number of units than the design's, or there is no chunk.
+        If the load and the design differ in their number of units, or `chunks` is below 1.
     """
     if load.pes != design.pes:
         raise ValueError(f"network load of {load.pes} units on a design with {design.pes}")
@@ -180,33 +181,33 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
     if load.groups == 0:
         return 0.0
     depth = design.fifo_depth / chunks
-    window = min(1.0 + RUN_AHEAD * depth + SPREAD * depth**2, max(load.groups, 1.0), _LONGEST_WINDOW)
+    window = min(1.0 + RUN_AHEAD * depth + SPREAD * depth**2, max(load.groups, 1.0), _MAX_WINDOW)
     below, above = _pace(load, floor(window)), _pace(load, ceil(window))
     pace = below + (above - below) * (window - floor(window))
     cycles = chunks * max(load.groups * pace, load.edges * load.bank_share)
     if design.adder_latency > chunks:
-        in_adder = load.edges * load.row_share * design.adder_latency
-        cycles *= (1.0 + (in_adder / cycles) ** MEETING) ** (1.0 / MEETING)
+        adder_cycles = load.edges * load.row_share * design.adder_latency
+        cycles *= (1.0 + (adder_cycles / cycles) ** MEETING) ** (1.0 / MEETING)
     return cycles + _FILL + design.adder_latency
 
 
 def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """What the duplicator emits: [groups, pes] int64, the rows of each group's edges; -1 where it has fewer.
+    """Return the duplicator's output: [groups, pes] int64 rows of each group's edges, padded with -1.
 
     Parameters
     ----------
     to
-        [E] integers, row of the result each edge adds to, in the order of the kernel's edge list.
+        [E] integers, result row of each edge, in the order of the kernel's edge list.
     pes
-        n, the most edges of a group.
+        n, the maximum edges per group.
     sources
-        [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the
-        last are full.
+        [E] integers, source row of each edge: a new group begins when the source changes. Without sources,
+        all groups but the last are full.
 
     Raises
     ------
     ValueError
-        If `to` is not one-dimensional, holds negative rows, or differs in length from `sources`.
+        If `to` is not one-dimensional, contains negative rows, or differs in length from `sources`.
     """
     rows = np.asarray(to)
     if rows.ndim != 1:
@@ -216,35 +217,34 @@ def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None)
     first = np.zeros(len(rows), np.bool_)
     first[:1] = True
     if sources is not None:
-        leave = np.asarray(sources)
-        if leave.shape != rows.shape:
+        source_rows = np.asarray(sources)
+        if source_rows.shape != rows.shape:
             raise ValueError(
-                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one per edge"
+                f"aggregate network: {source_rows.shape} sources for {rows.shape} edges: give one per edge"
             )
-        first[1:] = leave[1:] != leave[:-1]
+        first[1:] = source_rows[1:] != source_rows[:-1]
     starts = np.flatnonzero(first)
     lengths = np.diff(np.append(starts, len(rows)))
     position = np.arange(len(rows)) - np.repeat(starts, lengths)
-    of_source = -(-lengths // pes)
-    group = np.repeat(np.cumsum(of_source) - of_source, lengths) + position // pes
-    groups = np.full((int(of_source.sum()), pes), -1, np.int64)
+    groups_per_source = -(-lengths // pes)
+    group = np.repeat(np.cumsum(groups_per_source) - groups_per_source, lengths) + position // pes
+    groups = np.full((int(groups_per_source.sum()), pes), -1, np.int64)
     groups[group, position % pes] = rows
     return groups
 
 
 @lru_cache(maxsize=4096)
 def _pace(load: NetworkLoad, window: int) -> float:
-    """Cycles per chunk and group in windows of so many groups: mean of max(groups, largest load) / window."""
+    """Return the cycles per chunk and group for a window size: mean of max(groups, largest load) / window."""
     pes, mean = load.pes, load.edges / load.groups
     length = window * pes + 1
     number = np.arange(pes + 1)
     banks = np.array(load.bank_loads)
     means = banks @ number
     variances = np.maximum(banks @ number**2 - means**2, 0.0)
-    # Messages of one group are in one bank or another: loads of banks exclude each other, unlike independent
-    # ones.
-    together = float(np.sqrt(variances).sum()) ** 2 - float(variances.sum())
-    correlation = (load.spread - float(variances.sum())) / together if together > 0 else 0.0
+    # A message is in exactly one bank, so the bank loads of a group are negatively correlated.
+    covariance = float(np.sqrt(variances).sum()) ** 2 - float(variances.sum())
+    correlation = (load.spread - float(variances.sum())) / covariance if covariance > 0 else 0.0
     below = np.ones(length)
     for bank in set(load.bank_loads):
         below *= _sum_distribution(np.array(bank), window, length) ** load.bank_loads.count(bank)
@@ -255,15 +255,17 @@ def _pace(load: NetworkLoad, window: int) -> float:
 
 
 def _sum_distribution(one: Floats, number: int, length: int) -> Floats:
-    """[length] chances that the sum of `number` values, each distributed as `one`, is at most 0, 1, .."""
+    """Return the [length] probabilities that a sum of `number` values distributed as `one` is at most 0, 1,
+    ..
+    """
     total = np.fft.irfft(np.fft.rfft(one, length) ** number, length)
     return np.clip(np.cumsum(total), 0.0, 1.0)
 
 
 def _binomials(parts: Floats, share: float, pes: int) -> tuple[float, ...]:
-    """Of groups of 1 .. n edges (`parts`), those with 0 .. n hits; an edge hits with chance `share`."""
-    found = [0.0] * (pes + 1)
-    for size, part in enumerate(parts.tolist(), 1):
+    """Return the fraction of groups with 0 .. n hits, for group sizes 1 .. n and hit probability `share`."""
+    fractions = [0.0] * (pes + 1)
+    for size, fraction in enumerate(parts.tolist(), 1):
         for hits in range(size + 1):
-            found[hits] += part * comb(size, hits) * share**hits * (1.0 - share) ** (size - hits)
-    return tuple(found)
+            fractions[hits] += fraction * comb(size, hits) * share**hits * (1.0 - share) ** (size - hits)
+    return tuple(fractions)

@@ -1,4 +1,4 @@
-"""The sizes of a task, of which its cycles follow."""
+"""Sizes of an FPGA task, which determine its cycles."""
 
 from __future__ import annotations
 
@@ -16,45 +16,44 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeList:
-    """Edges in the kernel's order: sorted by source."""
+    """Edges in kernel order: sorted by source."""
 
     sources: NDArray[Any]
     to: NDArray[Any]
-    """`sources` and `to`: [E] integers, the row each edge leaves and the row of the result that it adds to.
-    """
+    """`sources` and `to`: [E] integers, source row and result row of each edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSizes:
-    """A layer of a task. Counts may be expected ones, and so no whole numbers.
+    """One layer of a task. Counts may be expected values and need not be whole numbers.
 
     Raises
     ------
     ValueError
-        If a count is negative, `parts` is not 1 or 2, or a width is no whole number of at least 1.
+        If a count is negative, `parts` is not 1 or 2, or a width is below 1.
     """
 
     rows: float
-    """The number of destinations."""
+    """Number of destinations."""
     parts: int
-    """Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else 1.
-    """
+    """Rows of the combined matrix per destination: 2 if own row and aggregate are stored separately,
+    otherwise 1."""
     num_src: float
-    """Rows that edges leave."""
+    """Number of source rows."""
     in_width: int
     out_width: int
-    """`in_width` and `out_width`: values of a source row and of an output row."""
+    """`in_width` and `out_width`: values per source row and per output row."""
     edges: float
-    """Edges of the forward section, own rows' among them."""
+    """Edges of the forward section, including those from the destinations' own rows."""
     own_edges: float = 0.0
-    """How many of them lead from a destination's own row."""
+    """Number of edges from the destinations' own rows."""
     value_bytes: int = VALUE_BYTES
-    """Bytes of a value of a source row, where the row is read from memory."""
+    """Bytes per value of a source row that is read from memory."""
     forward: EdgeList | None = None
     backward: EdgeList | None = None
-    """`forward` and `backward`: the edges themselves, where they are known; else statistics are derived from
-    the counts: edges beyond the first of a source are spread geometrically, and sources beyond the
-    destinations are numbered in the order they are met."""
+    """`forward` and `backward`: the edge lists, if known. Otherwise statistics are derived from the counts:
+    edges beyond the first of a source are distributed geometrically, and sources beyond the destinations are
+    numbered in order of first occurrence."""
 
     def __post_init__(self) -> None:
         if min(self.rows, self.num_src, self.edges, self.own_edges) < 0 or self.own_edges > self.edges:
@@ -68,26 +67,26 @@ class LayerSizes:
             raise ValueError(f"layer shape: widths {self.in_width} and {self.out_width}: give at least 1")
 
     def forward_load(self, pes: int) -> NetworkLoad:
-        """Of the edges from source rows to combined rows."""
+        """Return the network load of the edges from source rows to combined rows."""
         if self.forward is not None:
             return NetworkLoad.of(self.forward.to, pes, self.forward.sources)
-        fresh = max(self.num_src - self.rows, 0.0)
+        new_rows = max(self.num_src - self.rows, 0.0)
         sampled = self.edges - self.own_edges
-        # Rows that are no destination are there because an edge leads to them; all rows share the rest.
-        excess = max(sampled - fresh, 0.0) / self.num_src if self.num_src else 0.0
-        own = self.own_edges / self.rows if self.rows else 0.0
+        # Each row that is not a destination has at least one edge; all rows share the remaining edges.
+        excess = max(sampled - new_rows, 0.0) / self.num_src if self.num_src else 0.0
+        self_edges = self.own_edges / self.rows if self.rows else 0.0
         degrees: dict[int, float] = {}
-        for count, first in ((fresh, 1.0), (self.num_src - fresh, own)):
-            for more, part in _geometric(excess).items():
+        for count, first in ((new_rows, 1.0), (self.num_src - new_rows, self_edges)):
+            for more, fraction in _geometric(excess).items():
                 for degree, weight in (
                     (floor(first) + more, 1 - first % 1),
                     (floor(first) + 1 + more, first % 1),
                 ):
-                    degrees[degree] = degrees.get(degree, 0.0) + count * part * weight
+                    degrees[degree] = degrees.get(degree, 0.0) + count * fraction * weight
         return NetworkLoad.expected(degrees, pes, bank_shares=self._bank_shares(pes))
 
     def backward_load(self, pes: int) -> NetworkLoad:
-        """Of the edges from combined rows to source rows."""
+        """Return the network load of the edges from combined rows to source rows."""
         if self.backward is not None:
             return NetworkLoad.of(self.backward.to, pes, self.backward.sources)
         degrees: dict[int, float] = {}
@@ -96,22 +95,25 @@ class LayerSizes:
             _add_even(degrees, self.rows, self.edges - self.own_edges)
         else:
             _add_even(degrees, self.rows, self.edges)
-        fresh = max(self.num_src - self.rows, 0.0)
+        new_rows = max(self.num_src - self.rows, 0.0)
         return NetworkLoad.expected(
-            degrees, pes, in_order=min(fresh / self.edges, 1.0) if self.edges else 0.0
+            degrees, pes, in_order=min(new_rows / self.edges, 1.0) if self.edges else 0.0
         )
 
     def _bank_shares(self, pes: int) -> list[float] | None:
-        """With two parts, even banks hold own rows and odd ones aggregates; None for equal shares."""
+        """Return each bank's share of edges; None for equal shares.
+
+        With two parts, even banks hold own rows and odd banks hold aggregates.
+        """
         if self.parts == 1 or pes % 2 or self.edges == 0:
             return None
-        own = self.own_edges / self.edges
-        return [own * 2 / pes, (1.0 - own) * 2 / pes] * (pes // 2)
+        self_fraction = self.own_edges / self.edges
+        return [self_fraction * 2 / pes, (1.0 - self_fraction) * 2 / pes] * (pes // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskShape:
-    """A task: its layers, the input's first, and the classes of its targets.
+    """Layers of a task, input layer first, and the classes of its targets.
 
     Raises
     ------
@@ -134,7 +136,7 @@ class TaskShape:
 
     @classmethod
     def of(cls, workload: Workload) -> TaskShape:
-        """From expected sizes: each destination's own row is an edge too (a self loop, or kept apart)."""
+        """Derive the shape from expected sizes; each destination's own row counts as an edge."""
         layers = tuple(
             LayerSizes(
                 rows=workload.vertices[layer],
@@ -152,30 +154,30 @@ class TaskShape:
 
 
 def _value_bytes(workload: Workload) -> int:
-    """Bytes of a value of the input rows: those of the row by its width, of which a scale is the rest."""
+    """Return the bytes per input value; the rest of a row is its quantization scale."""
     return next((size for size in (4, 2) if workload.dense_row_bytes >= size * workload.features[0]), 1)
 
 
 def _geometric(mean: float) -> Mapping[int, float]:
-    """Probabilities of 0, 1, .. with that mean; the small tail goes to the last."""
+    """Return probabilities of 0, 1, .. with this mean; the last entry includes the tail."""
     ratio = mean / (1.0 + mean)
-    parts = {}
-    left = 1.0
+    probabilities = {}
+    remaining = 1.0
     for number in range(256):
-        parts[number] = left * (1.0 - ratio)
-        left *= ratio
-        if left < 1e-4:
+        probabilities[number] = remaining * (1.0 - ratio)
+        remaining *= ratio
+        if remaining < 1e-4:
             break
-    parts[number] += left
-    return parts
+    probabilities[number] += remaining
+    return probabilities
 
 
 def _add_even(degrees: dict[int, float], rows: float, edges: float) -> None:
-    """Spread edges over rows as evenly as whole numbers allow."""
+    """Distribute edges over rows as evenly as whole numbers allow."""
     if rows <= 0:
         return
-    least = floor(edges / rows)
-    more = edges - least * rows
-    for degree, count in ((least, rows - more), (least + 1, more)):
+    quotient = floor(edges / rows)
+    remainder = edges - quotient * rows
+    for degree, count in ((quotient, rows - remainder), (quotient + 1, remainder)):
         if degree > 0:
             degrees[degree] = degrees.get(degree, 0.0) + count

@@ -1,21 +1,22 @@
-"""Cycles of a task on the FPGA trainer, part by part.
+"""Cycles of a task on the FPGA trainer, by phase.
 
-What the kernel of `hyrt_hls` does one after the other is added: for each layer forward the aggregation, then
-the update; loss; for each layer backward the mask, the weight gradient, and above the first the gradient of
-the combined rows and its aggregation over the transposed edges. What runs at the same time is the longest of:
+Sequential phases of the kernel of `hyrt_hls` are added: aggregation and update of each layer forward; the
+loss; for each layer backward the mask, the weight gradient, and above the first layer the gradient of the
+combined rows and its aggregation over the transposed edges. A phase takes as long as the slowest of its
+concurrent parts:
 
-    aggregation      the network; its edges, read one a cycle (or as the design's intervals say); the memory's
-                     part (feature rows of layer 1 once, in as many words as their values take; edges)
-    a product        for each panel of mac_cols columns: loading the panel, then for every tile the longest of
-                     the array with its draining, turning the left matrix (LANES columns of mac_rows rows at a
-                     time), and writing the results
+    aggregation      the network; reading its edges, one per cycle (or per interval of the design);
+                     memory traffic (layer 1 feature rows once, in whole words; edges)
+    a product        per panel of mac_cols columns: loading the panel, then for every tile the slowest of
+                     the array including draining, transposing the left matrix (LANES columns of
+                     mac_rows rows at a time), and writing the results
     weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer
                      streaming through
 
-`pipelined=True` is the paper's form: aggregation and update of a layer overlap in forward, and the longer one
-counts (equation 10). The kernel does not do so: docs/fpga.md has why.
+`pipelined=True` is the paper's form: aggregation and update of a layer overlap in the forward pass, and the
+longer one counts (equation 10). The kernel does not overlap them; docs/fpga.md explains why.
 
-Not counted: latencies of loops and of starting processes (tens of cycles a region), and refresh and
+Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
 turn-around of the memory beyond `ddr_efficiency`.
 """
 
@@ -38,13 +39,13 @@ class LayerCycles:
 
     aggregate: float
     update: float
-    """`aggregate` and `update`: forward."""
+    """`aggregate` and `update`: forward pass."""
     backward: float
     """Gradient of the combined rows and its aggregation; 0 for the first layer."""
     weight_gradient: float
-    """The weight gradient with the mask of the layer's output."""
+    """Weight gradient, including the mask of the layer's output."""
     memory: float
-    """What the bytes that the layer moves take at the memory's effective rate: part of the others, not added
+    """Cycles to move the layer's bytes at the effective memory rate; included in the other counts, not added
     to them."""
 
 
@@ -53,13 +54,13 @@ class TaskCycles:
     """Cycles of a task."""
 
     layers: tuple[LayerCycles, ...]
-    """The input's first."""
+    """Cycles per layer, input layer first."""
     loss: float
-    """Softmax, its gradient and the count of correct ones."""
+    """Softmax, its gradient, and the count of correct predictions."""
     pipelined: bool
-    """Whether aggregation and update of a layer overlap in forward."""
+    """Whether aggregation and update of a layer overlap in the forward pass."""
     assumed: frozenset[str]
-    """Fields of the design that no build and no board has confirmed."""
+    """Design fields not confirmed by a build or a board."""
 
     @property
     def forward(self) -> float:
@@ -77,14 +78,14 @@ class TaskCycles:
 
 
 def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False) -> TaskCycles:
-    """Expected cycles of a task.
+    """Return the expected cycles of a task.
 
     Parameters
     ----------
     shape, design
-        The task, and what runs it.
+        The task, and the design that runs it.
     pipelined
-        The paper's form, see above.
+        Whether aggregation and update overlap, as in the paper (see the module docstring).
     """
     layers = tuple(
         _layer_cycles(layer, design, first=number == 0) for number, layer in enumerate(shape.layers)
@@ -95,7 +96,7 @@ def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False
 
 
 def task_seconds(shape: TaskShape, design: FpgaDesign) -> float:
-    """Seconds of a task on the card, launch included; without the link."""
+    """Return the seconds of a task on the card, including its launch but not the link."""
     return design.launch_s + task_cycles(shape, design).total / design.clock_hz
 
 
@@ -128,10 +129,10 @@ def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool) -> Laye
 
 
 def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, design: FpgaDesign) -> float:
-    """The sums are cleared first: a word of each bank a cycle."""
+    """Return the cycles of an aggregation, after clearing the sums (one word per bank and cycle)."""
     clear = _blocks(rows, design.pes) * chunks
-    # Units that begin a word every second cycle do all of it at half the pace: the hazard is counted in their
-    # iterations.
+    # At a network interval of 2, the adder hazard is already counted in iterations, so all cycles are
+    # doubled.
     network = network_cycles_expected(load, chunks, design) * design.network_ii
     return clear + max(network, load.edges * design.edge_ii, read_bytes / design.ddr_bytes_per_cycle)
 
@@ -139,12 +140,15 @@ def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, d
 def _product(
     rows: float, parts: int, chunks: int, columns: int, design: FpgaDesign, *, transposed: bool
 ) -> float:
-    """[rows, parts * chunks * LANES] times [that, columns], with the loading of panels."""
+    """Return the cycles of [rows, parts * chunks * LANES] times [parts * chunks * LANES, columns].
+
+    The loading of panels is included.
+    """
     if rows <= 0:
         return 0.0
     cells, steps = design.mac_cells, parts * chunks * LANES
     panels = ceil(num_chunks(columns) / cells)
-    # Transposed the panel comes in squares of LANES x LANES values: in by rows, then out by columns.
+    # A transposed panel is loaded in squares of LANES x LANES values: written by rows, read by columns.
     taken = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
     panel = max(taken, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
     fills = ceil(design.mac_rows / design.pes) * parts
@@ -155,15 +159,17 @@ def _product(
 
 
 def _weight_gradient(layer: LayerSizes, design: FpgaDesign) -> float:
-    """The weights' rows and the bias row in tiles; the layer's rows are the steps."""
+    """Return the cycles of a weight gradient: tiles over weight rows and bias row; layer rows are the
+    steps.
+    """
     if layer.rows <= 0:
         return 0.0
     weight_rows = layer.parts * num_chunks(layer.in_width) * LANES + 1
     blocks = _blocks(layer.rows, design.pes)
     fills = max(design.mac_rows // LANES, 1) * layer.parts + design.mac_cells
-    spread = (blocks + 1) * max(fills, design.pes)
+    scatter = (blocks + 1) * max(fills, design.pes)
     write = design.mac_rows * design.mac_cells
-    tile = max(_tile(blocks * design.pes, design), spread, write)
+    tile = max(_tile(blocks * design.pes, design), scatter, write)
     return tile * num_tiles(weight_rows, num_chunks(layer.out_width) * LANES, design)
 
 

@@ -1,1 +1,1 @@
-"""The numbers that describe a machine, and the machines that are known."""
+"""Descriptions of machines (rates, bandwidths, links, devices) and the built-in machines."""

@@ -1,4 +1,4 @@
-"""What `hyrt calibrate` found out about a machine, as a file."""
+"""Calibration files written by `hyrt calibrate`."""
 
 from __future__ import annotations
 
@@ -18,70 +18,73 @@ _REMEDY = "run `hyrt calibrate`"
 
 
 class CalibrationError(ValueError):
-    """There is no calibration of this machine that can be used; the text has the remedy."""
+    """No usable calibration of this machine; the message includes the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What makes measurements comparable: where and with what they were made."""
+    """Hardware and software versions under which measurements are comparable."""
 
     node: str
-    """Name of the machine."""
+    """Host name."""
     processor: str
-    """The name of its processor."""
+    """Processor name."""
     cores: int
-    """Cores that the process may use."""
+    """Cores available to the process."""
     versions: Mapping[str, str]
-    """Versions of hyrt and of the libraries that its speed depends on."""
+    """Versions of hyrt and of the libraries that determine its speed."""
     devices: Mapping[str, str]
-    """Name to description of every device that was measured."""
+    """Description per measured device name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One calibration."""
+    """Result of one calibration."""
 
     machine: Machine
-    """The machine on which it was made."""
+    """Machine that was calibrated."""
     date: str
     """ISO date."""
     seconds: float
-    """How long it took."""
+    """Duration of the calibration, in seconds."""
     platform: Platform
-    """The numbers, as the performance model takes them."""
+    """Rates for the performance model."""
     measured: Mapping[str, Any]
-    """Further figures for people: bandwidths, spreads, what was left out and why."""
+    """Further figures for human readers: bandwidths, standard deviations, skipped measurements with reasons.
+    """
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the machine was measured; `hyrt devices --measure` measures the devices alone."""
+        """Whether the whole machine was measured; `hyrt devices --measure` measures only the devices."""
         return bool(self.platform.host.sampling)
 
 
 def calibration_file(node: str | None = None) -> Path:
-    """Where a machine's calibration is kept: the user's cache folder, which several machines may share."""
+    """Return the path of a machine's calibration in the user's cache folder, which several machines may
+    share.
+    """
     return user_cache() / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
 
 
 def to_text(calibration: Calibration) -> str:
-    """The file's text."""
+    """Return the text of a calibration file."""
     return yaml.dump(plain(asdict(calibration)), Dumper=StrictDumper, sort_keys=False)
 
 
 def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibration:
-    """Read what was measured of a machine.
+    """Read a machine's calibration.
 
     Parameters
     ----------
     path
-        The file; by default that of this machine.
+        The file; by default the file of this machine.
     whole
-        Whether measurements of the devices alone are not enough.
+        Whether to reject a calibration that covers only the devices.
 
     Raises
     ------
     CalibrationError
-        If there is none, or the file is damaged.
+        If the file is missing or damaged.
     """
     path = calibration_file() if path is None else path
     try:
@@ -89,7 +92,7 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
     except FileNotFoundError:
         raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
     except OSError as error:
-        # Measuring again would not help: it could not be stored either.
+        # A new calibration would not help: it could not be stored either.
         raise CalibrationError(
             f"{path} cannot be read: {error.strerror}: set XDG_CACHE_HOME to a folder of your own, and "
             f"{_REMEDY}"
@@ -97,45 +100,45 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
     except UnicodeDecodeError as error:
         raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
     try:
-        found = made_of(Calibration, yaml.load(text, StrictYaml), str(path), infinite=True)
+        calibration = made_of(Calibration, yaml.load(text, StrictYaml), str(path), infinite=True)
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).removeprefix(f"{path}: ").split())
         raise CalibrationError(
             f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
         ) from error
-    if whole and not found.is_whole:
+    if whole and not calibration.is_whole:
         raise CalibrationError(f"only the devices of this machine have been measured: {_REMEDY}")
-    return found
+    return calibration
 
 
 def why_stale(calibration: Calibration, here: Machine) -> list[str]:
-    """Why a calibration says little about a machine now; empty where it does."""
+    """Return the reasons why a calibration does not apply to a machine as it is now; may be empty."""
     reasons = why_other_machine(calibration, here)
     if calibration.machine.node == here.node:
         names = sorted(here.devices.keys() | calibration.machine.devices.keys())
-        reasons += [why for name in names if (why := why_other_device(calibration, here, name))]
+        reasons += [reason for name in names if (reason := why_other_device(calibration, here, name))]
     return reasons
 
 
 def why_other_machine(calibration: Calibration, here: Machine) -> list[str]:
-    """Why no measurement counts on a machine now, whatever its devices are; empty where they do."""
-    there = calibration.machine
-    if there.node != here.node:
-        return [f"made on another machine ({there.node})"]
+    """Return the reasons why host measurements do not apply to a machine as it is now; may be empty."""
+    measured = calibration.machine
+    if measured.node != here.node:
+        return [f"made on another machine ({measured.node})"]
     reasons = []
-    if there.processor != here.processor:
-        reasons.append(f"made on another processor ({there.processor})")
-    if there.cores != here.cores:
-        reasons.append(f"made with {there.cores} cores, but {here.cores} are available now")
+    if measured.processor != here.processor:
+        reasons.append(f"made on another processor ({measured.processor})")
+    if measured.cores != here.cores:
+        reasons.append(f"made with {measured.cores} cores, but {here.cores} are available now")
     for name, version in here.versions.items():
-        old = there.versions.get(name, "none")
+        old = measured.versions.get(name, "none")
         if old != version:
             reasons.append(f"made with {name} {old}, but this is {name} {version}")
     return reasons
 
 
 def why_other_device(calibration: Calibration, here: Machine, name: str) -> str:
-    """Why a device's measurement does not count on a machine now; empty where it does."""
+    """Return why a device's measurement does not apply to a machine's current state; empty if it applies."""
     before, now = calibration.machine.devices.get(name), here.devices.get(name)
     if before is None:
         return f"made without {name}"
@@ -145,12 +148,12 @@ def why_other_device(calibration: Calibration, here: Machine, name: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As YAML's own types."""
+    """Convert a value to types that YAML supports."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     if isinstance(value, float):
-        # Also numpy's own floats, which YAML has no word for.
+        # This includes numpy floats, which YAML cannot represent.
         return float(f"{float(value):.6g}")
     return value

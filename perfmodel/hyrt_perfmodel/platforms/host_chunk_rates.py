@@ -1,4 +1,4 @@
-"""What chunks of whole graphs were measured to take on the CPU, where torch's operators compute them."""
+"""Measured CPU rates of full-graph chunks computed with torch operators."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hyrt_perfmodel.platforms.host_tables import between
 from hyrt_perfmodel.workloads.chunk_work import ChunkShape, GatheringLayer
 
 _FLOAT_BYTES = 4
-# Numbers of the rows that are gathered at a time.
-_PIECE_NUMBERS = 1 << 20
+# Values that are gathered at a time.
+_PIECE_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReadCost:
-    """Reading rows along edges, and adding them up by destination."""
+    """Cost of reading rows along edges and summing them by destination."""
 
     matrix_bytes: Positive
-    """Size of the rows that are read from: what lies in a cache is read faster."""
+    """Size of the source matrix; matrices that fit in a cache are read faster."""
     edge_s: NotNegative
-    """What an edge costs whatever the width of its row."""
+    """Cost per edge, independent of row width."""
     gb_s: Positive
-    """1e9 bytes a second of rows."""
+    """Row bandwidth, in 1e9 bytes per second."""
 
     def __post_init__(self) -> None:
         check_numbers("chunks: reads", self)
@@ -30,35 +30,35 @@ class ChunkReadCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostChunkRates:
-    """How fast so many threads copy and compute chunks, by turns."""
+    """Rates at which a number of threads copy and compute chunks, alternating between the two."""
 
     threads: Count
-    """Threads that were measured."""
+    """Number of threads during the measurement."""
     copy_gb_s: Positive
-    """1e9 bytes a second of sums and results that are copied from where chunks are computed, and back."""
+    """Copy bandwidth of sums and results to and from the chunk buffers, in 1e9 bytes per second."""
     reads: tuple[ChunkReadCost, ...]
-    """Gathering along edges."""
+    """Costs of gathering along edges, per matrix size."""
     factor_s: NotNegative
-    """What a factor of the row that is read costs, for an edge."""
+    """Cost per edge of scaling its source row."""
     factor_value_s: NotNegative
-    """The same for each of the row's columns."""
+    """Cost per edge and column of scaling its source row."""
     row_s: NotNegative
-    """What a row that is added to costs whatever its width, in each chunk."""
+    """Cost per destination row and chunk, independent of width."""
     row_value_s: NotNegative
-    """The same for each of its columns."""
+    """Cost per column of a destination row."""
     call_s: NotNegative
-    """What a piece of a chunk costs whatever its size."""
+    """Fixed cost per piece of a chunk."""
     macs_per_s: Unbounded
-    """Multiply-accumulates a second."""
+    """Multiply-accumulates per second."""
     values_per_s: Unbounded
-    """Numbers of results a second that passes over rows read: activations, their gradients, biases."""
+    """Result values per second that row-wise passes read: activations, their gradients, biases."""
     drawn_per_s: Unbounded
-    """Numbers a second for which dropout draws."""
+    """Random numbers per second that dropout generates."""
     scores_per_s: Unbounded
-    """Scores a second whose loss and gradient are taken."""
+    """Scores per second for which loss and gradient are computed."""
 
     copies_itself = True
-    """What computes also copies, so that nothing is hidden behind anything else."""
+    """The compute threads also copy, so copies are never hidden behind computation."""
 
     def __post_init__(self) -> None:
         check_numbers("host: chunks", self)
@@ -67,54 +67,56 @@ class HostChunkRates:
 
     @property
     def link_bytes_per_s(self) -> float:
-        """At which rows come and go: in memory."""
+        """Bandwidth of row copies, which stay in host memory."""
         return self.copy_gb_s * 1e9
 
     def copy_s(self, size: float) -> float:
-        """Seconds for copying `size` bytes of rows in memory."""
+        """Return the seconds to copy `size` bytes of rows in memory."""
         return size / self.link_bytes_per_s
 
     def bring_s(self, size: float) -> float:
-        """Rows are read where they lie."""
+        """Return 0: rows are read in place."""
         return 0.0
 
     def edges_s(self, edges: float) -> float:
-        """So are edges."""
+        """Return 0: edges are read in place."""
         return 0.0
 
     def drop_read_s(self, size: float) -> float:
-        """Seconds for dropout of `size` bytes of rows that are read, which are copied for that."""
+        """Return the seconds of dropout on `size` bytes of source rows, which are copied first."""
         return self.copy_s(size) + self.drop_s(size / _FLOAT_BYTES)
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
-        """Seconds for gathering rows along the edges of a chunk; with no edges there is nothing to do."""
+        """Return the seconds to gather rows along the edges of a chunk; 0 if there are no edges."""
         if not shape.edges:
             return 0.0
         row_bytes = shape.width * _FLOAT_BYTES
         read_s = between(
             max(1.0, shape.read_rows * row_bytes),
-            {each.matrix_bytes: each.edge_s + row_bytes / (each.gb_s * 1e9) for each in self.reads},
+            {cost.matrix_bytes: cost.edge_s + row_bytes / (cost.gb_s * 1e9) for cost in self.reads},
         )
         if shape.scaled:
             read_s += self.factor_s + shape.width * self.factor_value_s
         row_s = self.row_s + shape.width * self.row_value_s
-        pieces = max(1.0, shape.edges * shape.width / _PIECE_NUMBERS)
+        pieces = max(1.0, shape.edges * shape.width / _PIECE_VALUES)
         return pieces * self.call_s + shape.edges * read_s + shape.rows * row_s
 
     def drop_s(self, numbers: float) -> float:
-        """Seconds for dropout of so many numbers."""
+        """Return the seconds of dropout on `numbers` values."""
         return numbers / self.drawn_per_s
 
     def forward_s(self, rows: float, layer: GatheringLayer) -> float:
-        """Seconds for a layer's products, its activations and its dropout."""
+        """Return the seconds of a layer's products, activations and dropout."""
         seconds = self.call_s + rows * (layer.weights / self.macs_per_s + layer.made / self.values_per_s)
         return seconds + (self.drop_s(rows * layer.out) if layer.drops else 0.0)
 
     def back_s(self, rows: float, layer: GatheringLayer, *, wanted: bool) -> float:
-        """Seconds for the gradients of a layer's weights and, where it is wanted, of what it has gathered."""
+        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its gathered
+        input.
+        """
         macs_s = layer.back_macs(wanted=wanted) / self.macs_per_s
         return self.call_s + rows * (macs_s + layer.made / self.values_per_s)
 
     def loss_s(self, rows: float, classes: int) -> float:
-        """Seconds for the loss of scores, and its gradient."""
+        """Return the seconds to compute the loss of the scores and its gradient."""
         return self.call_s + rows * classes / self.scores_per_s

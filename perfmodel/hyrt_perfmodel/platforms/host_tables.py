@@ -1,4 +1,4 @@
-"""What a host's own stages were measured to take: tables that no closed form replaces."""
+"""Tables of measured host stage costs for which there is no closed form."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCost:
-    """Loading random rows of a matrix with some threads."""
+    """Cost of loading random rows of a matrix with a number of threads."""
 
     form: LoadForm
-    """`rows` are copied, `aggregated` ones summed, `sparse` ones copied without their zeros."""
+    """Input form: `rows` are copied, `aggregated` rows are summed, `sparse` rows are copied without zeros."""
     model: str = ""
-    """Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows."""
+    """Kind of model whose aggregation this is, since its edge weights add cost. Empty for rows."""
     matrix_bytes: Positive
-    """Size of the feature matrix: what lies in a cache is faster."""
+    """Size of the feature matrix; matrices that fit in a cache are read faster."""
     threads: Count
     """Threads of the load stage."""
     row_s: NotNegative
-    """What a row costs whatever its width."""
+    """Cost per row, independent of width."""
     gb_s: Positive
-    """1e9 bytes a second of rows."""
+    """Row bandwidth, in 1e9 bytes per second."""
     launch_s: NotNegative = 0.0
-    """What a mini-batch costs whatever its rows."""
+    """Fixed cost per mini-batch."""
 
     def __post_init__(self) -> None:
         check_numbers("loading", self)
 
     def seconds(self, rows: float, row_bytes: float) -> float:
-        """Time to load that many rows."""
+        """Return the seconds to load `rows` rows."""
         return self.launch_s + rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCost:
-    """Sampling mini-batches of one size from a graph with some threads."""
+    """Cost of sampling mini-batches of one size from a graph with a number of threads."""
 
     renumbers: bool
-    """Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
+    """Whether the input vertices are deduplicated and numbered; not needed if the input is aggregated or read
+    in place.
     """
     graph_bytes: Positive
     """Size of the topology."""
     edges: Positive
-    """Sampled edges of the mini-batch."""
+    """Sampled edges per mini-batch."""
     threads: Count
     """Threads of the sample stage."""
     edges_per_s: Positive
-    """Sampled edges a second."""
+    """Sampled edges per second."""
 
     def __post_init__(self) -> None:
         check_numbers("sampling", self)
@@ -62,41 +63,41 @@ class SampleCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkCost:
-    """Sampling subgraphs of random walks from a graph with some threads."""
+    """Cost of sampling random-walk subgraphs from a graph with a number of threads."""
 
     graph_bytes: Positive
     """Size of the topology."""
     threads: Count
     """Threads of the sample stage."""
     step_s: NotNegative
-    """What a step of a walk costs, with finding and numbering the vertices met."""
+    """Cost per walk step, including deduplicating and numbering the visited vertices."""
     scan_s: NotNegative
-    """What an edge into the subgraph's vertices costs, of which those inside are kept."""
+    """Cost per incoming edge of the subgraph's vertices, scanned to find the edges inside."""
     launch_s: NotNegative = 0.0
-    """What a mini-batch costs whatever its walks."""
+    """Fixed cost per mini-batch."""
 
     def __post_init__(self) -> None:
         check_numbers("walking", self)
 
     def seconds(self, steps: float, scanned_edges: float) -> float:
-        """Time to sample subgraphs of so many steps and edges."""
+        """Return the seconds to sample subgraphs, from their walk steps and scanned edges."""
         return self.launch_s + steps * self.step_s + scanned_edges * self.scan_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseCost:
-    """Multiplying sparse rows by weights and computing the weights' gradient, with some threads."""
+    """Cost of multiplying sparse rows by weights and of the weight gradient, with a number of threads."""
 
     product_width: Positive
     """Columns of the product."""
     weight_bytes: Positive
-    """Size of the weights: rows of what lies in a cache are read faster."""
+    """Size of the weights; weight rows that fit in a cache are read faster."""
     threads: Count
     """Threads of the CPU trainer."""
     macs_per_s: Positive
-    """Multiply-accumulates a second."""
+    """Multiply-accumulates per second."""
     weight_s: NotNegative
-    """What each weight costs: turning the matrix, and clearing and turning its gradient."""
+    """Cost per weight of transposing the matrix, and of clearing and transposing its gradient."""
 
     def __post_init__(self) -> None:
         check_numbers("sparse", self)
@@ -112,7 +113,9 @@ def load_seconds(
     matrix_bytes: float,
     threads: int,
 ) -> float:
-    """Time to load rows, interpolated in the logarithms of matrix sizes and threads; beyond, the nearest.
+    """Return the time to load rows, interpolated in the logarithms of matrix size and threads.
+
+    Values outside the measured range take the nearest measurement.
 
     Raises
     ------
@@ -126,7 +129,7 @@ def load_seconds(
         )
 
     def by_matrix(entries: Sequence[LoadCost]) -> float:
-        return between(matrix_bytes, {each.matrix_bytes: each.seconds(rows, row_bytes) for each in entries})
+        return between(matrix_bytes, {cost.matrix_bytes: cost.seconds(rows, row_bytes) for cost in entries})
 
     return between(threads, _grouped(entries, lambda entry: entry.threads, by_matrix))
 
@@ -134,7 +137,7 @@ def load_seconds(
 def edges_per_second(
     table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
 ) -> float:
-    """Sampled edges per second, between measured graphs, mini-batches and threads, as in `load_seconds`."""
+    """Return sampled edges per second, interpolated over graph sizes, mini-batch sizes and threads."""
 
     def by_edges(entries: Sequence[SampleCost]) -> float:
         return between(edges, {entry.edges: entry.edges_per_s for entry in entries})
@@ -149,11 +152,11 @@ def edges_per_second(
 def walk_seconds(
     table: Sequence[WalkCost], *, steps: float, scanned_edges: float, graph_bytes: float, threads: int
 ) -> float:
-    """Time to sample subgraphs, interpolated as in `load_seconds`."""
+    """Return the time to sample subgraphs, interpolated as in `load_seconds`."""
 
     def by_graph(entries: Sequence[WalkCost]) -> float:
         return between(
-            graph_bytes, {each.graph_bytes: each.seconds(steps, scanned_edges) for each in entries}
+            graph_bytes, {cost.graph_bytes: cost.seconds(steps, scanned_edges) for cost in entries}
         )
 
     return between(threads, _grouped(table, lambda entry: entry.threads, by_graph))
@@ -168,14 +171,14 @@ def sparse_seconds(
     weight_bytes: float,
     threads: int,
 ) -> float:
-    """Time of a product of sparse rows and of its gradient, interpolated as in `load_seconds`.
+    """Return the time of a sparse product and its gradient, interpolated as in `load_seconds`.
 
     Parameters
     ----------
     table
-        What was measured.
+        The measurements.
     macs
-        Multiply-accumulates of both.
+        Multiply-accumulates of the product and its gradient.
     weights
         Weights of all products.
     product_width
@@ -189,7 +192,7 @@ def sparse_seconds(
     def by_weights(entries: Sequence[SparseCost]) -> float:
         return between(
             weight_bytes,
-            {each.weight_bytes: macs / each.macs_per_s + weights * each.weight_s for each in entries},
+            {cost.weight_bytes: macs / cost.macs_per_s + weights * cost.weight_s for cost in entries},
         )
 
     def by_width(entries: Sequence[SparseCost]) -> float:
@@ -201,21 +204,21 @@ def sparse_seconds(
 def _grouped(
     entries: Sequence[E], key: Callable[[E], float], value: Callable[[Sequence[E]], float]
 ) -> dict[float, float]:
-    """The value of the entries of each key."""
+    """Group entries by key and return the value of each group."""
     keys = {key(entry) for entry in entries}
     return {k: value([entry for entry in entries if key(entry) == k]) for k in keys}
 
 
 def between(x: float, points: dict[float, float]) -> float:
-    """Interpolate in the logarithms of both; beyond the ends, the value there."""
-    at = sorted(points)
-    if x <= at[0]:
-        return points[at[0]]
-    if x >= at[-1]:
-        return points[at[-1]]
-    upper = next(i for i, value in enumerate(at) if value >= x)
-    low, high = at[upper - 1], at[upper]
-    part = (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
+    """Interpolate linearly in the logarithms of x and y; outside the points, return the nearest value."""
+    xs = sorted(points)
+    if x <= xs[0]:
+        return points[xs[0]]
+    if x >= xs[-1]:
+        return points[xs[-1]]
+    upper = next(i for i, value in enumerate(xs) if value >= x)
+    low, high = xs[upper - 1], xs[upper]
+    fraction = (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
     if min(points[low], points[high]) <= 0:
-        return points[low] + part * (points[high] - points[low])
-    return math.exp(math.log(points[low]) + part * (math.log(points[high]) - math.log(points[low])))
+        return points[low] + fraction * (points[high] - points[low])
+    return math.exp(math.log(points[low]) + fraction * (math.log(points[high]) - math.log(points[low])))

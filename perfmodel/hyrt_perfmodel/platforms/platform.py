@@ -1,4 +1,4 @@
-"""The numbers that describe a machine: rates, bandwidths, links, devices. All of them effective ones."""
+"""Effective rates, bandwidths, links and devices of a machine."""
 
 from __future__ import annotations
 
@@ -28,41 +28,42 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRates:
-    """How fast a trainer computes."""
+    """Compute rates of a trainer."""
 
     memory_gb_s: Positive
     """Bandwidth of the memory that aggregation reads, in 1e9 bytes per second."""
     macs_per_s: Positive
-    """Multiply-accumulates a second of its matrix products."""
+    """Multiply-accumulates per second of matrix products."""
     launch_s: NotNegative = 0.0
-    """What a step of two layers costs whatever its size."""
+    """Fixed cost of a step with two layers."""
     layer_s: NotNegative | None = None
-    """What each further layer costs whatever its size; None for half of `launch_s`."""
+    """Fixed cost of each further layer; None for half of `launch_s`."""
     sparse_launch_s: NotNegative | None = None
-    """`launch_s` of a step whose first layer multiplies sparse rows, which calls other operators than one of
-    dense rows; None where it is the same."""
-    weights_per_s: Unbounded = math.inf
-    """Weights a second that a step reads, and writes the gradients of, whatever the mini-batch; infinite
-    where products hide them."""
-    chunk_rows: Count | None = None
-    """How many rows one of the host's threads computes at a time; None where any number is shared equally."""
-    waking_s: NotNegative = 0.0
-    """What a layer costs more where several of the host's threads share it: they are woken for each of its
-    operators. A layer for which that takes longer than it spares is computed by one."""
-    values_per_s: Unbounded = math.inf
-    """Values a second that enter and leave the updates; infinite where products hide them."""
-    results_per_s: Unbounded = math.inf
-    """Values a second of the layers' results, on top of `values_per_s`: bias, activation, dropout and loss
-    pass over them; infinite where products hide them."""
-    rows_per_s: Unbounded = math.inf
-    """Rows a second of the layers' results, however narrow they are; infinite where only their values count.
+    """`launch_s` of a step whose first layer multiplies sparse rows, which needs other operators; None if it
+    is the same.
     """
+    weights_per_s: Unbounded = math.inf
+    """Weights per second that a step reads and whose gradients it writes, independent of the mini-batch;
+    infinite if this is hidden behind the products.
+    """
+    chunk_rows: Count | None = None
+    """Rows that one host thread computes at a time; None if any number of rows is divided evenly."""
+    waking_s: NotNegative = 0.0
+    """Additional cost per layer if several host threads share it, since each operator wakes them. A layer for
+    which this cost exceeds the gain is computed by one thread.
+    """
+    values_per_s: Unbounded = math.inf
+    """Values per second that enter and leave the updates; infinite if this is hidden behind the products."""
+    results_per_s: Unbounded = math.inf
+    """Layer result values per second, in addition to `values_per_s`, for bias, activation, dropout and loss;
+    infinite if this is hidden behind the products.
+    """
+    rows_per_s: Unbounded = math.inf
+    """Layer result rows per second, independent of width; infinite if only values count."""
     edges_per_s: Unbounded = math.inf
-    """Rows a second that are read along edges, however narrow they are; infinite where only their bytes
-    count."""
+    """Rows per second read along edges, independent of width; infinite if only bytes count."""
     sorted_edges_per_s: Unbounded = math.inf
-    """Edges a second that are sorted by their sources for the backward pass, which one thread does; infinite
-    where nobody measured it."""
+    """Edges per second that one thread sorts by source for the backward pass; infinite if not measured."""
 
     def __post_init__(self) -> None:
         check_numbers("rates", self)
@@ -72,28 +73,29 @@ class TrainerRates:
         return self.memory_gb_s * _GB
 
     def launched_s(self, layers: float) -> float:
-        """What a step of so many layers costs whatever its size."""
+        """Return the fixed cost of a step with `layers` layers."""
         layer_s = self.launch_s / 2 if self.layer_s is None else self.layer_s
         return max(0.0, self.launch_s + (layers - 2) * layer_s)
 
     def over_sparse_rows(self) -> TrainerRates:
-        """The same where the first layer multiplies sparse rows."""
+        """Return the rates for a first layer that multiplies sparse rows."""
         return self if self.sparse_launch_s is None else replace(self, launch_s=self.sparse_launch_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How stages and trainers get on with each other on the host's cores."""
+    """Contention between stages and trainers on the host cores."""
 
     step_s: NotNegative
-    """What synchronization costs whatever the weights: calling the optimiser."""
+    """Fixed cost of synchronization: the optimizer call."""
     efficiency: Positive
-    """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
+    """Fraction of core time that sampling and loading use when they compete with the trainers."""
     wait_s: NotNegative = 0.0
-    """What a step waits besides its stages: threads are woken that others keep from a core."""
+    """Waiting time per step outside its stages: woken threads wait for a core."""
     lock_s: NotNegative = 0.0
-    """What trainers wait in a step for the interpreter lock, which sampling and loading take from them where
-    stages overlap."""
+    """Waiting time of trainers per step for the interpreter lock, which overlapping sampling and loading
+    hold.
+    """
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
@@ -105,65 +107,69 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The CPU side: it samples, loads, and perhaps trains."""
+    """The CPU side: samples, loads, and optionally trains."""
 
     memory_gb_s: Positive
-    """Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores."""
+    """Effective bandwidth of host memory for feature rows with all cores, in 1e9 bytes per second."""
     macs_per_s: Positive
     """Multiply-accumulates per second of all cores together."""
     trains: Truth = True
     """Whether a trainer runs on the CPU."""
     cores: Count | None = None
-    """How many there are; None where nothing is known of them, and threads then change nothing."""
+    """Number of cores; None if unknown, and then threads have no effect."""
     memory_gib: Positive | None = None
-    """Size of host memory; None where it is not known."""
+    """Size of host memory; None if unknown."""
     thread_load_gb_s: Positive | None = None
-    """What one thread loads, in 1e9 bytes a second; None where one thread's part is in proportion."""
+    """Load bandwidth of one thread, in 1e9 bytes per second; None if proportional to the threads."""
     thread_edges_per_s: Positive | None = None
-    """Edges that one thread samples a second; None where it is not known."""
+    """Edges that one thread samples per second; None if unknown."""
     launch_s: NotNegative = 0.0
     values_per_s: Unbounded = math.inf
     """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
     step_s: NotNegative = 0.0
     wait_s: NotNegative = 0.0
     lock_s: NotNegative = 0.0
-    """`step_s`, `wait_s` and `lock_s`: what synchronization costs whatever the weights, and what a step waits
-    besides its stages, as in `Sharing`."""
+    """`step_s`, `wait_s` and `lock_s`: fixed cost of synchronization and waiting time outside the stages, as
+    in `Sharing`.
+    """
     weights_gb_s: Unbounded = math.inf
-    """1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights."""
+    """Bandwidth of gradient sums, optimizer step and weight broadcast, in 1e9 bytes per second."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
-    """Rates of the CPU trainer with all cores, by kind of model, where they were measured."""
+    """Rates of the CPU trainer with all cores, per measured kind of model."""
     models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
-    """The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does."""
+    """Rates with one thread. Amdahl's law interpolates between one thread and all cores; without these rates,
+    `serial_part` is used.
+    """
     forms: tuple[LoadForm, ...] = ("rows",)
-    """The forms in which the CPU trainer takes its input."""
+    """Input forms that the CPU trainer accepts."""
     serial_part: NotNegative = 0.0
-    """Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl)."""
+    """Fraction of the CPU trainer's single-thread time that more threads do not shorten (Amdahl)."""
     core_efficiency: Positive = 1.0
-    """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
+    """Fraction of core time that sampling and loading use when they compete with the trainers."""
     sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
-    """`step_s`, `wait_s`, `lock_s` and `core_efficiency` for the kinds of trainers that compute on the host
-    together, where they were measured: `cpu`, `cpu+opencl`."""
+    """Measured `step_s`, `wait_s`, `lock_s` and `core_efficiency` per combination of trainer kinds that
+    compute on the host together: `cpu`, `cpu+opencl`.
+    """
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
-    """`loading`, `sampling` and `walking`: what the first two stages were measured to take, the last one for
-    subgraphs of random walks; empty where only bandwidths are known."""
+    """`loading`, `sampling` and `walking`: measured costs of the first two stages (`walking`: random-walk
+    subgraphs); empty if only bandwidths are known.
+    """
     sparse: tuple[SparseCost, ...] = ()
-    """What the CPU trainer's products of sparse rows were measured to take; empty where they go at its rate
-    for dense ones."""
+    """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""
     whole_graph: WholeGraphRates | None = None
-    """What steps of the CPU trainer over whole graphs were measured to take; None where they go at its rates
-    for mini-batches."""
+    """Measured rates of the CPU trainer's full-graph steps; None if the mini-batch rates apply."""
     chunks: tuple[HostChunkRates, ...] = ()
-    """What chunks of whole graphs were measured to take on the CPU, by numbers of threads; empty where they
-    go at its rates for mini-batches."""
+    """Measured CPU rates of full-graph chunks, per number of threads; empty if the mini-batch rates apply."""
     file_gb_s: Positive | None = None
-    """1e9 bytes a second that are written to a file, and read again from the disk; None where nobody measured
-    it."""
+    """Bandwidth of writing a file and reading it back from disk, in 1e9 bytes per second; None if not
+    measured.
+    """
     shared_memory_gb_s: Positive | None = None
-    """What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
-    second, in a simulation; None where they do not slow each other."""
+    """In a simulation, memory bandwidth shared by loading, transfers and the CPU trainer's aggregation, in
+    1e9 bytes per second; None if they do not slow each other down.
+    """
 
     def __post_init__(self) -> None:
         check_numbers("host", self)
@@ -171,18 +177,22 @@ class Host:
             raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
 
     def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
-        """What was measured with so many threads, or the nearest fewer; with all of them by default."""
+        """Return the chunk rates measured with at most `threads` threads (default: the maximum), or with the
+        fewest.
+        """
         if not self.chunks:
             return None
-        at = sorted(self.chunks, key=lambda each: each.threads)
-        fewer = [each for each in at if threads is None or each.threads <= threads]
-        return fewer[-1] if fewer else at[0]
+        by_threads = sorted(self.chunks, key=lambda rates: rates.threads)
+        fewer = [rates for rates in by_threads if threads is None or rates.threads <= threads]
+        return fewer[-1] if fewer else by_threads[0]
 
     def sharing(self, kinds: str) -> Sharing:
-        """What was measured with these kinds of trainers together, else what is known in general."""
-        known = self.sharing_of.get(kinds)
-        if known is not None:
-            return known
+        """Return the contention measured for these trainer kinds, or the host's general values if not
+        measured.
+        """
+        measured = self.sharing_of.get(kinds)
+        if measured is not None:
+            return measured
         return Sharing(
             step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s, lock_s=self.lock_s
         )
@@ -195,41 +205,40 @@ class Accelerator:
     Parameters
     ----------
     kind
-        Names them: `a5000` gives `a5000:0`, `a5000:1`.
+        Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`.
     memory_gb_s, macs_per_s, launch_s, values_per_s
         Rates as in `TrainerRates`.
     link_gb_s
-        The bandwidth from host memory to one of them, in 1e9 bytes per second; infinite where it reads host
+        Bandwidth from host memory to one device, in 1e9 bytes per second; infinite if the device reads host
         memory in place.
     pipelined
         Whether aggregation and update overlap on the device.
     reads_each_source_once
-        Whether a source row is read once, however many edges leave it, and later layers stay on the chip.
+        Whether a source row is read once regardless of its number of edges, and later layers stay on the
+        chip.
     count
-        How many there are.
+        Number of devices.
     memory_gib
-        Memory of one of them; None where it is not known.
+        Memory per device; None if unknown.
     link_latency_s
-        What a transfer costs whatever its size.
+        Fixed cost of a transfer.
     flush_s, fill_s
-        What draining and filling the device's own pipeline add to each layer.
+        Time per layer to drain and to fill the device's internal pipeline.
     host_cores
-        Cores of the host that one computes with; 0 for a real accelerator.
+        Host cores that one device computes with; 0 for a real accelerator.
     models
-        Rates by kind of model, where they were measured.
+        Rates per measured kind of model.
     forms
-        The forms in which it takes its input.
+        Accepted input forms.
     switch_gb_s
-        What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each
-        has its own way to host memory.
+        In a simulation, total bandwidth of the links of all `count` devices, in 1e9 bytes per second; None if
+        each device has a separate path to host memory.
     design
-        The design of an FPGA with this project's kernels: its cycle model then says what propagation takes,
-        instead of rates.
+        FPGA design with this project's kernels: its cycle model then replaces the rates for propagation.
     arena_words
-        With a design: words of each bank of its on-chip memory, which bounds what one task may be.
+        With a design: words per bank of on-chip memory, which bounds the size of a task.
     task_targets
-        With a design: the most targets of one task; a mini-batch with more is several tasks, one after the
-        other.
+        With a design: maximum targets per task; a larger mini-batch becomes several sequential tasks.
     """
 
     kind: str
@@ -264,21 +273,24 @@ class PlatformTrainer:
     """One trainer of a platform."""
 
     name: str
-    """`cpu:0`, or an accelerator's kind with its number."""
+    """`cpu:0`, or an accelerator kind with its number."""
     device: Accelerator
-    """What it computes on; the host is described as an accelerator that reads host memory in place."""
+    """Device that computes; the host is represented as an accelerator that reads host memory in place."""
     rates: TrainerRates
-    """The device's rates for one kind of model; the host's are those with all its cores."""
+    """Rates of the device for one kind of model; host rates are with all its cores."""
     rates_alone: TrainerRates | None = None
-    """The host's rates with one thread, where they were measured."""
+    """Rates of the host with one thread, if measured."""
     is_host: bool = False
-    """Whether the host's cores are the trainer: its threads are part of the assignment."""
+    """Whether the host cores are the trainer, so that its threads are part of the assignment."""
     switch: int | None = None
-    """The number of the switch that it shares with others; None where it has its own way to host memory."""
+    """Index of the switch that the trainer shares with others; None if it has a separate path to host memory.
+    """
 
     def taken(self, work: Workload) -> Workload:
-        """The work as it reaches the trainer: its rows are dense where it does not take sparse ones, and
-        float32 where kernels of a known design would need scales of columns for them.
+        """Return the workload in the form in which the trainer receives it.
+
+        Rows are dense if the trainer does not accept sparse rows, and float32 if FPGA kernels would need
+        column scales for narrower rows.
         """
         if self.device.design is not None and work.input_bytes == work.features[0]:
             work = replace(work, input_bytes=None)
@@ -287,25 +299,24 @@ class PlatformTrainer:
         return replace(work, sparse=None)
 
     def over_sparse_rows(self) -> PlatformTrainer:
-        """The same with its rates for a first layer that multiplies sparse rows."""
+        """Return the trainer with its rates for a first layer that multiplies sparse rows."""
         alone = None if self.rates_alone is None else self.rates_alone.over_sparse_rows()
         return replace(self, rates=self.rates.over_sparse_rows(), rates_alone=alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A machine."""
+    """A machine: host and accelerators."""
 
     name: str
-    """A name for people."""
+    """Display name."""
     host: Host
     accelerators: tuple[Accelerator, ...] = ()
-    """`host` and `accelerators`: what it is made of."""
+    """`host` and `accelerators`: components of the machine."""
     source: str = "assumed"
-    """Where the numbers are from: `measured <date>`, or `assumed: ...`."""
+    """Origin of the numbers: `measured <date>` or `assumed: ...`."""
     relative_error: Number | None = None
-    """How far predictions from these numbers are expected to be off, as a fraction; None where nobody has
-    looked."""
+    """Expected relative error of predictions from these numbers; None if it was not evaluated."""
 
     def __post_init__(self) -> None:
         error = self.relative_error
@@ -319,9 +330,9 @@ class Platform:
             )
 
     def trainers(self, model: str = "") -> tuple[PlatformTrainer, ...]:
-        """All trainers, the host's first, with their rates for a kind of model."""
+        """Return all trainers with their rates for a kind of model, the host's trainer first."""
         host = self.host
-        found: list[PlatformTrainer] = []
+        trainers: list[PlatformTrainer] = []
         if host.trains:
             device = Accelerator(
                 kind="cpu",
@@ -332,24 +343,24 @@ class Platform:
                 forms=host.forms,
             )
             alone = host.models_alone.get(model)
-            found.append(
+            trainers.append(
                 PlatformTrainer(
                     name="cpu:0", device=device, rates=_rates(host, model), rates_alone=alone, is_host=True
                 )
             )
         numbers: Counter[str] = Counter()
-        for entry, each in enumerate(self.accelerators):
-            device, rates = replace(each, count=1), _rates(each, model)
-            switch = None if each.switch_gb_s is None else entry
-            for _ in range(each.count):
-                name = f"{each.kind}:{numbers[each.kind]}"
-                found.append(PlatformTrainer(name=name, device=device, rates=rates, switch=switch))
-                numbers[each.kind] += 1
-        return tuple(found)
+        for entry, accelerator in enumerate(self.accelerators):
+            device, rates = replace(accelerator, count=1), _rates(accelerator, model)
+            switch = None if accelerator.switch_gb_s is None else entry
+            for _ in range(accelerator.count):
+                name = f"{accelerator.kind}:{numbers[accelerator.kind]}"
+                trainers.append(PlatformTrainer(name=name, device=device, rates=rates, switch=switch))
+                numbers[accelerator.kind] += 1
+        return tuple(trainers)
 
 
 def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
-    """For a kind of model where they were measured with it, else in general."""
+    """Return the rates for a kind of model if measured, or the general rates."""
     return owner.models.get(model) or TrainerRates(
         memory_gb_s=owner.memory_gb_s,
         macs_per_s=owner.macs_per_s,

@@ -1,4 +1,4 @@
-"""Platforms as YAML: built in, or the user's own."""
+"""Platform descriptions in YAML: built in or user-defined."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hyrt_perfmodel.platforms.calibration_file import read_calibration
 from hyrt_perfmodel.platforms.platform import Platform
 
 THIS_MACHINE = "this-machine"
-_MOST_EQUAL = 1024
+_MAX_COUNT = 1024
 
 
 def platform_names() -> list[str]:
-    """What `load_platform` knows by name: the built-in machines, and this one."""
+    """Return the names that `load_platform` accepts: the built-in machines and `this-machine`."""
     folder = resources.files("hyrt_perfmodel") / "platforms"
     built_in = [
         entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
@@ -30,12 +30,13 @@ def platform_names() -> list[str]:
 
 
 def load_platform(name_or_path: str) -> Platform:
-    """A built-in platform, `this-machine` as it was calibrated, or one from a YAML file.
+    """Load a built-in platform, the calibrated `this-machine`, or a platform from a YAML file.
 
     Raises
     ------
     ValueError
-        If there is no such platform (with the nearest name), or its file is not one; with file and key.
+        If the platform is unknown (the message suggests the nearest name) or the file is invalid (the message
+        names file and key).
     CalibrationError
         If this machine has not been calibrated.
     """
@@ -59,14 +60,14 @@ def load_platform(name_or_path: str) -> Platform:
 
 
 def platform_from(content: Any, where: str) -> Platform:
-    """A platform from what its file holds.
+    """Build a platform from the content of its file.
 
     Parameters
     ----------
     content
         `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
     where
-        The file, for messages and as the platform's name.
+        The file, for messages and as the default name.
 
     Raises
     ------
@@ -81,21 +82,21 @@ def platform_from(content: Any, where: str) -> Platform:
         content["accelerators"] = [
             _with_design(entry, f"{where}: accelerators[{i}]") for i, entry in enumerate(entries)
         ]
-    found = made_of(Platform, {"name": where, "source": f"given in {where}", **content}, where)
-    for i, accelerator in enumerate(found.accelerators):
-        place = f"{where}: accelerators[{i}]"
+    platform = made_of(Platform, {"name": where, "source": f"given in {where}", **content}, where)
+    for i, accelerator in enumerate(platform.accelerators):
+        location = f"{where}: accelerators[{i}]"
         if ":" in accelerator.kind or accelerator.kind == "cpu":
             raise ValueError(
-                f"{place}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
+                f"{location}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
                 "host: give another name"
             )
-        if accelerator.count > _MOST_EQUAL:
-            raise ValueError(f"{place}.count is {accelerator.count}: give a number from 0 to {_MOST_EQUAL}")
-    return found
+        if accelerator.count > _MAX_COUNT:
+            raise ValueError(f"{location}.count is {accelerator.count}: give a number from 0 to {_MAX_COUNT}")
+    return platform
 
 
 def _with_design(entry: Any, where: str) -> Any:
-    """The entry, whose design says its sizes; in a file the memory's bandwidth is in 1e9 bytes a second."""
+    """Return an accelerator entry with its design's memory bandwidth converted from 1e9 bytes per second."""
     if not isinstance(entry, dict) or entry.get("design") is None:
         return entry
     where = f"{where}.design"
@@ -103,14 +104,14 @@ def _with_design(entry: Any, where: str) -> Any:
     known = [field.name for field in fields(FpgaDesign)]
     only_keys(design, [*known, "ddr_gb_s"], ("pes", "mac_rows", "mac_cols"), where)
     if "ddr_gb_s" in design:
-        peak = made_of(_Memory, {"ddr_gb_s": design.pop("ddr_gb_s")}, where)
+        peak = made_of(_DesignMemory, {"ddr_gb_s": design.pop("ddr_gb_s")}, where)
         design["ddr_bytes_per_s"] = 1e9 * peak.ddr_gb_s
     return {**entry, "design": design}
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
-    """The one key of a design that a file has in another unit."""
+class _DesignMemory:
+    """The only design key whose unit in files differs from the dataclass."""
 
     ddr_gb_s: Number
 
@@ -119,4 +120,4 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return False  # No file can have such a name.
+        return False  # Not a valid file name.

@@ -1,4 +1,4 @@
-"""Parts of a calibrated machine."""
+"""Selection of devices from a calibrated machine."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from hyrt_perfmodel.platforms.platform import Accelerator, Platform
 
 
 def full_name(name: str) -> str:
-    """`kind:number` for `kind` alone, too."""
+    """Return the name `kind:number`, with number 0 for a bare `kind`."""
     return name if ":" in name else f"{name}:0"
 
 
 def with_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
-    """The platform with these trainers only, accelerators in the order given; None if it lacks one.
+    """Return the platform with only these trainers, accelerators in the given order; None if one is missing.
 
     Parameters
     ----------
     platform
-        The platform, whose accelerators each stand for one device, numbered by kind.
+        The platform, each of whose accelerators stands for one device, numbered per kind.
     names
-        Names of devices, like `cpu:0` and `opencl:0`.
+        Device names such as `cpu:0` and `opencl:0`.
     """
-    there: dict[str, Accelerator] = {}
+    by_name: dict[str, Accelerator] = {}
     for accelerator in platform.accelerators:
-        number = sum(name.partition(":")[0] == accelerator.kind for name in there)
-        there[f"{accelerator.kind}:{number}"] = accelerator
-    wanted = [name for name in names if name != "cpu:0"]
-    if any(name not in there for name in wanted):
+        number = sum(name.partition(":")[0] == accelerator.kind for name in by_name)
+        by_name[f"{accelerator.kind}:{number}"] = accelerator
+    selected = [name for name in names if name != "cpu:0"]
+    if any(name not in by_name for name in selected):
         return None
     return replace(
         platform,
         host=replace(platform.host, trains="cpu:0" in names),
-        accelerators=tuple(there[name] for name in wanted),
+        accelerators=tuple(by_name[name] for name in selected),
     )

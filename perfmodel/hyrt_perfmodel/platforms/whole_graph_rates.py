@@ -1,4 +1,4 @@
-"""What steps over whole graphs were measured to take on the CPU."""
+"""Measured CPU rates of full-graph steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCost:
-    """Reading rows of a matrix along the edges of a random graph, and combining them."""
+    """Cost of reading rows of a matrix along the edges of a random graph, and of combining the rows."""
 
     kind: GatherKind
-    """How they are combined. A maximum is not measured: it reads as a sum does, and backward two rows."""
+    """Reduction. Maximum is not measured: it costs as much as a sum, and twice as many rows backward."""
     back: bool
-    """Whether gradients are taken back; of sums, which are the same both ways, never."""
+    """Whether the reads are of a backward pass; always False for sums, which cost the same in both
+    directions.
+    """
     matrix_bytes: Positive
-    """Size of the matrix: what lies in a cache is read faster."""
+    """Size of the matrix; matrices that fit in a cache are read faster."""
     row_s: NotNegative
-    """What a row costs whatever its width."""
+    """Cost per row, independent of width."""
     gb_s: Positive
-    """1e9 bytes a second of rows."""
+    """Row bandwidth, in 1e9 bytes per second."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph: reads", self)
@@ -33,12 +35,12 @@ class ReadCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopCost:
-    """Loops over edges that are compiled for a kind of model, forward and backward alike."""
+    """Cost of the edge loops that are compiled for a kind of model, the same forward and backward."""
 
     edge_s: NotNegative
-    """What an edge costs whatever the width of its message."""
+    """Cost per edge, independent of message width."""
     value_s: NotNegative
-    """What each column of the message costs."""
+    """Cost per message column."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph: loops", self)
@@ -46,52 +48,52 @@ class LoopCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeGraphRates:
-    """How fast whole graphs are computed with all cores; fewer threads take longer in proportion."""
+    """Rates of full-graph steps with all cores; with fewer threads, time grows in proportion."""
 
     threads: Count
-    """Threads of the CPU trainer when it was measured."""
+    """Threads of the CPU trainer during the measurement."""
     reads: tuple[ReadCost, ...]
-    """Gathering along edges."""
+    """Costs of gathering along edges."""
     mask_s: NotNegative
-    """What the mask of attention costs for an edge and a head."""
+    """Cost of the attention mask per edge and head."""
     call_s: NotNegative
-    """What a pass over a chunk of rows costs whatever its size."""
+    """Fixed cost of one pass over a chunk of rows."""
     macs_per_s: Unbounded
-    """Multiply-accumulates a second."""
+    """Multiply-accumulates per second."""
     values_per_s: Unbounded
-    """Numbers a second that passes over rows read and write."""
+    """Values per second that row-wise passes read and write."""
     loops: Mapping[str, LoopCost] = field(default_factory=dict)
-    """By kind of model, for those that were measured; none of the four kinds that have loops of no kind."""
+    """Loop costs per measured kind of model; the four kinds with hand-written operators have no entry."""
 
     looped: Mapping[str, float] = field(default_factory=dict)
-    """How many times as long as these operators the loops take that are compiled where the graph is trained
-    in chunks, by what they combine: `sum`, `max`, `attention`, and `attention back` of its gradients. Empty
-    where nobody measured it."""
+    """Time of the compiled loops used in chunked training relative to these operators, per reduction: `sum`,
+    `max`, `attention`, and `attention back` for its gradients. Empty if not measured.
+    """
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph", self)
 
     def knows(self, step: WholeGraphStep, model: str) -> bool:
-        """Whether all that a step of a kind of model gathers was measured."""
-        return model in self.loops or all(each.kind != "loops" for each in step.reads)
+        """Return whether every gather in a step of a kind of model was measured."""
+        return model in self.loops or all(reads.kind != "loops" for reads in step.reads)
 
     def reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float:
-        """Time of gathering with some threads, for a kind of model that `knows`."""
-        return sum(self._read_s(each, model) for each in reads) * self.threads / threads
+        """Return the time to gather with a number of threads, for a kind of model that `knows` accepts."""
+        return sum(self._read_s(item, model) for item in reads) * self.threads / threads
 
     def looped_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float | None:
-        """Time of gathering by loops, as in chunks; None where it was not measured."""
+        """Return the time to gather with compiled loops, as in chunks; None if not measured."""
         total = 0.0
-        for each in reads:
-            what = f"{each.kind} back" if each.kind == "attention" and each.back else each.kind
-            times = 1.0 if each.kind == "loops" else self.looped.get(what)
-            if times is None:
+        for item in reads:
+            reduction = f"{item.kind} back" if item.kind == "attention" and item.back else item.kind
+            factor = 1.0 if item.kind == "loops" else self.looped.get(reduction)
+            if factor is None:
                 return None
-            total += times * self._read_s(each, model)
+            total += factor * self._read_s(item, model)
         return total * self.threads / threads
 
     def rows_s(self, step: WholeGraphStep, threads: int) -> float:
-        """Time of the passes over rows with some threads, without products of sparse rows."""
+        """Return the time of row-wise passes with a number of threads, excluding products of sparse rows."""
         seconds = step.calls * self.call_s + step.macs / self.macs_per_s + step.values / self.values_per_s
         return seconds * self.threads / threads
 
@@ -100,18 +102,18 @@ class WholeGraphRates:
             cost = self.loops[model]
             return reads.rows * (cost.edge_s + reads.width * cost.value_s)
         kind: GatherKind = "sum" if reads.kind == "max" else reads.kind
-        # Backward, a maximum reads the gradient's row and who has won each of its columns.
+        # The backward pass of a maximum reads the gradient row and the winning source of each column.
         rows = reads.rows * (2 if reads.kind == "max" and reads.back else 1)
         row_s = self._row_s(kind, reads.back, reads.sources, reads.width)
         seconds = rows * (row_s + reads.masked_heads * self.mask_s)
-        # An edge that leads nowhere costs the look where it leads: one number of each vertex.
+        # An edge that leads to no row still costs a lookup of its endpoint: one value per vertex.
         return seconds + (reads.passed * self._row_s("sum", False, reads.sources, 1) if reads.passed else 0.0)
 
     def _row_s(self, kind: GatherKind, back: bool, sources: float, width: int) -> float:
         back = back and kind != "sum"
         row_bytes = width * _FLOAT_BYTES
-        found = [each for each in self.reads if (each.kind, each.back) == (kind, back)]
+        costs = [cost for cost in self.reads if (cost.kind, cost.back) == (kind, back)]
         return between(
             sources * row_bytes,
-            {each.matrix_bytes: each.row_s + row_bytes / (each.gb_s * 1e9) for each in found},
+            {cost.matrix_bytes: cost.row_s + row_bytes / (cost.gb_s * 1e9) for cost in costs},
         )

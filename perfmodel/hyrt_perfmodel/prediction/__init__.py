@@ -1,1 +1,1 @@
-"""What the stages of a step take: the terms of the performance model, and the assignment that they favour."""
+"""Terms of the performance model: the time of each stage of a step, and the initial assignment."""

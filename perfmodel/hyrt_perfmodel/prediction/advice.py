@@ -1,4 +1,6 @@
-"""What to buy or change next: the platform or the work with one thing better, predicted again."""
+"""Advice on what to buy or change next: predictions with one property of the platform or the work
+improved.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,26 @@ from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelera
 from hyrt_perfmodel.prediction.stage_times import StepModel
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
-# A change that saves less is not worth a line.
+# Minimum relative saving for a change to be listed.
 _WORTH = 0.03
-# A row of int8 has a scale.
+# A row of int8 values has a scale.
 _SCALE_BYTES = 4
-# Caches to propose, as parts of all rows.
+# Cache sizes to propose, as fractions of all rows.
 _CACHES = (0.1, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One change and what it gives."""
+    """One change and its predicted effect."""
 
     change: str
-    """What changes, in a few words."""
+    """Short description of the change."""
     epoch_s: float
     bottleneck: str
     """`epoch_s` and `bottleneck`: the prediction with the change."""
     moved: float = 1.0
-    """Bytes of feature rows that a step then moves to the accelerators, or reads where none is sent any, over
-    those that it moves now, of the same split."""
+    """Ratio of feature bytes moved per step after and before the change, for the same split: bytes
+    transferred to accelerators or, if nothing is transferred, bytes that loading reads."""
 
 
 def advise(
@@ -44,41 +46,48 @@ def advise(
     ways: Sequence[tuple[str, Terms]] = (),
     most: int = 3,
 ) -> list[Advice]:
-    """The changes that save most, the best first; none where nothing does.
+    """Return the changes that save most, best first.
 
     Parameters
     ----------
     platform, training
-        The machine and the work as they are.
+        The current machine and work.
     now
-        The prediction for the machine as it is.
+        Prediction for the current machine and work.
     terms, paper
-        The options that the prediction was made with.
+        Options of that prediction.
     others
-        Further changes of the work, each in a few words with the work that it makes of this one.
+        Further changes of the work, as (description, changed work) pairs.
     ways
-        Other ways to run the same work, each in a few words with its terms.
+        Other ways to run the same work, as (description, terms) pairs.
     most
-        How many to name.
+        Maximum number of changes to return.
     """
-    found = []
-    before = _moved_bytes(platform, training, now, terms)
-    further = [
+    advice = []
+    moved_before = _moved_bytes(platform, training, now, terms)
+    changes = [
         *((*change, terms) for change in _changes(platform, training)),
         *((change, platform, work, terms) for change, work in others),
-        *((change, platform, training, way) for change, way in ways),
+        *((change, platform, training, changed_terms) for change, changed_terms in ways),
     ]
-    for change, other, work, way in further:
+    for change, changed_platform, work, changed_terms in changes:
         try:
-            then = predict(other, work, terms=way, paper=paper)
+            prediction = predict(changed_platform, work, terms=changed_terms, paper=paper)
         except ValueError:
-            continue  # It does not fit into the memories, so it is no advice.
-        if then.epoch_s < now.epoch_s * (1 - _WORTH):
-            moved = 1.0
-            if other is platform and before:
-                moved = _moved_bytes(platform, work, now, terms) / before
-            found.append(Advice(change=change, epoch_s=then.epoch_s, bottleneck=then.bottleneck, moved=moved))
-    return sorted(found, key=lambda advice: advice.epoch_s)[:most]
+            continue  # The change does not fit into memory.
+        if prediction.epoch_s < now.epoch_s * (1 - _WORTH):
+            moved_ratio = 1.0
+            if changed_platform is platform and moved_before:
+                moved_ratio = _moved_bytes(platform, work, now, terms) / moved_before
+            advice.append(
+                Advice(
+                    change=change,
+                    epoch_s=prediction.epoch_s,
+                    bottleneck=prediction.bottleneck,
+                    moved=moved_ratio,
+                )
+            )
+    return sorted(advice, key=lambda entry: entry.epoch_s)[:most]
 
 
 def _changes(
@@ -100,14 +109,14 @@ def _changes(
         training,
     )
     if host.cores:
-        more = replace(
+        larger = replace(
             host,
             cores=2 * host.cores,
             macs_per_s=2 * host.macs_per_s,
             values_per_s=2 * host.values_per_s,
             models={kind: _more_cores(rates) for kind, rates in host.models.items()},
         )
-        yield "twice the cores", replace(platform, host=more), training
+        yield "twice the cores", replace(platform, host=larger), training
     if training.sample_s:
         yield "sampling twice as fast", platform, replace(training, sample_s=training.sample_s / 2)
     elif host.thread_edges_per_s is not None and not host.sampling:
@@ -125,28 +134,31 @@ def _changes(
         kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     sample = training.at(1.0)
-    # The tables of a typed graph stay as they are stored.
+    # The feature tables of a heterogeneous graph stay in their stored format.
     if sample.sparse is None and sample.edge_bytes is None and not training.resident:
         width = sample.features[0]
-        for words, row_bytes in (
+        for description, row_bytes in (
             ("features in 16 bits (data.rows=float16)", 2.0 * width),
             ("features in 8 bits (data.rows=int8)", width + _SCALE_BYTES),
         ):
             if row_bytes < sample.dense_row_bytes:
-                yield words, platform, training.with_rows_of(row_bytes)
-        # The kernels of a known design keep none.
-        keeps = any(each.design is None for each in platform.accelerators)
-        if training.hit_rate is not None and not training.kept_part and keeps:
-            for part in _CACHES:
-                words = f"{part:.0%} of the rows kept on each accelerator (data.cache={part:.0%})"
-                yield words, platform, replace(training, kept_part=part)
+                yield description, platform, training.with_rows_of(row_bytes)
+        # FPGA kernels of a known design cache no rows.
+        can_cache = any(accelerator.design is None for accelerator in platform.accelerators)
+        if training.hit_rate is not None and not training.kept_part and can_cache:
+            for fraction in _CACHES:
+                description = (
+                    f"{fraction:.0%} of the rows kept on each accelerator (data.cache={fraction:.0%})"
+                )
+                yield description, platform, replace(training, kept_part=fraction)
 
 
 def _moved_bytes(
     platform: Platform, training: TrainingWorkload, now: Prediction, terms: Terms | None
 ) -> float:
-    """Bytes of feature rows that a step of the predicted split sends to accelerators; where it sends none,
-    that loading reads.
+    """Return the feature bytes that a step of the predicted split transfers to accelerators.
+
+    If nothing is transferred, return the bytes that loading reads.
     """
     model = StepModel(platform, training, Terms() if terms is None else terms)
     busy = [
@@ -154,11 +166,11 @@ def _moved_bytes(
         for trainer, units in zip(model.trainers, now.assignment.split, strict=True)
         if units
     ]
-    return sum(model.link_bytes(*each) for each in busy) or sum(model.load_bytes(*each) for each in busy)
+    return sum(model.link_bytes(*entry) for entry in busy) or sum(model.load_bytes(*entry) for entry in busy)
 
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:
-    """The CPU trainer's with twice the cores: products double, the memory stays."""
+    """Return the CPU trainer's rates with twice the cores: compute rates double, memory bandwidth stays."""
     return replace(
         rates,
         macs_per_s=2 * rates.macs_per_s,

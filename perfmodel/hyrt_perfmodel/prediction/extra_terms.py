@@ -1,4 +1,4 @@
-"""What the paper's equations leave out, a named and switchable term each."""
+"""Terms beyond the paper's equations; each has a name and a switch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from hyrt_perfmodel.prediction.stages import update_s
 from hyrt_perfmodel.workloads.workload import Workload
 
-# A column number of an edge; the offset of a vertex.
+# Bytes of an edge's column index and of a vertex's offset.
 _EDGE_BYTES = 4
 _OFFSET_BYTES = 8
 
@@ -18,30 +18,29 @@ Overlap = Literal["all", "trainers", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Which terms beyond the paper's count."""
+    """Switches of the terms beyond the paper's."""
 
     launch: bool = True
-    """What a step and a transfer cost whatever their size, and the optimiser."""
+    """Fixed costs of a step and of a transfer, and the optimizer."""
     flush: bool = True
     fill: bool = True
-    """`flush` and `fill`: draining and filling a device's own pipeline, for each layer."""
+    """`flush` and `fill`: draining and filling a device's internal pipeline, per layer."""
     topology: bool = True
-    """Bytes of the blocks' edges and offsets over the link."""
+    """Transfer of the blocks' edges and offsets over the link."""
     weight_gradients: bool = True
-    """The second product of a layer's backward pass: for its weights, beside that for its input."""
+    """Second product of a layer's backward pass, for the weight gradient in addition to the input
+    gradient."""
     values: bool = True
-    """Reading and writing what is multiplied, bias, activation, dropout and loss; and what an edge costs
-    whatever its row's width."""
+    """Memory traffic of the products, bias, activation, dropout and loss, and the fixed cost per edge."""
     load_forms: bool = True
-    """Trainers that can take it get their input aggregated while it is loaded, or read it in place."""
+    """Aggregation while loading or in-place reads, for trainers that accept such input."""
     cycles: bool = True
-    """An FPGA whose design is known takes what its cycle model says, instead of what rates do."""
+    """Cycle model instead of rates, for an FPGA with a known design."""
     shared_cores: bool = True
-    """Stages on the host use one set of cores: no iteration is shorter than their work over the cores."""
+    """Contention for host cores: no iteration is shorter than the core time of its stages."""
     overlap: Overlap = "all"
-    """What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one
-    mini-batch is in flight and its stages follow each other; `nothing`, where trainers follow each other,
-    too."""
+    """Concurrency: `all`, pipeline stages and trainers overlap; `trainers`, one mini-batch is in flight, so
+    that stages run one after the other; `nothing`, trainers also run one after the other."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(Overlap):
@@ -61,16 +60,16 @@ PAPER = Terms(
     cycles=False,
     shared_cores=False,
 )
-"""The paper's form, exactly."""
+"""Exactly the paper's form."""
 
 
 def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """Sending the blocks."""
+    """Return the time to transfer the blocks."""
     return topology_bytes(workload) / link_bytes_per_s
 
 
 def topology_bytes(workload: Workload) -> float:
-    """Of the blocks: the source of every edge, and what it has besides; an offset for every destination."""
+    """Return the bytes of the blocks: source and data per edge, offset per destination."""
     return (
         sum(workload.edges) * (_EDGE_BYTES + workload.edge_value_bytes)
         + sum(workload.vertices[1:]) * _OFFSET_BYTES
@@ -78,28 +77,32 @@ def topology_bytes(workload: Workload) -> float:
 
 
 def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
-    """The products that the paper's backward pass counts once and that are two: all layers' but the first."""
+    """Return the time of the products that the paper's backward pass omits: the second one of every layer but
+    the first.
+    """
     return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
 
 
 def num_edge_rows(workload: Workload) -> float:
-    """Rows that are read along edges: of all layers forward, and of all but the first backward, one for each
-    head. Narrow ones cost their place and factor more than their bytes.
+    """Return the number of rows read along edges: all layers forward and all but the first backward, per
+    head.
+
+    For short rows, index and edge weight cost more than the row's bytes.
     """
     return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
 
 
 def num_results(workload: Workload) -> float:
-    """Values of the layers' results: the sum over the layers of |V^l| f^l."""
+    """Return the number of result values: sum over the layers of |V^l| f^l."""
     return sum(rows * width for rows, width in zip(workload.vertices[1:], workload.features[1:], strict=True))
 
 
 def num_values(workload: Workload) -> float:
-    """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l), and the
-    width of a hidden layer in between.
+    """Return the number of values that enter and leave the updates.
 
-    Attention has a row for each head. Products of narrow matrices run at the pace of these, not of their
-    multiply-accumulates, as bias, activation, dropout and loss do.
+    This is the sum over the layers of |V^l| (f_in^l + f^l), plus the width of a hidden layer inside an
+    update. Attention has one row per head. Products of narrow matrices, like bias, activation, dropout and
+    loss, are bound by these values, not by multiply-accumulates.
     """
     return sum(
         workload.vertices[layer]

@@ -1,24 +1,24 @@
-"""What a file costs in which matrices live that exceed a budget of memory."""
+"""Page cache model for matrices that are stored in a file because they exceed the memory budget."""
 
 from __future__ import annotations
 
 
 def missed_s(file_bytes: float, moved_bytes: float, cached_bytes: float, bytes_per_s: float) -> float:
-    """Seconds in which the disk reads and writes pages that the system's page cache cannot keep.
+    """Return the seconds of disk I/O for pages that do not fit into the page cache.
 
-    While all pages are in memory, the file costs nothing: the system writes them out beside. Pages beyond are
-    gone when they are wanted again, since a step goes through them in turn.
+    While all pages fit in memory, the file costs nothing: the system writes pages back in the background.
+    Further pages have been evicted by their next use, since a step accesses the pages cyclically.
 
     Parameters
     ----------
     file_bytes
         Size of the file.
     moved_bytes
-        What is read from it and written to it.
+        Bytes read from the file and written to it.
     cached_bytes
-        Memory that is free for its pages.
+        Memory available for the page cache.
     bytes_per_s
-        How fast the disk is.
+        Disk bandwidth.
     """
     if file_bytes <= 0:
         return 0.0

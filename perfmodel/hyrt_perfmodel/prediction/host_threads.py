@@ -1,4 +1,4 @@
-"""What the host's trainer takes with several threads, layer by layer."""
+"""Time of the host trainer with several threads, layer by layer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 
 def layers_apart(work: Workload) -> list[Workload]:
-    """The work of each layer: the same layers, of which all others have no rows and no edges."""
+    """Return one workload per layer, in which all other layers have no rows and no edges."""
     inputs, *results = work.vertices
     return [
         replace(
             work,
-            vertices=(inputs, *(rows if at == layer else 0.0 for at, rows in enumerate(results))),
-            edges=tuple(edges if at == layer else 0.0 for at, edges in enumerate(work.edges)),
+            vertices=(inputs, *(rows if index == layer else 0.0 for index, rows in enumerate(results))),
+            edges=tuple(edges if index == layer else 0.0 for index, edges in enumerate(work.edges)),
         )
         for layer in range(work.layers)
     ]
@@ -31,18 +31,18 @@ def layers_shared_s(
     cores: int,
     seconds: Callable[[TrainerRates, Workload], float],
 ) -> float:
-    """The time of layers that some threads share wherever that is faster than one of them alone.
+    """Return the time of layers if each is shared by threads whenever that is faster than one thread.
 
     Parameters
     ----------
     layers
-        Each layer's work, as `layers_apart` gives it.
+        Work per layer, as returned by `layers_apart`.
     alone, together
-        Rates with one thread, and with one on each core.
+        Rates with one thread, and with one thread per core.
     threads, cores
-        How many there are; threads beyond the cores change nothing.
+        Threads of the trainer, and cores of the host.
     seconds
-        What work takes that threads share, without launches.
+        Time of a layer at given rates.
     """
     count, total = min(threads, cores), 0.0
     for work in layers:
@@ -51,7 +51,7 @@ def layers_shared_s(
             total += alone_s
             continue
         shared = shared_in_chunks(work, together.chunk_rows, cores)
-        # Between one thread and all, Amdahl's law joins the two.
+        # Interpolate between one thread and all cores by Amdahl's law.
         serial_s = max(0.0, (seconds(together, shared) - alone_s / cores) / (1 - 1 / cores))
         total += min(alone_s, serial_s + (alone_s - serial_s) / count + together.waking_s)
     return total

@@ -1,4 +1,4 @@
-"""The initial assignment: the split and the threads with the shortest predicted iteration."""
+"""Initial assignment: the split and the threads with the shortest predicted iteration."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hyrt_perfmodel.prediction.memory import most_that, most_units
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
-_NEAR_ENOUGH = 1e-5
-# Thread counts that change less do not matter.
-_WORTH = 1e-6
-# A split that is not balanced must be worth it: equal trainers get equal parts where it hardly matters.
-_WORTH_MOVING = 2e-3
-_MOST_TRIED = 300
+_BISECTION_TOLERANCE = 1e-5
+# Minimum relative gain of a change of threads.
+_MIN_THREADS_GAIN = 1e-6
+# Minimum relative gain of an unbalanced split: if the gain is negligible, equal trainers get equal shares.
+_MIN_MOVE_GAIN = 2e-3
+_MAX_CANDIDATES = 300
 
 
 def initial_assignment(
@@ -30,114 +30,123 @@ def initial_assignment(
 ) -> Assignment:
     """Choose split and threads.
 
-    For each way to share the threads: the split with which all trainers take equally long, found by bisection
-    on that time, since a trainer's time only grows with its targets. Then single trainers are tried without
-    work, because a trainer's fixed costs, or what its loading takes, can outweigh what it does. Last, targets
-    are moved between two trainers and threads between stages, as long as that helps: where a stage on the
-    host is the bottleneck, equal times are not best.
+    For each distribution of threads, bisection on the step time finds the split with equal trainer times,
+    since a trainer's time grows monotonically with its targets. Then individual trainers are removed, because
+    a trainer's fixed or loading costs can outweigh its contribution. Last, targets are moved between pairs of
+    trainers and threads between stages while that helps: if a host stage is the bottleneck, equal times are
+    not optimal.
 
     Parameters
     ----------
     platform, training
         The machine and the work.
     terms
-        Beyond the paper's; all of them by default.
+        Terms beyond the paper's; all by default.
     threads
-        The threads, where they are fixed and only the split is to be chosen.
+        Fixed threads, to choose only the split.
 
     Raises
     ------
     ValueError
-        If the trainers' memories together do not hold a step.
+        If a step does not fit into the trainers' combined memory.
     """
     terms = Terms() if terms is None else terms
-    most = [
+    limits = [
         training.batch_size if trainer.is_host else most_units(trainer, training)
         for trainer in platform.trainers(training.model)
     ]
-    if sum(most) < training.batch_size and training.resident:
+    if sum(limits) < training.batch_size and training.resident:
         raise ValueError(
             "the whole graph does not fit the memory of any trainer: take mini-batches (without --full-graph)"
         )
-    if sum(most) < training.batch_size:
+    if sum(limits) < training.batch_size:
         raise ValueError(
             f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
-            f"{sum(most)}. Lower data.batch_size or sampler.fanout"
+            f"{sum(limits)}. Lower data.batch_size or sampler.fanout"
         )
     model = StepModel(platform, training.remembered(), terms)
-    costs = _Costs(model)
+    costs = _TrainerCosts(model)
 
     def candidate(split: Sequence[int], threads: Threads) -> tuple[float, Assignment]:
         assignment = Assignment(split=tuple(split), threads=threads)
         return iteration_s(model.times(assignment), platform.host, terms), assignment
 
     def balanced(threads: Threads) -> tuple[float, Assignment]:
-        return candidate(equal_times(costs.of(threads), most, training.batch_size), threads)
+        return candidate(equal_times(costs.of(threads), limits, training.batch_size), threads)
 
     choices = _coarse_threads(platform.host) if threads is None else [threads]
     best = min((balanced(choice) for choice in choices), key=_seconds)
     improved = threads is None
     while improved:
-        tried = [balanced(near) for near in _near_threads(best[1].threads, platform.host)]
-        found = min(tried, key=_seconds, default=best)
-        improved = found[0] < best[0] * (1 - _WORTH)
-        best = found if improved else best
-    # One after the other, the trainer that does least goes without.
-    allowed, split, chosen = list(most), best[1].split, best[1].threads
+        candidates = [
+            balanced(nearby_threads) for nearby_threads in _nearby_threads(best[1].threads, platform.host)
+        ]
+        fastest = min(candidates, key=_seconds, default=best)
+        improved = fastest[0] < best[0] * (1 - _MIN_THREADS_GAIN)
+        best = fastest if improved else best
+    # Remove the trainers one after the other, the one with the fewest targets first.
+    allowed, split, chosen = list(limits), best[1].split, best[1].threads
     while sum(1 for units in split if units) > 1:
         allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
         if sum(allowed) < training.batch_size:
             break
         split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
         best = min(best, candidate(split, chosen), key=_seconds)
-    # Trainers of one kind alone: with others on the same cores they may do less than by themselves.
+    # Try each kind of trainer alone: contention for the same cores can make it slower together with others.
     for kind in sorted(set(costs.kinds)):
-        only = [units if kind == other else 0 for units, other in zip(most, costs.kinds, strict=True)]
-        if sum(only) >= training.batch_size:
-            split = tuple(equal_times(costs.of(chosen), only, training.batch_size))
+        limits_of_kind = [
+            units if kind == other else 0 for units, other in zip(limits, costs.kinds, strict=True)
+        ]
+        if sum(limits_of_kind) >= training.batch_size:
+            split = tuple(equal_times(costs.of(chosen), limits_of_kind, training.batch_size))
             best = min(best, candidate(split, chosen), key=_seconds)
     evaluated = 0
-    while evaluated < _MOST_TRIED:
-        now = best[1]
-        nearby = [candidate(split, now.threads) for split in _moved(now.split, most, costs.kinds)]
-        nearby.append(candidate(_evened(now.split, most, costs.kinds), now.threads))
+    while evaluated < _MAX_CANDIDATES:
+        current = best[1]
+        nearby = [candidate(split, current.threads) for split in _moves(current.split, limits, costs.kinds)]
+        nearby.append(candidate(_equalized(current.split, limits, costs.kinds), current.threads))
         if threads is None:
-            nearby += [candidate(now.split, near) for near in _near_threads(now.threads, platform.host)]
+            nearby += [
+                candidate(current.split, nearby_threads)
+                for nearby_threads in _nearby_threads(current.threads, platform.host)
+            ]
         evaluated += len(nearby)
-        closest = min(nearby, key=_seconds, default=best)
-        if closest[0] >= best[0] * (1 - _WORTH_MOVING):
+        fastest_neighbor = min(nearby, key=_seconds, default=best)
+        if fastest_neighbor[0] >= best[0] * (1 - _MIN_MOVE_GAIN):
             break
-        best = closest
-    # Equal trainers do equally much, unless that costs time.
-    even = candidate(_evened(best[1].split, most, costs.kinds), best[1].threads)
+        best = fastest_neighbor
+    # Equal trainers get equal shares unless that costs time.
+    even = candidate(_equalized(best[1].split, limits, costs.kinds), best[1].threads)
     return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
 
-def _evened(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
-    """The split with what equal trainers have shared out equally among them."""
-    found = list(split)
+def _equalized(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
+    """Return the split with equal trainers' targets divided equally among them."""
+    equalized = list(split)
     for kind in set(kinds):
-        mine = [i for i, other in enumerate(kinds) if other == kind]
-        each, left = divmod(sum(split[i] for i in mine), len(mine))
-        for place, i in enumerate(mine):
-            found[i] = each + (place < left)
-    return tuple(found) if all(n <= m for n, m in zip(found, most, strict=True)) else tuple(split)
+        members = [i for i, other in enumerate(kinds) if other == kind]
+        quotient, remainder = divmod(sum(split[i] for i in members), len(members))
+        for position, i in enumerate(members):
+            equalized[i] = quotient + (position < remainder)
+    return tuple(equalized) if all(n <= m for n, m in zip(equalized, most, strict=True)) else tuple(split)
 
 
-def _moved(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Splits with some targets of one trainer at another; equal trainers stand for each other."""
-    alike: dict[tuple[int, int], list[int]] = {}
+def _moves(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield splits with some targets of one trainer moved to another, one representative per group of equal
+    trainers.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
     for i, units in enumerate(split):
-        alike.setdefault((kinds[i], units), []).append(i)
-    for givers in alike.values():
-        giver = givers[-1]
-        for takers in alike.values():
-            taker = takers[0]
-            amount = min(split[giver], most[taker] - split[taker])
-            while amount and taker != giver:
+        groups.setdefault((kinds[i], units), []).append(i)
+    for sources in groups.values():
+        source = sources[-1]
+        for targets in groups.values():
+            target = targets[0]
+            amount = min(split[source], most[target] - split[target])
+            while amount and target != source:
                 moved = list(split)
-                moved[giver] -= amount
-                moved[taker] += amount
+                moved[source] -= amount
+                moved[target] += amount
                 yield tuple(moved)
                 amount //= 2
 
@@ -146,124 +155,130 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
     return candidate[0]
 
 
-class _Costs:
-    """Each trainer's seconds for a number of targets: transfer, or propagation with synchronization."""
+class _TrainerCosts:
+    """Seconds of each trainer per number of targets: maximum of transfer and propagation with
+    synchronization.
+    """
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
         self._known: dict[tuple[int, int], dict[float, float]] = {}
         self._synchronize_s = model.synchronize_s(host_trainers(model.trainers))
-        # Equal accelerators cost the same, whatever their number.
+        # Equal accelerators have equal costs regardless of their number.
         alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in model.trainers]
         self.kinds = [alike.index(kind) for kind in alike]
 
     def of(self, threads: Threads) -> list[Callable[[float], float]]:
-        """One function a trainer; equal trainers have the same one."""
-        made: dict[int, Callable[[float], float]] = {}
-        found = []
+        """Return one cost function per trainer; equal trainers share a function."""
+        by_kind: dict[int, Callable[[float], float]] = {}
+        functions = []
         for number in self.kinds:
-            if number not in made:
-                made[number] = self._cost(number, threads)
-            found.append(made[number])
-        return found
+            if number not in by_kind:
+                by_kind[number] = self._cost(number, threads)
+            functions.append(by_kind[number])
+        return functions
 
     def _cost(self, number: int, threads: Threads) -> Callable[[float], float]:
         model, trainer = self._model, self._model.trainers[number]
-        known = self._known.setdefault((number, threads.train if trainer.is_host else 0), {0: 0.0})
+        cache = self._known.setdefault((number, threads.train if trainer.is_host else 0), {0: 0.0})
 
         def seconds(targets: float) -> float:
-            if targets not in known:
+            if targets not in cache:
                 work = model.training.at(targets)
                 propagate_s = model.propagate_s(trainer, work, threads) + self._synchronize_s
-                known[targets] = max(model.transfer_s(trainer, work), propagate_s)
-            return known[targets]
+                cache[targets] = max(model.transfer_s(trainer, work), propagate_s)
+            return cache[targets]
 
         return seconds
 
 
 def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], total: int) -> list[int]:
-    """The split of `total` targets with which the slowest trainer is fastest.
+    """Split `total` targets so that the slowest trainer is as fast as possible.
 
     Parameters
     ----------
     costs
-        Each trainer's seconds for a number of targets, growing with it.
+        Seconds per number of targets for each trainer, monotonically increasing.
     most
-        The most each may get; together at least `total`.
+        Maximum targets per trainer; their sum is at least `total`.
     total
-        Targets of a step.
+        Targets per step.
 
     Raises
     ------
     OverflowError
-        If a trainer's seconds are beyond what a number holds.
+        If a trainer's time is not finite.
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, most, strict=True) if limit)
     if not math.isfinite(high):
         raise OverflowError(f"{total} targets on one trainer take {high} s")
     low = 0.0
-    # What is left over is taken back one by one.
-    near = min(_NEAR_ENOUGH, 1 / total)
-    while high - low > near * high:
+    # The surplus is removed target by target below.
+    tolerance = min(_BISECTION_TOLERANCE, 1 / total)
+    while high - low > tolerance * high:
         middle = (low + high) / 2
-        units = sum(_each_within(costs, most, middle, total))
+        units = sum(_max_units_within(costs, most, middle, total))
         if units >= total:
             high = middle
         else:
             low = middle
         if units == total:
             break
-    split = _each_within(costs, most, high, total)
+    split = _max_units_within(costs, most, high, total)
     surplus = sum(split) - total
     while surplus > 0:
-        # From whoever would take longest; of equal ones the last, so that equal trainers differ by at most 1.
-        giver = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
-        split[giver] -= 1
+        # Take from the slowest trainer, of equal ones from the last, so that equal trainers differ by at most
+        # 1.
+        slowest = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
+        split[slowest] -= 1
         surplus -= 1
     return split
 
 
-def _each_within(
+def _max_units_within(
     costs: Sequence[Callable[[float], float]], most: Sequence[int], seconds: float, total: int
 ) -> list[int]:
     def units(cost: Callable[[float], float], limit: int) -> int:
         return most_that(min(limit, total), lambda count: cost(count) <= seconds)
 
     pairs = list(zip(costs, most, strict=True))
-    known = {pair: units(*pair) for pair in set(pairs)}
-    return [known[pair] for pair in pairs]
+    units_by_pair = {pair: units(*pair) for pair in set(pairs)}
+    return [units_by_pair[pair] for pair in pairs]
 
 
 def _coarse_threads(host: Host) -> list[Threads]:
-    """Ways to share the threads, in powers of two."""
+    """Return distributions of threads in powers of two."""
     cores = host.cores or 1
     powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
-    found = [_threads(sample, load, host) for sample in powers for load in powers if load <= cores]
-    return [threads for threads in found if threads is not None] or [Threads(sample=1, load=1, train=1)]
+    choices = [_threads(sample, load, host) for sample in powers for load in powers if load <= cores]
+    return [threads for threads in choices if threads is not None] or [Threads(sample=1, load=1, train=1)]
 
 
-def _near_threads(threads: Threads, host: Host) -> list[Threads]:
-    """Ways that differ by about an eighth in sampling, loading or both."""
-    found = [
+def _nearby_threads(threads: Threads, host: Host) -> list[Threads]:
+    """Return distributions that differ by about an eighth in sampling threads, loading threads or both."""
+    choices = [
         _threads(sample, load, host)
-        for sample in _near(threads.sample)
-        for load in _near(threads.load)
+        for sample in _nearby_counts(threads.sample)
+        for load in _nearby_counts(threads.load)
         if (sample, load) != (threads.sample, threads.load)
     ]
-    return [near for near in found if near is not None]
+    return [choice for choice in choices if choice is not None]
 
 
-def _near(count: int) -> list[int]:
+def _nearby_counts(count: int) -> list[int]:
     step = max(1, count // 8)
     return [count + change for change in (-step, -1, 0, 1, step) if count + change >= 1]
 
 
 def _threads(sample: int, load: int, host: Host) -> Threads | None:
-    """The CPU trainer gets what is left, or all where stages share the cores; None where it does not fit."""
+    """Return threads with the rest for the CPU trainer, or None if they do not fit.
+
+    If stages share the cores, the CPU trainer gets all of them.
+    """
     cores = host.cores or 1
     if host.loading:
         return Threads(sample=sample, load=load, train=cores) if max(sample, load) <= cores else None
-    left = cores - sample - load
-    if left < (1 if host.trains else 0):
+    remaining = cores - sample - load
+    if remaining < (1 if host.trains else 0):
         return None
-    return Threads(sample=sample, load=load, train=max(1, left))
+    return Threads(sample=sample, load=load, train=max(1, remaining))

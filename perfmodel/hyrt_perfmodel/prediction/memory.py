@@ -1,4 +1,4 @@
-"""What a device's memory must hold, and how many targets that allows."""
+"""Memory needs of hosts and devices, and the number of targets that fit."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from hyrt_perfmodel.prediction.extra_terms import topology_bytes
 from hyrt_perfmodel.prediction.sparse_terms import multiplied_first
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
-# One is computed while the next is transferred.
+# Mini-batches on the device: one is computed while the next is transferred.
 _STAGED = 2
 _FLOAT_BYTES = 4
 _GIB = 2**30
 
 
 def weights_bytes(workload: Workload) -> float:
-    """A replica's weights and their gradients."""
+    """Return the bytes of a replica's weights and their gradients."""
     return 2 * workload.num_weights * workload.bytes_per_value
 
 
 def mini_batch_bytes(workload: Workload) -> float:
-    """Input rows and blocks of one staged mini-batch."""
+    """Return the bytes of one staged mini-batch: input rows and blocks."""
     return workload.vertices[0] * workload.row_bytes + topology_bytes(workload)
 
 
 def activations_bytes(workload: Workload) -> float:
-    """What each layer multiplies and gives, kept for backward, and the gradient of the largest of them.
+    """Return the bytes of the activations: input and output of each product, and the largest gradient.
 
-    A first layer over sparse rows keeps the product of each instead of a dense row.
+    A first layer over sparse rows saves the product of each row instead of a dense row.
     """
     products = 0.0 if workload.sparse is None else workload.vertices[0] * workload.sparse.product_width
     workload = multiplied_first(workload)
     layers = range(1, workload.layers + 1)
-    kept = products + sum(
+    saved = products + sum(
         workload.vertices[layer] * (workload.f_in(layer) + workload.between(layer) + workload.features[layer])
         for layer in layers
     )
     largest = max(products, *(workload.vertices[layer] * workload.f_in(layer) for layer in layers))
-    return (kept + largest) * workload.bytes_per_value
+    return (saved + largest) * workload.bytes_per_value
 
 
 def whole_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[str, float]:
-    """The bytes that training on the whole graph keeps, array by array, at most.
+    """Return an upper bound of the bytes per array in full-graph training.
 
-    A layer keeps what it gathered and its result for the backward pass. Who computes either again, or does
-    the product on the narrower side of the aggregation, keeps less.
+    A layer saves its gathered rows and its result for the backward pass. A trainer that recomputes either, or
+    multiplies on the narrower side of the aggregation, needs less.
 
     Parameters
     ----------
     workload
-        The whole graph, as a step.
+        The full graph, as a step.
     training
         The work.
     """
@@ -72,7 +72,7 @@ def whole_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[s
         rows.append(("products of features", workload.vertices[0] * workload.sparse.product_width))
     for layer in range(1, dense.layers + 1):
         vertices, last = dense.vertices[layer], layer == dense.layers
-        # Attention gathers a row for each head.
+        # Attention gathers one row per head.
         width = max(dense.f_in(layer), dense.rows_per_edge * dense.features[layer - 1])
         rows.append((f"gathered by layer {layer}", vertices * width))
         if dense.between(layer):
@@ -87,9 +87,10 @@ def whole_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[s
 def arrays_of_whole(
     trainer: PlatformTrainer, training: TrainingWorkload, threads: int
 ) -> Mapping[str, float]:
-    """The bytes that training on the whole graph keeps on a trainer, array by array.
+    """Return the bytes per array of full-graph training on a trainer.
 
-    Of the CPU trainer those of its own step, where the work has one; of others at most.
+    For the CPU trainer these are its own step's arrays, if the work defines that step; for other trainers an
+    upper bound.
     """
     if trainer.is_host and training.whole is not None:
         memory_gib = trainer.device.memory_gib
@@ -98,9 +99,9 @@ def arrays_of_whole(
 
 
 def trainer_memory_bytes(workload: Workload) -> float:
-    """Everything a device of its own memory holds while it trains mini-batches of that size.
+    """Return the bytes that a device with separate memory holds while it trains mini-batches of that size.
 
-    The optimiser's state and the master weights are in host memory.
+    Optimizer state and master weights are in host memory.
     """
     return weights_bytes(workload) + _STAGED * mini_batch_bytes(workload) + activations_bytes(workload)
 
@@ -112,22 +113,22 @@ def host_memory_bytes(
     *,
     computed_here: Sequence[Workload] = (),
 ) -> float:
-    """What training keeps in host memory.
+    """Return the bytes of host memory that training needs.
 
-    Features, learned rows and topology as far as they are known, mini-batches in flight, the weights four
-    times (the master copy, its gradient and two moments of Adam's), and for every trainer that computes in
-    host memory its activations and, as on a device, a replica of the weights with their gradients.
+    These are features, learned embeddings and topology if known, mini-batches in flight, four copies of the
+    weights (master copy, its gradient and the two moments of Adam), and for every trainer that computes in
+    host memory its activations and, as on a device, a replica of the weights with gradients.
 
     Parameters
     ----------
     workloads
-        The mini-batches of all trainers that have targets.
+        Mini-batches of all trainers that have targets.
     training
         The work.
     depth
         Mini-batches in flight.
     computed_here
-        Those of `workloads` whose trainers have no memory of their own.
+        The subset of `workloads` whose trainers have no separate memory.
     """
     sizes = (training.feature_bytes, training.graph_bytes, training.learned_bytes)
     known = sum(size for size in sizes if math.isfinite(size))
@@ -138,41 +139,51 @@ def host_memory_bytes(
 
 
 def kept_rows_bytes(trainer: PlatformTrainer, training: TrainingWorkload) -> float:
-    """The feature rows that an accelerator keeps for the whole run."""
+    """Return the bytes of an accelerator's feature cache."""
     if trainer.is_host or trainer.device.design is not None or not math.isfinite(training.feature_bytes):
         return 0.0
     return training.kept_part * training.feature_bytes
 
 
 def free_kept_part(platform: Platform, training: TrainingWorkload) -> float:
-    """The part of all feature rows that fills half of the memory which each accelerator has free.
+    """Return the fraction of all feature rows that fills half of the free memory of every accelerator.
 
-    0 where the memory of none is known, or none keeps rows.
+    The result is 0 if no accelerator's memory is known, or no accelerator can cache rows.
     """
-    parts = [
-        0.5 * max(0.0, each.memory_gib * _GIB - weights_bytes(training.at(1.0))) / training.feature_bytes
-        for each in platform.accelerators
-        if each.memory_gib is not None and math.isfinite(each.link_gb_s) and each.design is None
+    fractions = [
+        0.5
+        * max(0.0, accelerator.memory_gib * _GIB - weights_bytes(training.at(1.0)))
+        / training.feature_bytes
+        for accelerator in platform.accelerators
+        if accelerator.memory_gib is not None
+        and math.isfinite(accelerator.link_gb_s)
+        and accelerator.design is None
     ]
-    return min([1.0, *parts]) if parts else 0.0
+    return min([1.0, *fractions]) if fractions else 0.0
 
 
 def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
-    """The most targets whose mini-batches the trainer's memory holds; the whole step if it is not known."""
+    """Return the maximum targets whose mini-batches fit into a trainer's memory; the whole step if
+    unknown.
+    """
     if trainer.device.memory_gib is None:
         return training.batch_size
-    have = trainer.device.memory_gib * _GIB
+    available = trainer.device.memory_gib * _GIB
     if training.resident:
         arrays = whole_graph_arrays(trainer.taken(training.at(1.0)), training)
-        return training.batch_size if sum(arrays.values()) <= have else 0
-    have -= kept_rows_bytes(trainer, training)
+        return training.batch_size if sum(arrays.values()) <= available else 0
+    available -= kept_rows_bytes(trainer, training)
     return most_that(
-        training.batch_size, lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= have
+        training.batch_size,
+        lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= available,
     )
 
 
 def most_that(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 0..limit that fits, where all smaller ones do, too; 0 always does."""
+    """Return the largest number in 0..limit that fits.
+
+    `fits` must be monotonic: every number below a number that fits also fits. 0 always fits.
+    """
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

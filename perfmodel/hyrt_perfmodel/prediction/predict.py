@@ -1,4 +1,4 @@
-"""Predicting training: stages, iteration, epoch, memory, and what to change next."""
+"""Prediction of training: stages, iteration, epoch and memory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hyrt_perfmodel.prediction.stage_times import (
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _GIB = 2**30
-# Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60
-# to 90 %) are a guess within about that much.
+# Relative error if a platform's numbers were never compared with the machine: effective fractions of
+# datasheet values (bandwidths at 60 to 90 %) are uncertain by about this much.
 ASSUMED_ERROR = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of one device: what training needs, and what there is (None where nobody said)."""
+    """Memory of one device: needed and available bytes (None if unknown)."""
 
     need_bytes: float
     have_bytes: float | None
@@ -49,46 +49,47 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What training takes on a platform."""
+    """Predicted performance of training on a platform."""
 
     platform: str
-    """The platform's name."""
+    """Name of the platform."""
     source: str
-    """The source of the platform's numbers."""
+    """Source of the platform's numbers."""
     trainers: tuple[str, ...]
-    """Names, in the order of the split."""
+    """Trainer names, in split order."""
     assignment: Assignment
-    """The assignment that was assumed, or chosen."""
+    """Assumed or chosen assignment."""
     stages: StageTimes
-    """One iteration's stages."""
+    """Stage times of one iteration."""
     iteration_s: float
     iterations: int
     epoch_s: float
-    """`iteration_s`, `iterations` and `epoch_s`: a step, steps an epoch, and the epoch."""
+    """`iteration_s`, `iterations` and `epoch_s`: seconds per step, steps per epoch, seconds per epoch."""
     throughput_mteps: float
-    """Million sampled edges a second."""
+    """Million sampled edges per second."""
     bottleneck: str
-    """The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores."""
+    """Stage that bounds the iteration; `cores` if the sum of the stages on the host cores bounds it
+    instead."""
     memory: Mapping[str, Memory]
-    """Memory of the host, and of every accelerator that has its own."""
+    """Memory of the host and of every accelerator with separate memory."""
     ideal_epoch_s: float
-    """If all trainers' speeds added up perfectly and nothing else took time."""
+    """Epoch time if the trainers' speeds added up perfectly and nothing else took time."""
     relative_error: float
-    """How far off this may be."""
+    """Expected relative error of the prediction."""
     arrays: Mapping[str, float] = field(default_factory=dict)
-    """Of training on the whole graph: what it keeps, array by array, in bytes."""
+    """Full-graph training: bytes per array."""
     at_most: bool = True
-    """Whether `arrays` are the most that it may take, instead of what it takes."""
+    """Whether `arrays` is an upper bound instead of the actual sizes."""
     gather_share: float | None = None
-    """Of training on the whole graph: the part of its propagation that reads rows along edges."""
+    """Full-graph training: fraction of propagation that reads rows along edges."""
 
     @property
     def stages_s(self) -> dict[str, float]:
-        """The four stages and synchronization, which is part of propagate."""
+        """Seconds of the four stages, and of synchronization, which is part of propagate."""
         return {**self.stages.stages_s, "synchronize": self.stages.synchronize_s}
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --json` prints it."""
+        """Return the content that `hyrt predict --json` prints."""
         return {
             "platform": self.platform,
             "source": self.source,
@@ -136,16 +137,17 @@ def predict(
     platform, training
         The machine and the work.
     assignment
-        What to assume; by default the best that is found (in the paper's form: `batch_per_trainer` for each).
+        Assignment to assume; by default the best one found (in the paper's form: `batch_per_trainer` per
+        trainer).
     terms
-        Beyond the paper's; all of them by default.
+        Terms beyond the paper's; all by default.
     paper
-        The paper's form exactly: its terms, and nothing re-split.
+        Whether to use exactly the paper's form: its terms, without re-splitting.
 
     Raises
     ------
     ValueError
-        If a step does not fit into the trainers' memories.
+        If a step does not fit into the trainers' memory.
     """
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
@@ -153,10 +155,10 @@ def predict(
     terms = PAPER if paper else Terms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
-        # Its T_load is bytes over a bandwidth, also where a table, or one thread's part, is known.
+        # The paper's T_load is bytes over bandwidth, even if a table or the bandwidth of one thread is known.
         platform = replace(platform, host=replace(platform.host, loading=(), thread_load_gb_s=None))
-        each = training.batch_per_trainer or training.batch_size
-        training = replace(training, batch_size=each * len(trainers))
+        targets_per_trainer = training.batch_per_trainer or training.batch_size
+        training = replace(training, batch_size=targets_per_trainer * len(trainers))
     if assignment is None:
         assignment = (
             _paper_assignment(training, platform)
@@ -169,17 +171,17 @@ def predict(
     iterations = math.ceil(training.targets_per_epoch / step)
     workloads = [training.at(units) for units in assignment.split if units]
     stages_s = stages_together_s(times, terms)
-    of_whole: dict[str, Any] = {}
+    full_graph: dict[str, Any] = {}
     if training.resident:
         [(trainer, work)] = [
             (trainer, training.at(units))
             for trainer, units in zip(trainers, assignment.split, strict=True)
             if units
         ]
-        of_whole["arrays"] = arrays_of_whole(trainer, training, assignment.threads.train)
-        of_whole["at_most"] = not trainer.is_host or training.whole is None
+        full_graph["arrays"] = arrays_of_whole(trainer, training, assignment.threads.train)
+        full_graph["at_most"] = not trainer.is_host or training.whole is None
         model = StepModel(platform, training, terms)
-        of_whole["gather_share"] = model.gather_share(trainer, work, assignment.threads)
+        full_graph["gather_share"] = model.gather_share(trainer, work, assignment.threads)
     return Prediction(
         platform=platform.name,
         source=platform.source,
@@ -194,63 +196,63 @@ def predict(
         memory=_memory(platform, training, assignment),
         ideal_epoch_s=_ideal_s(platform, training, assignment, terms),
         relative_error=ASSUMED_ERROR if platform.relative_error is None else platform.relative_error,
-        **of_whole,
+        **full_graph,
     )
 
 
 def _epoch_s(
     platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms, seconds: float
 ) -> float:
-    """Whole steps, and the last one with what is left."""
+    """Return the time of full steps plus the last, partial step."""
     step = sum(assignment.split)
-    whole, left = divmod(training.targets_per_epoch, step)
-    if not left:
-        return whole * seconds
-    ends = [round(sum(assignment.split[: i + 1]) * left / step) for i in range(len(assignment.split))]
-    part = replace(
+    num_full, remaining = divmod(training.targets_per_epoch, step)
+    if not remaining:
+        return num_full * seconds
+    ends = [round(sum(assignment.split[: i + 1]) * remaining / step) for i in range(len(assignment.split))]
+    last = replace(
         assignment, split=tuple(end - start for start, end in zip([0, *ends[:-1]], ends, strict=True))
     )
-    times = stage_times(platform, training, part, terms)
-    return whole * seconds + iteration_s(times, platform.host, terms)
+    times = stage_times(platform, training, last, terms)
+    return num_full * seconds + iteration_s(times, platform.host, terms)
 
 
 def _paper_assignment(training: TrainingWorkload, platform: Platform) -> Assignment:
     trainers = platform.trainers(training.model)
     cores = platform.host.cores or 1
-    each = training.batch_size // len(trainers)
-    return Assignment(split=(each,) * len(trainers), threads=Threads(sample=cores, load=cores, train=cores))
+    units = training.batch_size // len(trainers)
+    return Assignment(split=(units,) * len(trainers), threads=Threads(sample=cores, load=cores, train=cores))
 
 
 def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignment) -> dict[str, Memory]:
     trainers = platform.trainers(training.model)
-    given = list(zip(trainers, assignment.split, strict=True))
+    shares = list(zip(trainers, assignment.split, strict=True))
     host = platform.host
     if training.resident:
-        return _memory_of_whole(platform, training, given, assignment.threads)
+        return _memory_of_whole(platform, training, shares, assignment.threads)
     needs = {
         "host": host_memory_bytes(
-            [trainer.taken(training.at(units)) for trainer, units in given if units],
+            [trainer.taken(training.at(units)) for trainer, units in shares if units],
             training,
             _DEPTH,
             computed_here=[
                 trainer.taken(training.at(n))
-                for trainer, n in given
+                for trainer, n in shares
                 if n and math.isinf(trainer.device.link_gb_s)
             ],
         )
     }
-    has = {"host": host.memory_gib}
-    for trainer, units in given:
+    available = {"host": host.memory_gib}
+    for trainer, units in shares:
         if math.isfinite(trainer.device.link_gb_s):
-            # One without targets keeps its replica.
+            # A trainer without targets still has a replica.
             needs[trainer.name] = kept_rows_bytes(trainer, training) + (
                 trainer_memory_bytes(trainer.taken(training.at(units)))
                 if units
                 else weights_bytes(training.at(1.0))
             )
-            has[trainer.name] = trainer.device.memory_gib
+            available[trainer.name] = trainer.device.memory_gib
     return {
-        name: Memory(need_bytes=need, have_bytes=None if (gib := has[name]) is None else gib * _GIB)
+        name: Memory(need_bytes=need, have_bytes=None if (gib := available[name]) is None else gib * _GIB)
         for name, need in needs.items()
     }
 
@@ -261,9 +263,9 @@ def _memory_of_whole(
     given: Sequence[tuple[PlatformTrainer, int]],
     threads: Threads,
 ) -> dict[str, Memory]:
-    """Of the whole graph: all of it in host memory, or in that of the device which trains.
+    """Return the memory of full-graph training: the arrays on the training device or host.
 
-    Of devices that do not, what they would need.
+    For other devices, return the memory that they would need.
     """
 
     def memory(need_bytes: float, have_gib: float | None) -> Memory:
@@ -273,37 +275,37 @@ def _memory_of_whole(
     arrays = arrays_of_whole(chosen, training, threads.train)
     on_host = sum(arrays.values())
     if math.isfinite(chosen.device.link_gb_s):
-        kept = ("topology", "edges by source", "features", "learned rows, moments")
-        on_host = sum(arrays.get(name, 0.0) for name in kept) + 2 * weights_bytes(training.at(1.0))
-    found = {"host": memory(on_host, platform.host.memory_gib)}
+        resident_arrays = ("topology", "edges by source", "features", "learned rows, moments")
+        on_host = sum(arrays.get(name, 0.0) for name in resident_arrays) + 2 * weights_bytes(training.at(1.0))
+    memories = {"host": memory(on_host, platform.host.memory_gib)}
     for trainer, _ in given:
         if math.isfinite(trainer.device.link_gb_s):
             need_bytes = sum(arrays_of_whole(trainer, training, threads.train).values())
-            found[trainer.name] = memory(need_bytes, trainer.device.memory_gib)
-    return found
+            memories[trainer.name] = memory(need_bytes, trainer.device.memory_gib)
+    return memories
 
 
-# Mini-batches in flight, as runs have by default.
+# Default number of mini-batches in flight.
 _DEPTH = 4
 
 
 def _ideal_s(platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms) -> float:
-    """Targets over the sum of the trainers' speeds, each at its full share of a step and all cores."""
+    """Return the epoch time at the sum of the trainers' speeds, each with the full step and all cores."""
     model = StepModel(platform, training, terms)
     threads = replace(assignment.threads, train=platform.host.cores or 1)
-    whole = sum(assignment.split)
-    work = training.at(whole)
-    speed = sum(whole / model.propagate_s(trainer, work, threads) for trainer in model.trainers)
+    step = sum(assignment.split)
+    work = training.at(step)
+    speed = sum(step / model.propagate_s(trainer, work, threads) for trainer in model.trainers)
     return training.targets_per_epoch / speed
 
 
 def with_accelerators(platform: Platform, count: int) -> Platform:
-    """The platform with that many accelerators in all, in proportion where it has several kinds.
+    """Return the platform with `count` accelerators in total, distributed in proportion to its kinds.
 
     Raises
     ------
     ValueError
-        If it has none to count, or none would be left to train.
+        If the platform has no accelerators, or no trainer would be left.
     """
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -313,8 +315,8 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
             f"platform {platform.name!r} has no accelerator whose number could change: give one that has"
         )
     kinds = platform.accelerators
-    before = sum(kind.count for kind in kinds) or 1
-    counts = [kind.count * count // before for kind in kinds]
+    total = sum(kind.count for kind in kinds) or 1
+    counts = [kind.count * count // total for kind in kinds]
     counts[0] += count - sum(counts)
     return replace(
         platform,

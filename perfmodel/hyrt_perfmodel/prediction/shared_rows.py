@@ -1,4 +1,4 @@
-"""Rows that threads share in chunks: a step of few rows keeps only some of the threads busy."""
+"""Parallelism of row chunks: a step with few rows keeps only some of the threads busy."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 
 def shared_rows(rows: float, chunk_rows: float, threads: int) -> float:
-    """As many rows as all threads would compute in the time that the busiest of them takes.
+    """Return the rows that all threads would compute in the time of the busiest thread.
 
     Parameters
     ----------
     rows
-        How many there are.
+        Number of rows.
     chunk_rows
-        How many one thread computes at a time.
+        Rows that one thread computes at a time.
     threads
-        How many threads draw chunks.
+        Threads that fetch chunks.
     """
     full, rest = divmod(rows, chunk_rows)
-    each, beyond = divmod(full, threads)
-    return threads * (each * chunk_rows + (chunk_rows if beyond else rest))
+    chunks_per_thread, extra_chunks = divmod(full, threads)
+    return threads * (chunks_per_thread * chunk_rows + (chunk_rows if extra_chunks else rest))
 
 
 def shared_in_chunks(workload: Workload, chunk_rows: float | None, threads: int) -> Workload:
-    """The work with the rows of its layers' results counted as `shared_rows` counts them.
+    """Return the workload with its result rows replaced by their `shared_rows`.
 
-    With None, any number of rows is shared equally.
+    With `chunk_rows` None, any number of rows is divided equally.
     """
     if chunk_rows is None or threads == 1:
         return workload

@@ -1,4 +1,4 @@
-"""A step over sparse rows: what its first layer does to them, and what is left of the layer afterwards."""
+"""Terms of steps over sparse rows: the first layer's sparse product, and the step without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 
 def sparse_entries(workload: Workload) -> float:
-    """Stored values that the first layer multiplies: of all sources, and of the own rows where they count."""
+    """Return the stored values that the first layer multiplies, including the vertices' own rows if used."""
     sparse = workload.sparse
     if sparse is None:
         return 0.0
@@ -17,14 +17,15 @@ def sparse_entries(workload: Workload) -> float:
 
 
 def sparse_macs(workload: Workload) -> float:
-    """Multiply-accumulates of the product: one a stored value and column, forward and for the weights'
-    gradient. The input takes no gradient.
+    """Return the multiply-accumulates of the sparse product: forward, and for the weight gradient.
+
+    There is one per stored value and product column; the input needs no gradient.
     """
     return 2 * sparse_entries(workload) * (0 if workload.sparse is None else workload.sparse.product_width)
 
 
 def sparse_weights(workload: Workload) -> float:
-    """Weights of the product: f^0 times its columns, once more for own rows."""
+    """Return the number of weights in the sparse product: f^0 times its columns, doubled for own rows."""
     sparse = workload.sparse
     if sparse is None:
         return 0.0
@@ -32,10 +33,10 @@ def sparse_weights(workload: Workload) -> float:
 
 
 def multiplied_first(workload: Workload) -> Workload:
-    """The step without the product of its sparse rows.
+    """Return the step without the product of its sparse rows.
 
-    The first layer aggregates the products, forward and backward, since these take a gradient: as one
-    aggregation of twice the edges, over rows of the product's width. What it multiplies afterwards has
+    The first layer then aggregates the products forward and, since these have a gradient, backward: one
+    aggregation with twice the edges over rows of the product's width. A product after the aggregation has
     `SparseInput.width_in` inputs.
     """
     sparse = workload.sparse

@@ -1,4 +1,4 @@
-"""The stage times of one iteration on a platform under an assignment."""
+"""Stage times of one iteration on a platform under an assignment."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ _ALONE = Threads(sample=1, load=1, train=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """What each stage of one iteration takes."""
+    """Seconds of each stage of one iteration."""
 
     sample_s: float
     load_s: float
-    """`sample_s` and `load_s`: sampling and loading on the host's cores."""
+    """`sample_s` and `load_s`: sampling and loading on the host cores."""
     transfer_s: float
-    """The transfer over the slowest link."""
+    """Transfer over the slowest link."""
     propagate_s: float
-    """The propagation of the slowest trainer, with synchronization."""
+    """Propagation of the slowest trainer, including synchronization."""
     synchronize_s: float
-    """The part of `propagate_s` that is synchronization."""
+    """Synchronization, which is part of `propagate_s`."""
     trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
-    """`trainer_load_s`, `trainer_transfer_s` and `trainer_propagate_s`: one entry for each trainer, without
+    """`trainer_load_s`, `trainer_transfer_s` and `trainer_propagate_s`: one entry per trainer, without
     synchronization."""
     wait_s: float = 0.0
-    """What a step waits besides its stages, for the threads that it wakes."""
+    """Waiting time of a step outside its stages, for threads to wake up."""
     lock_s: float = 0.0
-    """What the trainers wait for the interpreter lock where stages overlap."""
+    """Waiting time of the trainers for the interpreter lock if stages overlap."""
     busy_s: float = 0.0
-    """The slowest of the trainers that compute on the host's cores, and synchronization."""
+    """Slowest trainer that computes on the host cores, plus synchronization."""
     core_s: float | None = None
-    """Seconds of the host's cores that one iteration holds; None where they are not counted."""
+    """Core-seconds of the host per iteration; None if not counted."""
     host_trainers: str = ""
-    """The kinds of trainers that compute on the host, sorted and joined by `+`."""
+    """Kinds of the trainers that compute on the host, sorted and joined by `+`."""
 
     @property
     def stages_s(self) -> Mapping[str, float]:
-        """The four stages by name."""
+        """Seconds of the four stages by name."""
         return {
             "sample": self.sample_s,
             "load": self.load_s,
@@ -65,7 +65,7 @@ class StageTimes:
 
     @property
     def bottleneck(self) -> str:
-        """The stage that takes longest; of equal ones the first."""
+        """Slowest stage; the first of equal stages."""
         stages = self.stages_s
         return max(stages, key=lambda stage: stages[stage])
 
@@ -80,51 +80,51 @@ def stage_times(
     platform, training
         The machine and the work.
     assignment
-        The assignment; its split has an entry for each of the platform's trainers, the host's first.
+        The assignment; its split has one entry per trainer of the platform, the host's first.
     terms
-        The terms beyond the paper's; all of them by default.
+        Terms beyond the paper's; all by default.
 
     Raises
     ------
     ValueError
-        If the split does not have one entry for each trainer.
+        If the split does not have one entry per trainer.
     """
     return StepModel(platform, training, Terms() if terms is None else terms).times(assignment)
 
 
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
-    """T_execution (equation 6 of HyScale-GNN), and at least what the stages need of the host's cores.
+    """Return T_execution (equation 6 of HyScale-GNN), extended by contention for the host cores.
 
-    What does not fit beside the trainers on the host's cores takes cores from them, and a step gets longer:
-    see `on_shared_cores_s`.
+    Work that does not fit on the host cores next to the trainers takes core time from them and lengthens the
+    step: see `on_shared_cores_s`.
     """
     terms = Terms() if terms is None else terms
-    stages_s = stages_together_s(times, terms)
+    overlapped_s = stages_together_s(times, terms)
     if terms.shared_cores and times.core_s is not None:
         lock_s = times.lock_s if terms.overlap == "all" else 0.0
         efficiency = host.sharing(times.host_trainers).efficiency
-        return on_shared_cores_s(times, stages_s, beyond_cores_s(times, host), efficiency, lock_s)
-    return stages_s
+        return on_shared_cores_s(times, overlapped_s, beyond_cores_s(times, host), efficiency, lock_s)
+    return overlapped_s
 
 
 def on_shared_cores_s(
     times: StageTimes, stages_s: float, beyond_s: float, efficiency: float, lock_s: float
 ) -> float:
-    """A step whose stages share the host's cores with its trainers.
+    """Return the time of a step whose stages share the host cores with its trainers.
 
-    It takes the trainers' time and the work beyond it, with what is lost where cores and the interpreter lock
-    are handed over. Trainers that wait for a slower stage anyway lose nothing by that until the wait is over.
+    It is the trainers' time plus the work beyond it, plus the losses when cores and the interpreter lock
+    change hands. Trainers that wait for a slower stage anyway lose nothing until that wait is used up.
 
     Parameters
     ----------
     times
-        The stages.
+        Stage times.
     stages_s
-        The step if no core were shared, in seconds.
+        Seconds of the step without sharing.
     beyond_s
-        The seconds that `beyond_cores_s` gives.
+        Seconds returned by `beyond_cores_s`.
     efficiency, lock_s
-        The fields of `Sharing`.
+        Fields of `Sharing`.
     """
     lost_s = beyond_s * (1 / efficiency - 1) + times.wait_s + lock_s
     if times.busy_s:
@@ -133,14 +133,14 @@ def on_shared_cores_s(
 
 
 def beyond_cores_s(times: StageTimes, host: Host) -> float:
-    """What a step's work takes, over all cores, that does not fit beside its trainers on them."""
+    """Return the time of the step's work over all cores that exceeds the time of the host trainers."""
     if not host.cores or times.core_s is None:
         return 0.0
     return max(0.0, times.core_s / host.cores - times.busy_s)
 
 
 def stages_together_s(times: StageTimes, terms: Terms) -> float:
-    """The slowest stage of a pipeline; their sum where they follow each other."""
+    """Return the slowest stage of the pipeline, or the sum of the stages if they run one after the other."""
     if terms.overlap == "all":
         propagate_s = times.propagate_s + times.wait_s
         return stages.execution_s(times.sample_s, times.load_s, times.transfer_s, propagate_s)
@@ -151,7 +151,7 @@ def stages_together_s(times: StageTimes, terms: Terms) -> float:
 
 
 def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
-    """Kinds of the trainers that compute on the host's cores: the key of `Host.sharing`."""
+    """Return the kinds of trainers that compute on the host cores: the key of `Host.sharing`."""
     kinds = {
         trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.device.host_cores
     }
@@ -159,20 +159,20 @@ def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
 
 
 def is_plain(workload: Workload) -> bool:
-    """Whether a layer is one aggregation and one product, which is all that the FPGA's kernels know."""
+    """Return whether each layer is one aggregation and one product, as the FPGA kernels require."""
     several = workload.widths_in is not None or workload.widths_between is not None
     return not several and workload.rows_per_edge == 1
 
 
 class StepModel:
-    """What the parts of a step take on a platform, trainer by trainer.
+    """Times of a step's parts on a platform, per trainer.
 
     Parameters
     ----------
     platform, training
         The machine and the work.
     terms
-        The terms beyond the paper's.
+        Terms beyond the paper's.
     """
 
     def __init__(self, platform: Platform, training: TrainingWorkload, terms: Terms) -> None:
@@ -180,33 +180,33 @@ class StepModel:
         self.trainers = platform.trainers(training.model)
 
     def times(self, assignment: Assignment) -> StageTimes:
-        """Every stage of one iteration; see `stage_times`."""
+        """Return every stage time of one iteration; see `stage_times`."""
         threads = assignment.threads
         if len(assignment.split) != len(self.trainers):
             raise ValueError(f"a split of {len(assignment.split)} parts for {len(self.trainers)} trainers")
         works = [self.training.at(units) if units else None for units in assignment.split]
         busy = [(trainer, work) for trainer, work in zip(self.trainers, works, strict=True) if work]
 
-        def of_each(seconds: Callable[[PlatformTrainer, Workload], float]) -> tuple[float, ...]:
+        def per_trainer(seconds: Callable[[PlatformTrainer, Workload], float]) -> tuple[float, ...]:
             pairs = zip(self.trainers, works, strict=True)
             return tuple(0.0 if work is None else seconds(trainer, work) for trainer, work in pairs)
 
-        loads = of_each(lambda trainer, work: self.load_s(trainer, work, threads))
-        transfers = of_each(self.transfer_s)
-        propagates = of_each(lambda trainer, work: self.propagate_s(trainer, work, threads))
-        # All replicas take the new weights, also those that had no targets.
-        together = host_trainers([trainer for trainer, _ in busy])
-        synchronize_s = self.synchronize_s(together)
-        sharing = self.host.sharing(together)
+        loads = per_trainer(lambda trainer, work: self.load_s(trainer, work, threads))
+        transfers = per_trainer(self.transfer_s)
+        propagates = per_trainer(lambda trainer, work: self.propagate_s(trainer, work, threads))
+        # All replicas receive the new weights, including replicas of trainers without targets.
+        host_kinds = host_trainers([trainer for trainer, _ in busy])
+        synchronize_s = self.synchronize_s(host_kinds)
+        sharing = self.host.sharing(host_kinds)
         wait_s, lock_s = (sharing.wait_s, sharing.lock_s) if self.terms.launch else (0.0, 0.0)
-        held = [
-            (self._cores_held(trainer, threads), seconds)
+        occupied = [
+            (self._num_occupied_cores(trainer, threads), seconds)
             for trainer, seconds in zip(self.trainers, propagates, strict=True)
         ]
-        busy_s = max(seconds for cores, seconds in held if cores) + synchronize_s if together else 0.0
+        busy_s = max(seconds for cores, seconds in occupied if cores) + synchronize_s if host_kinds else 0.0
         core_s = None
         if self.host.cores:
-            core_s = sum(cores * seconds for cores, seconds in held) + synchronize_s
+            core_s = sum(cores * seconds for cores, seconds in occupied) + synchronize_s
             core_s += self._sample_s(busy, _ALONE)
             core_s += sum(self.load_s(trainer, work, _ALONE) for trainer, work in busy)
         return StageTimes(
@@ -219,28 +219,32 @@ class StepModel:
             trainer_transfer_s=transfers,
             trainer_propagate_s=propagates,
             wait_s=wait_s,
-            lock_s=lock_s if together else 0.0,
+            lock_s=lock_s if host_kinds else 0.0,
             busy_s=busy_s,
             core_s=core_s,
-            host_trainers=together,
+            host_trainers=host_kinds,
         )
 
     def load_form(self, trainer: PlatformTrainer) -> LoadForm:
-        """In which form a trainer gets its input."""
+        """Return the form in which a trainer receives its input."""
         best = self.training.best_form
         if self.training.resident and best == "aggregated" and "in_place" in trainer.device.forms:
             return "in_place"
-        # Sparse rows stay so in the paper's form, too: it is how they are stored.
+        # Sparse rows also stay sparse in the paper's form, since they are stored that way.
         allowed = self.terms.load_forms or best == "sparse"
         return best if allowed and best in trainer.device.forms else "rows"
 
     def sent_part(self, trainer: PlatformTrainer) -> float:
-        """Which part of its rows a trainer is sent: all but those that it keeps."""
-        keeps = not trainer.is_host and trainer.device.design is None and self.load_form(trainer) == "rows"
-        return self.training.sent_part if keeps and self.training.at(1.0).sparse is None else 1.0
+        """Return the fraction of a trainer's rows that is transferred: its cache misses."""
+        has_cache = (
+            not trainer.is_host and trainer.device.design is None and self.load_form(trainer) == "rows"
+        )
+        return self.training.sent_part if has_cache and self.training.at(1.0).sparse is None else 1.0
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
+        """Return T_load of one trainer, from the measured table if there is one, otherwise from the
+        bandwidth.
+        """
         form, host = self.load_form(trainer), self.host
         if form == "in_place" or self.training.resident:
             return 0.0
@@ -263,20 +267,20 @@ class StepModel:
 
         dense_bytes = trainer.taken(work).dense_row_bytes
         if form == "aggregated":
-            # An aggregate reads a row for every edge, and each destination's own.
+            # An aggregate reads one row per edge, and each destination's own row.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
         if work.sparse is None:
             return table_s("rows", self.sent_part(trainer) * work.vertices[0], dense_bytes)
         seconds = table_s("sparse", work.vertices[0], work.sparse.row_bytes)
         if form == "rows":
-            # Made dense after they have been gathered, which writes what copying dense rows would.
+            # The gathered rows are then made dense, which writes as much as copying dense rows.
             seconds += table_s("rows", work.vertices[0], dense_bytes)
         return seconds
 
     def load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Bytes that loading reads for one trainer: |V^0| rows, or |E^1| where they are aggregated.
+        """Return the bytes that loading reads for one trainer: |V^0| rows, or |E^1| rows if aggregated.
 
-        Sparse rows count as they are stored for a trainer that takes them so, else as dense ones.
+        Sparse rows count with their stored size for trainers that accept them, otherwise as dense rows.
         """
         form = self.load_form(trainer)
         if form == "in_place":
@@ -285,18 +289,18 @@ class StepModel:
         return rows * trainer.taken(work).row_bytes
 
     def link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Bytes of the inputs on their way to one trainer; none where it reads host memory in place."""
+        """Return the bytes of input transferred to one trainer; 0 if it reads host memory in place."""
         if math.isinf(trainer.device.link_gb_s):
             return 0.0
         if self.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
-        sent = self.sent_part(trainer)
-        # With some rows kept, each has a place of four bytes that says where it is.
-        place_bytes = 4.0 if sent < 1 else 0.0
-        return work.vertices[0] * (sent * trainer.taken(work).row_bytes + place_bytes)
+        missed = self.sent_part(trainer)
+        # With a feature cache, each row has a four-byte index of its location.
+        index_bytes = 4.0 if missed < 1 else 0.0
+        return work.vertices[0] * (missed * trainer.taken(work).row_bytes + index_bytes)
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """T_transfer of one trainer; nothing where it reads host memory in place."""
+        """Return T_transfer of one trainer; 0 if it reads host memory in place."""
         if math.isinf(trainer.device.link_gb_s) or self.training.resident:
             return 0.0
         link = trainer.device.link_gb_s * _GB
@@ -306,14 +310,14 @@ class StepModel:
         return seconds + (trainer.device.link_latency_s if self.terms.launch else 0.0)
 
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """T_trainer of one trainer; the host's goes with its threads."""
+        """Return T_trainer of one trainer, for the host with its number of threads."""
         host, form = self.host, self.load_form(trainer)
         whole = self.whole_s(trainer, work, threads)
         if whole is not None:
             return sum(whole)
         work = trainer.taken(work)
         if form == "aggregated":
-            # The load stage has read the first layer's edges already.
+            # The load stage has already read the first layer's edges.
             work = replace(work, edges=(0.0, *work.edges[1:]))
         if work.sparse is not None:
             products_s = self._sparse_s(trainer, work, threads, sparse_macs(work), sparse_weights(work))
@@ -330,11 +334,15 @@ class StepModel:
             launched = replace(rates, launch_s=0.0, layer_s=0.0, weights_per_s=math.inf)
             return self._computing_s(trainer, launched, 1.0, layer)
 
-        fixed_s = self._computing_s(trainer, alone, 1.0, work) - sum(layer_s(alone, each) for each in layers)
+        fixed_s = self._computing_s(trainer, alone, 1.0, work) - sum(
+            layer_s(alone, layer_work) for layer_work in layers
+        )
         return fixed_s + layers_shared_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
 
     def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """The part of `propagate_s` that reads rows along edges; the rest is products and activations."""
+        """Return the fraction of `propagate_s` that reads rows along edges; the rest is products and
+        activations.
+        """
         step = self.whole_s(trainer, work, threads)
         if step is not None:
             return step[0] / sum(step)
@@ -345,8 +353,10 @@ class StepModel:
     def whole_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, looped: bool = False
     ) -> tuple[float, float] | None:
-        """Gathering, and all else, of the CPU trainer's step over a whole graph; None where it has none, or
-        it was not measured. With `looped`, loops over edges gather, as in chunks.
+        """Return (gather, other) seconds of the CPU trainer's full-graph step; None if undefined or not
+        measured.
+
+        With `looped`, compiled loops over edges gather, as in chunks.
         """
         rates, whole = self.host.whole_graph, self.training.whole
         if not trainer.is_host or rates is None or whole is None or not self.terms.values:
@@ -368,12 +378,12 @@ class StepModel:
     def _sparse_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, macs: float, weights: float
     ) -> float:
-        """Products of sparse rows, measured or else at the rate of dense ones."""
+        """Return the time of sparse products, from measurements or at the rate of dense products."""
         assert work.sparse is not None
         host = self.host
         if not (trainer.is_host and host.sparse):
-            part = _host_part(host, threads.train) if trainer.is_host else 1.0
-            return macs / (trainer.rates.macs_per_s * part)
+            fraction = _host_part(host, threads.train) if trainer.is_host else 1.0
+            return macs / (trainer.rates.macs_per_s * fraction)
         return sparse_seconds(
             host.sparse,
             macs=macs,
@@ -384,15 +394,15 @@ class StepModel:
         )
 
     def synchronize_s(self, together: str) -> float:
-        """Over the slowest link; the host's own replica is there already.
+        """Return the synchronization time over the slowest link; the host's own replica needs no transfer.
 
         Parameters
         ----------
         together
-            The trainers on the host's cores, as `host_trainers` names them.
+            Kinds of the trainers on the host cores, as returned by `host_trainers`.
         """
         link = min(trainer.device.link_gb_s for trainer in self.trainers) * _GB
-        # Of learned rows, a step changes those that it has read.
+        # A step updates only the learned embeddings that it has read.
         work = self.training.at(self.training.batch_size)
         seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
         if self.terms.launch:
@@ -401,7 +411,7 @@ class StepModel:
         return seconds
 
     def _tasks_s(self, trainer: PlatformTrainer, design: FpgaDesign, work: Workload) -> float:
-        """Of equal tasks, one after the other."""
+        """Return the time of equal, sequential FPGA tasks."""
         targets, task_targets = work.vertices[-1], trainer.device.task_targets
         tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
         task = work if tasks == 1 else trainer.taken(self.training.at(targets / tasks))
@@ -410,7 +420,7 @@ class StepModel:
     def _computing_s(
         self, trainer: PlatformTrainer, rates: TrainerRates, part: float, work: Workload
     ) -> float:
-        """With rates of which only a part is there."""
+        """Return the compute time at a fraction `part` of the rates."""
         terms, macs_per_s = self.terms, rates.macs_per_s * part
         seconds = stages.trainer_s(
             work,
@@ -426,12 +436,12 @@ class StepModel:
             seconds += extra_terms.num_results(work) / (rates.results_per_s * part)
             seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
             seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
-            # By one thread: of equal rates with one and with all, no thread is taken to spare any.
+            # Sorting is done by one thread, regardless of the threads of the trainer.
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
-            # Weights are read and written by one thread, as calls are made by one.
+            # One thread reads and writes weights, and makes the calls.
             seconds += rates.launched_s(work.launched) + work.num_weights / rates.weights_per_s
-        # Forward through all layers, backward through all.
+        # One forward and one backward pass per layer.
         passes = 2 * work.layers
         return seconds + passes * (
             (trainer.device.flush_s if terms.flush else 0.0) + (trainer.device.fill_s if terms.fill else 0.0)
@@ -467,12 +477,12 @@ class StepModel:
             )
         if host.thread_edges_per_s is None:
             return 0.0
-        # Every step of a walk and every edge that is looked at is an access like a drawn edge's.
-        looked_at = work.walk_steps + work.scanned_edges if work.walk_steps else work.num_edges
-        return looked_at / (host.thread_edges_per_s * threads)
+        # Each walk step and each scanned edge is one random access, like a sampled edge.
+        accesses = work.walk_steps + work.scanned_edges if work.walk_steps else work.num_edges
+        return accesses / (host.thread_edges_per_s * threads)
 
-    def _cores_held(self, trainer: PlatformTrainer, threads: Threads) -> int:
-        """How many of the host's cores a trainer keeps from the other stages while it computes."""
+    def _num_occupied_cores(self, trainer: PlatformTrainer, threads: Threads) -> int:
+        """Return the host cores that a trainer occupies while it computes."""
         if not trainer.is_host:
             return trainer.device.host_cores
         return min(threads.train, self.host.cores or 1)
@@ -480,12 +490,14 @@ class StepModel:
 
 @lru_cache(maxsize=4096)
 def _task_s(workload: Workload, design: FpgaDesign) -> float:
-    """Kept, since the best assignment is searched among thousands with the same parts."""
+    """Return the seconds of an FPGA task, cached because the search evaluates thousands of similar
+    assignments.
+    """
     return task_seconds(TaskShape.of(workload), design)
 
 
 def _host_part(host: Host, threads: int) -> float:
-    """Speed of the CPU trainer with some threads, as a part of that with all cores (Amdahl's law)."""
+    """Return the CPU trainer's speed with `threads` threads relative to all cores (Amdahl's law)."""
     if not host.cores:
         return 1.0
 

@@ -1,7 +1,7 @@
-"""The terms of HyScale-GNN's performance model (Lin and Prasanna, 2023), a function per equation.
+"""Terms of HyScale-GNN's performance model (Lin and Prasanna, 2023), one function per equation.
 
-Bandwidths are effective ones in bytes per second, and rates are in multiply-accumulates per second. What the
-paper leaves out is in `extra_terms`.
+Bandwidths are effective ones in bytes per second; rates are in multiply-accumulates per second. Terms that
+the paper omits are in `extra_terms`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 
 def throughput_mteps(workloads: Sequence[Workload], execution_s: float) -> float:
-    """Million sampled edges per second: sum_i sum_l |E^l_i| / T_execution (equation 5)."""
+    """Return million sampled edges per second: sum_i sum_l |E^l_i| / T_execution (equation 5)."""
     return sum(workload.num_edges for workload in workloads) / execution_s / 1e6
 
 
 def execution_s(sample_s: float, load_s: float, transfer_s: float, propagate_s: float) -> float:
-    """T_execution (equation 6): the pipeline runs at the pace of its slowest stage."""
+    """Return T_execution (equation 6): the time of the slowest pipeline stage."""
     return max(sample_s, load_s, transfer_s, propagate_s)
 
 
 def load_s(workload: Workload, host_bytes_per_s: float) -> float:
-    """T_load of one trainer (equation 7): |V^0| f^0 S / BW_host; a step's is the sum over its trainers."""
+    """Return T_load of one trainer (equation 7): |V^0| f^0 S / BW_host; a step's is the sum over trainers."""
     return workload.vertices[0] * workload.dense_row_bytes / host_bytes_per_s
 
 
 def transfer_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """T_transfer of one accelerator (equation 8): |V^0| f^0 S / BW_link; a step's is the largest."""
+    """Return T_transfer of one accelerator (equation 8): |V^0| f^0 S / BW_link; a step's is the maximum."""
     return workload.vertices[0] * workload.dense_row_bytes / link_bytes_per_s
 
 
 def aggregate_s(
     workload: Workload, layer: int, device_bytes_per_s: float, *, reads_each_source_once: bool = False
 ) -> float:
-    """t_aggregate of layer 1..L (equation 11): |E^l| f^(l-1) S / BW_device.
+    """Return t_aggregate of layer 1..L (equation 11): |E^l| f^(l-1) S / BW_device.
 
-    Where each source is read once, it is |V^0| f^0 S / BW_device for the first layer and nothing for those
-    after it, whose rows stay on the chip.
+    If each source is read once, it is |V^0| f^0 S / BW_device for the first layer and 0 for later layers,
+    whose rows stay on the chip.
     """
     if reads_each_source_once:
         rows = workload.vertices[0] if layer == 1 else 0.0
@@ -50,12 +50,12 @@ def aggregate_s(
 
 
 def update_s(workload: Workload, layer: int, macs_per_s: float) -> float:
-    """t_update of layer 1..L (equation 12): |V^l| f_in^l f^l multiply-accumulates."""
+    """Return t_update of layer 1..L (equation 12): |V^l| f_in^l f^l multiply-accumulates."""
     return workload.vertices[layer] * workload.macs(layer) / macs_per_s
 
 
 def layer_s(aggregate_s: float, update_s: float, *, pipelined: bool) -> float:
-    """Aggregation and update of a layer: the longer one where the device pipelines them, else their sum."""
+    """Return the time of aggregation and update: their maximum if pipelined, otherwise their sum."""
     return max(aggregate_s, update_s) if pipelined else aggregate_s + update_s
 
 
@@ -67,9 +67,10 @@ def trainer_s(
     pipelined: bool = False,
     reads_each_source_once: bool = False,
 ) -> float:
-    """T_trainer (equation 10): all layers forward; backward the update of layer 1 and both parts of others.
+    """Return T_trainer (equation 10): all layers forward, then backward.
 
-    The input takes no gradient, so the first layer aggregates once.
+    The input has no gradient, so backward consists of the update of layer 1, and aggregation and update of
+    all other layers.
     """
     layers = [
         layer_s(
@@ -83,10 +84,10 @@ def trainer_s(
 
 
 def synchronize_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """T_synchronize (equation 13): gradients come and weights go, 2 sum_l f_in^l f^l S / BW_link."""
+    """Return T_synchronize (equation 13): gradients in and weights out, 2 sum_l f_in^l f^l S / BW_link."""
     return 2 * workload.num_weights * workload.bytes_per_value / link_bytes_per_s
 
 
 def propagate_s(trainers_s: Sequence[float], synchronize_s: float) -> float:
-    """T_propagate (equation 9): the slowest trainer, then synchronization."""
+    """Return T_propagate (equation 9): the slowest trainer, then synchronization."""
     return max(trainers_s) + synchronize_s

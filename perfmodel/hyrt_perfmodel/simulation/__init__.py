@@ -1,1 +1,1 @@
-"""A run in simulated time: the pipeline, its shared resources and a policy in the loop."""
+"""Simulation of a training run: the pipeline, its shared resources and a policy in the loop."""

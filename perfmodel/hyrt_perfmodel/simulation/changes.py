@@ -1,4 +1,4 @@
-"""What happens to a simulated machine while it runs."""
+"""Speed changes of a simulated machine during a run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from hyrt_perfmodel.checks import Positive, check_numbers
 from hyrt_perfmodel.platforms.platform import Host
 
 PARTS = ("sample", "links", "host_memory")
-"""What may change beside a trainer; `host_memory` is what loading and the CPU trainer read."""
+"""Parts other than trainers whose speed may change; `host_memory` is read by loading and the CPU trainer."""
 
 
 Speeds = tuple[tuple[int | str, float], ...]
-"""Part and factor of all parts that are not as fast as the platform says."""
+"""(part, factor) of every part whose speed differs from the platform's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From a step on, a part of the machine has another speed.
+    """Speed change of a part of the machine from a step on.
 
     Raises
     ------
     ValueError
-        If the step is negative, the part is not known or the factor is not above 0.
+        If the step is negative, the part is unknown or the factor is not above 0.
     """
 
     step: int
-    """The first that it holds for."""
+    """First step with the new speed."""
     trainer: int | str
-    """Index of the trainer whose propagation it is, or one of `PARTS`."""
+    """Index of the trainer whose propagation changes, or one of `PARTS`."""
     factor: Positive
-    """Times as fast as the platform says. A later change of the same part replaces it: 1 restores the
+    """Speed relative to the platform's. A later change of the same part replaces this one; 1 restores the
     platform's speed."""
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Change:
 
 
 def check_changes(changes: Sequence[Change], num_trainers: int) -> None:
-    """Refuse a change of a trainer that the platform does not have, with ValueError."""
+    """Raise ValueError for a change of a trainer that the platform does not have."""
     for change in changes:
         if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
             raise ValueError(
@@ -56,16 +56,18 @@ def check_changes(changes: Sequence[Change], num_trainers: int) -> None:
 
 
 def speeds_at(changes: Sequence[Change], step: int) -> Speeds:
-    """What holds for a step; of two changes of the same step and part the later in the sequence holds."""
+    """Return the speeds at a step; of two changes of the same step and part, the later in the sequence
+    applies.
+    """
     past = sorted((change for change in changes if change.step <= step), key=lambda change: change.step)
     factors = {change.trainer: change.factor for change in past}
     return tuple(item for item in factors.items() if item[1] != 1)
 
 
 def host_with_memory(host: Host, factor: float) -> Host:
-    """The host where everything that reads its memory has `factor` times the bandwidth."""
+    """Return the host with `factor` times the memory bandwidth for everything that reads its memory."""
 
-    def times(gb_s: float | None) -> float | None:
+    def scaled(gb_s: float | None) -> float | None:
         return None if gb_s is None else gb_s * factor
 
     models = {
@@ -74,8 +76,8 @@ def host_with_memory(host: Host, factor: float) -> Host:
     return replace(
         host,
         memory_gb_s=host.memory_gb_s * factor,
-        shared_memory_gb_s=times(host.shared_memory_gb_s),
-        thread_load_gb_s=times(host.thread_load_gb_s),
+        shared_memory_gb_s=scaled(host.shared_memory_gb_s),
+        thread_load_gb_s=scaled(host.thread_load_gb_s),
         models=models,
         loading=tuple(
             replace(cost, row_s=cost.row_s / factor, gb_s=cost.gb_s * factor) for cost in host.loading

@@ -1,4 +1,4 @@
-"""The pipeline where nothing is shared: when each stage ends follows from when those before it ended."""
+"""Recurrence for the pipeline without shared resources: stage end times follow from earlier end times."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hyrt_perfmodel.simulation.simulated_step import Begin, End
 
 
 def run_recurrence(num_steps: int, num_trainers: int, depth: int, begin: Begin, end: End) -> None:
-    """Run steps through the pipeline, one after the other (a max-plus recurrence over steps).
+    """Run steps through the pipeline one after the other (a max-plus recurrence over steps).
 
     Parameters
     ----------
     num_steps, num_trainers
-        How many there are.
+        Number of steps and of trainers.
     depth
-        Most steps in flight.
+        Maximum number of steps in flight.
     begin, end
-        See `simulated_step`. `end` of step i is called before `begin` of step i + depth.
+        Callbacks, see `simulated_step`. `end` of step i is called before `begin` of step i + depth.
     """
     sampled_s = loaded_s = 0.0
     transferred_s = [0.0] * num_trainers

@@ -1,4 +1,4 @@
-"""A policy in the loop of a simulated run."""
+"""Feedback loop of a policy in a simulated run."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ _HISTORY = 64
 
 
 class PolicyLoop:
-    """Asks a policy after each step and schedules what it decides.
+    """Loop that queries a policy after each step and schedules its decisions.
 
     Parameters
     ----------
     policy
-        None leaves the assignment as it is.
+        The policy; None keeps the assignment.
     start
-        The assignment of the first steps.
+        Assignment of the first steps.
     limits
-        Told to the policy and enforced; a decision acts `limits.delay` steps later.
+        Limits passed to the policy and enforced; a decision takes effect `limits.delay` steps later.
     num_steps
-        Steps of the run: nobody is asked about steps beyond it.
+        Steps of the run; the policy is not queried about later steps.
     """
 
     def __init__(
         self, policy: Policy | None, start: Assignment, limits: AssignmentLimits, num_steps: int
     ) -> None:
         self._policy, self._limits, self._num_steps = policy, limits, num_steps
-        self._acting = self._latest = start
+        self._current = self._latest = start
         self._scheduled: deque[tuple[int, Assignment]] = deque()
         self._history: deque[Observation] = deque(maxlen=_HISTORY)
-        self._before_s = 0.0
+        self._previous_done_s = 0.0
         self.decisions: list[tuple[int, Decision]] = []
 
     def assignment(self, step: int) -> Assignment:
-        """What a step runs under; ask for steps in order."""
+        """Return the assignment of a step; call with ascending steps."""
         while self._scheduled and self._scheduled[0][0] <= step:
-            self._acting = self._scheduled.popleft()[1]
-        return self._acting
+            self._current = self._scheduled.popleft()[1]
+        return self._current
 
     def synchronized(self, step: SimulatedStep) -> None:
-        """Take a step into account.
+        """Add a finished step to the history and query the policy.
 
         Raises
         ------
         ValueError
-            If the policy decides what the limits do not allow.
+            If the policy's decision violates the limits.
         """
-        acts_on = step.step + self._limits.delay
-        if self._policy is None or acts_on >= self._num_steps:
+        first_step = step.step + self._limits.delay
+        if self._policy is None or first_step >= self._num_steps:
             return
-        self._history.append(_observation(step, step.done_s - self._before_s))
-        self._before_s = step.done_s
+        self._history.append(_observation(step, step.done_s - self._previous_done_s))
+        self._previous_done_s = step.done_s
         decision = self._policy.decide(tuple(self._history), self._latest, self._limits)
         if decision.assignment != self._latest:
             self._check(step.step, decision.assignment)
-            self._scheduled.append((acts_on, decision.assignment))
+            self._scheduled.append((first_step, decision.assignment))
             self.decisions.append((step.step, decision))
             self._latest = decision.assignment
 
-    def _check(self, step: int, after: Assignment) -> None:
-        """Where the latest assignment is outside the limits too, only its sum is held to."""
+    def _check(self, step: int, decided: Assignment) -> None:
+        """Check a decision against the limits; only its sum, if the latest assignment also violates them."""
         assert self._policy is not None
-        before = self._latest
-        if len(after.split) != len(before.split) or sum(after.split) != sum(before.split):
-            wrong = f"a step has {sum(before.split)} units for {len(before.split)} trainers"
-        elif self._limits.allows(before) and not self._limits.allows(after):
-            wrong = f"the limits are {self._limits}"
+        latest = self._latest
+        if len(decided.split) != len(latest.split) or sum(decided.split) != sum(latest.split):
+            reason = f"a step has {sum(latest.split)} units for {len(latest.split)} trainers"
+        elif self._limits.allows(latest) and not self._limits.allows(decided):
+            reason = f"the limits are {self._limits}"
         else:
             return
-        raise ValueError(f"policy {self._policy.name} decided {after} at step {step}, but {wrong}")
+        raise ValueError(f"policy {self._policy.name} decided {decided} at step {step}, but {reason}")
 
 
 def _observation(step: SimulatedStep, iteration_s: float) -> Observation:

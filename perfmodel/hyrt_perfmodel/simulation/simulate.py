@@ -1,4 +1,4 @@
-"""Runs on machines that are not there: the four-stage pipeline, simulated, with a policy in the loop."""
+"""Simulation of the four-stage pipeline on a described machine, with a policy in the loop."""
 
 from __future__ import annotations
 
@@ -38,62 +38,64 @@ def simulate(
     changes: Sequence[Change] = (),
     terms: Terms | None = None,
 ) -> Simulation:
-    """Run steps through the pipeline of `hyrt.pipeline.pipeline` on a machine that is only described.
+    """Simulate the pipeline of `hyrt.pipeline.pipeline` on a described machine.
 
-    The host samples and loads one trainer's share after the other; each trainer transfers and propagates its
-    own, and propagates a step with the weights of the one before. At most `depth` steps are in flight. Stages
-    that overlap slow each other where they need more cores than the host has, more memory bandwidth than
-    `Host.shared_memory_gb_s` or more of a switch than `Accelerator.switch_gb_s`.
+    The host samples and loads the trainers' shares one after the other; each trainer transfers and propagates
+    its share, and propagates a step with the weights of the previous step. At most `depth` steps are in
+    flight. Overlapping stages slow each other down if they need more cores than the host has, more memory
+    bandwidth than `Host.shared_memory_gb_s`, or more bandwidth of a switch than `Accelerator.switch_gb_s`.
 
     Parameters
     ----------
     platform, training
         The machine and the work; durations are those of `stage_times`.
     start
-        The assignment of the first steps.
+        Assignment of the first steps.
     policy
-        Asked after each step is synchronized, with the last 64 steps' observations; what it decides after
-        step i acts on step i + depth, the first that cannot have been sampled. None leaves the assignment as
-        it is.
+        Policy queried after each step is synchronized, with the observations of the last 64 steps; its
+        decision after step i applies from step i + depth, the first that cannot have been sampled yet. None
+        keeps the assignment.
     iterations
-        Steps to run.
+        Number of steps.
     depth
-        Most steps in flight.
+        Maximum number of steps in flight.
     noise
-        Standard deviation of the logarithm of what each stage's time is multiplied with, which is 1 in the
-        mean: one factor a step for sample, load and synchronize, and for each trainer's transfer and
-        propagation.
+        Standard deviation of the logarithm of the noise factors, which have mean 1: per step, one factor each
+        for sample, load and synchronize, and one for each trainer's transfer and propagation.
     seed
-        Seed of the noise. The same seed gives the same factors, whatever the policy decides.
+        Seed of the noise. The same seed gives the same factors, regardless of the policy's decisions.
     limits
-        Told to the policy and enforced, with `depth` for their delay. By default those of the platform: no
-        trainer is short of memory, and stages share cores where `start` has more threads than there are.
+        Limits passed to the policy and enforced, with `depth` as their delay. By default the platform's:
+        trainers have unlimited memory, and stages share cores if `start` has more threads than there are
+        cores.
     changes
         Changes of the machine's speeds.
     terms
-        Beyond the paper's; all of them by default.
+        Terms beyond the paper's; all by default.
 
     Raises
     ------
     ValueError
-        If a number is out of range, a change is of no trainer, the start does not belong to the platform, or
-        the policy decides what the limits do not allow.
+        If a number is out of range, a change names an unknown trainer, the start does not match the platform,
+        or a decision violates the limits.
     """
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
     check_kind("start", start, Assignment, "give an assignment, as a prediction has")
     check_size("simulation: noise", noise)
-    for name, value, least in (("iterations", iterations, 1), ("depth", depth, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"simulation: {name} is {value!r:.60}: give a whole number of at least {least}")
+    for name, value, minimum in (("iterations", iterations, 1), ("depth", depth, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(
+                f"simulation: {name} is {value!r:.60}: give a whole number of at least {minimum}"
+            )
     terms = Terms() if terms is None else terms
     num_trainers = len(platform.trainers(training.model))
     check_changes(changes, num_trainers)
     factors = noise_factors(noise, 2 * num_trainers + 3, seed)
-    remembered = training.remembered()
-    profile_of = cache(partial(step_profile, platform, remembered, terms))
-    told = replace(_limits(platform, training, start) if limits is None else limits, delay=depth)
-    loop = PolicyLoop(policy, start, told, iterations)
+    cached_training = training.remembered()
+    profile_of = cache(partial(step_profile, platform, cached_training, terms))
+    delayed_limits = replace(_limits(platform, training, start) if limits is None else limits, delay=depth)
+    loop = PolicyLoop(policy, start, delayed_limits, iterations)
     steps: list[SimulatedStep] = []
 
     def begin(number: int) -> SimulatedStep:
@@ -105,12 +107,12 @@ def simulate(
         steps.append(step)
         loop.synchronized(step)
 
-    shares = has_shared_resources(platform, terms)
-    if shares and policy is None:
+    has_contention = has_shared_resources(platform, terms)
+    if has_contention and policy is None:
         first_steps = sorted({0, *(change.step for change in changes)})
-        shares = can_slow([profile_of(start, speeds_at(changes, step)) for step in first_steps])
-    # Where nothing is shared the recurrence is exact, and faster.
-    run = run_events if shares else run_recurrence
+        has_contention = can_slow([profile_of(start, speeds_at(changes, step)) for step in first_steps])
+    # Without shared resources the recurrence is exact, and faster.
+    run = run_events if has_contention else run_recurrence
     run(iterations, num_trainers, depth, begin, end)
     return simulation_of(steps, loop.decisions)
 

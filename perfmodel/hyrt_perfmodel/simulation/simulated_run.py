@@ -1,4 +1,4 @@
-"""What a simulated run was like."""
+"""Result of a simulated run."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
-    """A run that was simulated."""
+    """A simulated run."""
 
     started_s: Floats
     done_s: Floats
-    """`started_s` and `done_s`: [iterations] float64, when the sampling of each step began and when it was
-    synchronized."""
+    """`started_s` and `done_s`: [iterations] float64, start of sampling and end of synchronization of each
+    step."""
     stage_s: Mapping[str, Floats]
-    """sample, load, transfer, propagate, synchronize: [iterations] float64 seconds of work; transfer and
-    propagate of the slowest trainer, without synchronization."""
+    """Seconds of work of sample, load, transfer, propagate and synchronize, each [iterations] float64;
+    transfer and propagate of the slowest trainer, without synchronization."""
     trainer_transfer_s: Floats
     trainer_propagate_s: Floats
     """`trainer_transfer_s` and `trainer_propagate_s`: [iterations, trainers] float64."""
     assignments: tuple[Assignment, ...]
-    """What each step ran under."""
+    """Assignment of each step."""
     decisions: tuple[tuple[int, Decision], ...]
-    """Changes of the assignment: the step after which the policy decided, and what. It acts `depth` steps
-    later."""
+    """Changes of the assignment: the step after which the policy decided, and the decision, which applies
+    `depth` steps later."""
 
     @property
     def iteration_s(self) -> Floats:
-        """[iterations] float64, from one step's end to the next's; the first fills the pipeline."""
+        """[iterations] float64, time between the ends of consecutive steps; the first includes filling the
+        pipeline.
+        """
         return np.diff(self.done_s, prepend=0.0)
 
     def settled_iteration_s(self, first: int | None = None, last: int | None = None) -> float:
-        """Mean iteration of the steps `first` .. `last` - 1; by default of the second half.
+        """Return the mean iteration time of the steps `first` .. `last` - 1; by default the second half.
 
         Raises
         ------
@@ -53,12 +55,12 @@ class Simulation:
         last = count if last is None else last
         if not 0 <= first < last <= count:
             raise ValueError(f"a run of {count} steps has no steps {first} to {last - 1}")
-        begun_s = self.done_s[first - 1] if first else 0.0
-        return float(self.done_s[last - 1] - begun_s) / (last - first)
+        start_s = self.done_s[first - 1] if first else 0.0
+        return float(self.done_s[last - 1] - start_s) / (last - first)
 
 
 def simulation_of(steps: Sequence[SimulatedStep], decisions: Sequence[tuple[int, Decision]]) -> Simulation:
-    """The run that some steps were, all of them and in order."""
+    """Collect all steps of a run, in order."""
     transfer_s = np.array([step.transfer_s for step in steps])
     propagate_s = np.array([step.propagate_s for step in steps])
     return Simulation(

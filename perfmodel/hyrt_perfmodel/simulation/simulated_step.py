@@ -1,4 +1,4 @@
-"""One step on its way through a simulated pipeline."""
+"""State of one step in a simulated pipeline."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from hyrt_perfmodel.simulation.step_profile import StepProfile
 
 @dataclass(slots=True)
 class SimulatedStep:
-    """What a step needs, and when it began and ended."""
+    """Needs of a step, and its start and end times."""
 
     step: int
-    """The number of the step in the run, from 0."""
+    """Step number in the run, from 0."""
     assignment: Assignment
     profile: StepProfile
-    """`assignment` and `profile`: what it runs under."""
+    """`assignment` and `profile`: configuration of the step."""
     sample_s: list[float]
     load_s: list[float]
     transfer_s: list[float]
     propagate_s: list[float]
     synchronize_s: float
-    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: alone on the machine, with
-    noise, until the stage is through; then what it took."""
+    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: before the stage ends, its time
+    alone on the machine, with noise; afterwards, its actual time."""
     started_s: float = 0.0
-    """The time at which its sampling began."""
+    """Start time of its sampling."""
     done_s: float = 0.0
-    """The time at which it was synchronized."""
+    """End time of its synchronization."""
 
 
 Begin = Callable[[int], SimulatedStep]
-"""Called when a step is sampled, in order."""
+"""Callback when a step is sampled, in step order."""
 
 End = Callable[[SimulatedStep], None]
-"""Called when a step is synchronized, in order."""
+"""Callback when a step is synchronized, in step order."""
 
 
 def with_noise(
     step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float]
 ) -> SimulatedStep:
-    """A step whose stages (sample, load, transfers, propagations, synchronize) take `factors` as long."""
+    """Scale a step's stage times (sample, load, transfers, propagations, synchronize) by `factors`."""
     sample, load, *rest, synchronize = factors
     count = len(profile.sample_s)
     return SimulatedStep(

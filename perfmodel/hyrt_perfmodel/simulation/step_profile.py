@@ -1,4 +1,4 @@
-"""What one step takes of each stage and of what the stages share, without noise."""
+"""Time and resource needs of one step's stages, without noise."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepProfile:
-    """Durations alone on the machine, and demands."""
+    """Durations of the stages alone on the machine, and their resource demands."""
 
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: one a trainer; the first two follow each other on
-    the host."""
+    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: one entry per trainer; the first two run
+    sequentially on the host."""
     synchronize_s: float
-    """Synchronization of the step."""
+    """Duration of synchronization."""
     demands: tuple[tuple[float, ...], ...]
-    """[2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each
-    one's propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each switch.
-    """
+    """[2 n + 3][resources], demand of each server at full speed: sample, load, each trainer's transfer, each
+    trainer's propagation, synchronize. Resources are cores, bytes per second of host memory, then bytes per
+    second of each switch."""
     capacities: tuple[float, ...]
-    """[resources] of these."""
+    """[resources] capacities."""
 
 
 def can_slow(profiles: Sequence[StepProfile]) -> bool:
-    """Whether the stages of steps like these can slow each other, whichever of them overlap."""
+    """Return whether stages of steps like these can slow each other down, for any overlap."""
     trainers = len(profiles[0].sample_s)
     for resource, capacities in enumerate(zip(*(profile.capacities for profile in profiles), strict=True)):
-        most = [
+        peaks = [
             max(demand[resource] for demand in demands)
             for demands in zip(*(profile.demands for profile in profiles), strict=True)
         ]
-        # Trainers are through when the step is synchronized.
-        last = max(sum(most[2 + trainers : -1]), most[-1])
-        if sum(most[: 2 + trainers]) + last > min(capacities):
+        # All propagations of a step end before its synchronization.
+        last = max(sum(peaks[2 + trainers : -1]), peaks[-1])
+        if sum(peaks[: 2 + trainers]) + last > min(capacities):
             return True
     return False
 
 
 def has_shared_resources(platform: Platform, terms: Terms) -> bool:
-    """Whether stages may slow each other under some assignment."""
+    """Return whether stages may slow each other down under some assignment."""
     host = platform.host
     return (
         bool(terms.shared_cores and host.cores)
@@ -70,7 +70,7 @@ def step_profile(
     assignment: Assignment,
     speeds: Speeds = (),
 ) -> StepProfile:
-    """The profile of a step under an assignment, where some parts have another speed (see `changes`)."""
+    """Return the profile of a step under an assignment, at changed `speeds` of some parts (see `changes`)."""
     factors = dict(speeds)
     if "host_memory" in factors:
         platform = replace(platform, host=host_with_memory(platform.host, factors["host_memory"]))
@@ -82,27 +82,27 @@ def step_profile(
     propagate_s = tuple(
         seconds / factors.get(index, 1.0) for index, seconds in enumerate(times.trainer_propagate_s)
     )
-    use = _Use(platform, model, assignment, works)
+    resources = _ResourceDemands(platform, model, assignment, works)
     return StepProfile(
         sample_s=_sample_parts(times, works, factors.get("sample", 1.0)),
         load_s=times.trainer_load_s,
         transfer_s=transfer_s,
         propagate_s=propagate_s,
         synchronize_s=times.synchronize_s + times.wait_s + times.lock_s,
-        demands=use.demands(times.trainer_load_s, transfer_s, propagate_s),
-        capacities=use.capacities,
+        demands=resources.demands(times.trainer_load_s, transfer_s, propagate_s),
+        capacities=resources.capacities,
     )
 
 
 def _sample_parts(times: StageTimes, works: list[Workload | None], factor: float) -> tuple[float, ...]:
-    """T_sample, in proportion to the trainers' edges."""
+    """Divide T_sample among the trainers in proportion to their edges."""
     edges = [0.0 if work is None else work.num_edges for work in works]
     total = sum(edges)
     return tuple(times.sample_s / factor * count / total if total else 0.0 for count in edges)
 
 
-class _Use:
-    """Cores, bytes of host memory and bytes over each switch that the stages of a step need."""
+class _ResourceDemands:
+    """Cores, host memory bandwidth and switch bandwidth that the stages of a step need."""
 
     def __init__(
         self, platform: Platform, model: StepModel, assignment: Assignment, works: list[Workload | None]
@@ -133,8 +133,8 @@ class _Use:
             self._row(cores=self._threads.load, memory=_rate(loaded, sum(load_s))),
         ]
         for (trainer, work), seconds, switch in zip(pairs, transfer_s, self._switches, strict=True):
-            sent = 0.0 if work is None else self._model.link_bytes(trainer, work)
-            rows.append(self._row(memory=_rate(sent, seconds), switch=switch))
+            transferred = 0.0 if work is None else self._model.link_bytes(trainer, work)
+            rows.append(self._row(memory=_rate(transferred, seconds), switch=switch))
         for (trainer, work), seconds in zip(pairs, propagate_s, strict=True):
             read = 0.0 if work is None else self._aggregated_bytes(trainer, work)
             rows.append(self._row(cores=self._trainer_cores(trainer), memory=_rate(read, seconds)))
@@ -150,7 +150,7 @@ class _Use:
         return tuple(row)
 
     def _trainer_cores(self, trainer: PlatformTrainer) -> float:
-        """As `stage_times` counts them: what cannot be shared keeps one thread busy and not the others."""
+        """Return the trainer's cores as `stage_times` counts them: serial parts keep only one thread busy."""
         if not trainer.is_host:
             return float(trainer.device.host_cores)
         host = self._model.host
@@ -158,7 +158,9 @@ class _Use:
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
 
     def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Of a trainer that computes in host memory: all layers forward, all but the first backward."""
+        """Return the bytes aggregated by a trainer in host memory: all layers forward, all but the first
+        backward.
+        """
         if not math.isinf(trainer.device.link_gb_s):
             return 0.0
         work = multiplied_first(trainer.taken(work))

@@ -1,1 +1,1 @@
-"""Expected sizes of sampled mini-batches, without sampling."""
+"""Expected sizes of sampled mini-batches, computed without sampling."""

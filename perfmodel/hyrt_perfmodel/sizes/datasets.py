@@ -1,4 +1,4 @@
-"""Published sizes of datasets by name, so that nothing has to be downloaded to predict."""
+"""Published sizes of datasets by name, so that prediction needs no download."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSizes:
-    """What is published of a dataset."""
+    """Published sizes of a dataset."""
 
     vertices: int
     edges: int
-    """`vertices` and `edges`: sizes of the topology; an undirected edge counts twice, as it is stored."""
+    """`vertices` and `edges`: sizes of the topology; an undirected edge counts twice, as stored."""
     features: int
     classes: int
     """`features` and `classes`: widths."""
     targets: int
-    """Training vertices."""
+    """Number of training vertices."""
     symmetric: bool = False
-    """Whether every edge is stored in both directions; citations are not."""
+    """Whether every edge is stored in both directions; False for citations."""
     value_bytes: int = 4
-    """Bytes of a stored feature."""
+    """Bytes per stored feature value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTypes:
-    """What is published of a typed dataset."""
+    """Published sizes of a heterogeneous dataset."""
 
     vertices: Mapping[str, int]
-    """The vertices of each type."""
+    """Number of vertices per type."""
     edges: Mapping[tuple[str, str, str], int]
-    """The edges of each relation, by source type, name and destination type."""
+    """Number of edges per relation (source type, name, destination type)."""
     features: Mapping[str, int]
-    """The columns of the rows of the types that have some."""
+    """Feature columns per type that has features."""
     target: str
-    """The type that has labels."""
+    """Vertex type with labels."""
     classes: int
     targets: int
-    """`classes` and `targets`: of labels, and training vertices."""
+    """`classes` and `targets`: number of labels and of training vertices."""
     value_bytes: int = 4
-    """Bytes of a stored feature."""
+    """Bytes per stored feature value."""
 
 
 # Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,
@@ -58,7 +58,7 @@ DATASETS = {
     ),
 }
 
-# The same sources; citations are kept in one direction.
+# Same sources; citations are stored in one direction.
 TYPED_DATASETS = {
     "ogbn-mag": PublishedTypes(
         vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},

@@ -1,4 +1,4 @@
-"""Which vertices of a graph have nearly equal degrees."""
+"""Classes of vertices with nearly equal degrees."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Ever coarser ratios between the degrees that are told apart; the first that gives few enough classes is
-# taken.
+# Increasingly coarse ratios between degrees of different classes; the first with few enough classes is used.
 _RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DegreeClasses:
-    """Which class each vertex of a graph is in."""
+    """Degree class of each vertex of a graph."""
 
     of_vertex: NDArray[np.int64]
-    """[V] int64."""
+    """[V] int64, class of each vertex."""
     in_degrees: NDArray[Any]
     out_degrees: NDArray[Any]
     """`in_degrees` and `out_degrees`: [V] integers."""
     num_classes: int
-    """The number of classes."""
+    """Number of classes."""
 
     @classmethod
     def of(
@@ -35,12 +34,12 @@ class DegreeClasses:
         max_classes: int = 2000,
         kinds: NDArray[Any] | None = None,
     ) -> DegreeClasses:
-        """Put vertices with close degrees into one class, apart where their `kinds` ([V] integers) differ.
+        """Group vertices with similar degrees into classes, separately per value of `kinds` ([V] integers).
 
         Raises
         ------
         ValueError
-            If the arrays differ in length, hold negative degrees, or no class is allowed.
+            If the arrays differ in length, contain negative degrees, or `max_classes` is too small.
         """
         ins = np.asarray(in_degrees)
         outs = ins if out_degrees is None else np.asarray(out_degrees)
@@ -71,12 +70,12 @@ class DegreeClasses:
         return self.out_degrees is self.in_degrees or bool(np.array_equal(self.in_degrees, self.out_degrees))
 
     def sums(self, weights: NDArray[Any] | None = None) -> Floats:
-        """[C] float64: sums of `weights` ([V]) over each class's vertices, or how many they are."""
+        """Return [C] float64: sums of `weights` ([V]) over each class's vertices, or the vertex counts."""
         return np.bincount(self.of_vertex, weights, self.num_classes).astype(np.float64)
 
 
 def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
-    """Number the degrees; those that differ by less than a factor share a number, and 1 tells all apart."""
+    """Number the degrees; degrees that differ by less than `ratio` share a number (ratio 1: none do)."""
     largest = int(degrees.max())
     if ratio == 1.0:
         return degrees.astype(np.int64)
@@ -89,11 +88,11 @@ def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
 
 
 def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Number the keys that occur, in ascending order, and how many there are."""
+    """Renumber the distinct keys in ascending order, and return their count."""
     span = int(keys.max()) + 1
     if span > max(1 << 24, 4 * len(keys)):
-        found, numbers = np.unique(keys, return_inverse=True)
-        return numbers.reshape(-1).astype(np.int64), len(found)
+        distinct, numbers = np.unique(keys, return_inverse=True)
+        return numbers.reshape(-1).astype(np.int64), len(distinct)
     present = np.zeros(span, np.int64)
     present[keys] = 1
     numbers = np.cumsum(present) - 1

@@ -1,4 +1,4 @@
-"""How many neighbours the vertices of a graph have: what the expected sizes of mini-batches follow from."""
+"""Degree distributions of graphs, from which expected mini-batch sizes are computed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _ASSUMED_PAIR_LEVELS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeMixing:
-    """Which degrees are neighbours: edges between groups of degree classes.
+    """Edges between groups of degree classes: which degrees are neighbors.
 
     Raises
     ------
     ValueError
-        If a table is not square, a group is outside it, or a row is not a distribution.
+        If a table is not square, a group is out of range, or a row is not a distribution.
     """
 
     groups: NDArray[np.int64]
-    """[C] int64, the group of each class."""
+    """[C] int64, group of each class."""
     shares: Floats
-    """[G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows add
-    up to 1."""
+    """[G, G] float64; entry (g, h) is the share of group g's outgoing edges that enter group h. Rows add up
+    to 1."""
     target_shares: Floats | None = None
-    """[G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are
-    like all."""
+    """[G, G] float64; the portion of `shares` that enters possible targets. None if targets are like all
+    vertices."""
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -47,39 +47,41 @@ class DegreeMixing:
             )
         if self.shares.min() < 0 or not np.allclose(self.shares.sum(1), 1):
             raise ValueError("mixing: a row of shares is not a distribution: each row must add up to 1")
-        part = self.target_shares
-        if part is not None and (part.shape != (size, size) or (part > self.shares + 1e-9).any()):
+        target_shares = self.target_shares
+        if target_shares is not None and (
+            target_shares.shape != (size, size) or (target_shares > self.shares + 1e-9).any()
+        ):
             raise ValueError("mixing: target_shares exceeds shares: no entry may be larger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeDistribution:
-    """Classes of vertices with equal, or nearly equal, in- and out-degree.
+    """Classes of vertices with (nearly) equal in- and out-degree.
 
     Raises
     ------
     ValueError
-        If the arrays do not belong together or hold negative or infinite numbers.
+        If the lengths of the arrays do not match, or they contain negative or infinite numbers.
     """
 
     counts: Floats
-    """[C] float64, vertices of each class."""
+    """[C] float64, vertices per class."""
     in_degrees: Floats
     out_degrees: Floats
-    """`in_degrees` and `out_degrees`: [C] float64, the class's mean degrees."""
+    """`in_degrees` and `out_degrees`: [C] float64, mean degrees per class."""
     num_vertices: int
     num_edges: int
-    """`num_vertices` and `num_edges`: v and E (directed, as stored)."""
+    """`num_vertices` and `num_edges`: V and E (directed, as stored)."""
     source: str
-    """The origin of the degrees: `counted`, or `assumed: ...` with what was assumed."""
+    """Origin of the degrees: `counted`, or `assumed: ...` with the assumptions."""
     target_counts: Floats | None = None
-    """[C] float64, how many of the class may be targets; None for all of them."""
+    """[C] float64, possible targets per class; None for all vertices."""
     reciprocity: float = 1.0
-    """Share of the edges whose reverse is an edge too: 1 for symmetric graphs."""
+    """Share of edges whose reverse is also an edge: 1 for symmetric graphs."""
     mixing: DegreeMixing | None = None
-    """Which degrees are neighbours; None where edges join their ends regardless of degree."""
+    """Which degrees are neighbors; None if edges do not depend on degree."""
     overlap: NeighborOverlap | None = None
-    """How far the neighbourhoods of neighbours overlap; None where they do so by chance alone."""
+    """Overlap of neighborhoods of neighbors; None if they overlap only by chance."""
 
     def __post_init__(self) -> None:
         for name in ("counts", "in_degrees", "out_degrees", "target_counts"):
@@ -100,12 +102,12 @@ class DegreeDistribution:
 
     @property
     def num_classes(self) -> int:
-        """How many classes of degrees are told apart."""
+        """Number of degree classes."""
         return len(self.counts)
 
     @property
     def num_targets(self) -> float:
-        """How many vertices may be targets."""
+        """Number of possible targets."""
         return float((self.counts if self.target_counts is None else self.target_counts).sum())
 
     @classmethod
@@ -118,18 +120,18 @@ class DegreeDistribution:
         mixing: DegreeMixing | None = None,
         overlap: NeighborOverlap | None = None,
     ) -> DegreeDistribution:
-        """Count the vertices and mean degrees of classes.
+        """Compute the counts and mean degrees of classes.
 
         Parameters
         ----------
         classes
-            The class of each vertex.
+            Class of each vertex.
         targets
-            [n] vertices that may be targets, or bool [V]; None for all.
+            [n] possible targets, or bool [V]; None for all vertices.
         reciprocity
-            Share of the edges whose reverse is an edge; None for 1 where the degrees are equal, else 0.
+            Share of edges whose reverse is an edge; None for 1 if in- and out-degrees are equal, otherwise 0.
         mixing, overlap
-            Kept as they are.
+            Attributes of the result.
         """
         counts = classes.sums()
         in_degrees = classes.sums(classes.in_degrees) / counts
@@ -158,22 +160,22 @@ class DegreeDistribution:
         reciprocity: float = 1.0,
         num_targets: int | None = None,
     ) -> DegreeDistribution:
-        """Log-normal degrees, for a graph of which only the size is known.
+        """Assume log-normal degrees, for a graph of known size.
 
-        In log-normal degrees the mean is exp(sigma^2 / 2) times the median: 2.05 times with 1.2, which is
-        near what co-purchase and citation graphs have. In- and out-degrees are equal in a symmetric graph
-        (`reciprocity` 1) and independent of each other in others. Targets are taken to be like all vertices.
+        The mean of log-normal degrees is exp(sigma^2 / 2) times the median: 2.05 times with sigma 1.2, which
+        is close to co-purchase and citation graphs. In- and out-degrees are equal in a symmetric graph
+        (`reciprocity` 1) and independent otherwise. Targets are assumed to be like all vertices.
 
         Parameters
         ----------
         num_vertices, num_edges
             V and E (directed, as stored).
         sigma
-            Deviation of the degrees' logarithm.
+            Standard deviation of the degrees' logarithm.
         reciprocity
-            Share of the edges whose reverse is an edge too.
+            Share of edges whose reverse is also an edge.
         num_targets
-            Vertices that may be targets; None for all.
+            Possible targets; None for all vertices.
 
         Raises
         ------
@@ -217,10 +219,10 @@ class DegreeDistribution:
 def _log_normal(
     num_vertices: int, mean: float, sigma: float, largest: float, levels: int
 ) -> tuple[Floats, Floats]:
-    """Degrees and shares of classes whose mean is `mean`; the classes are finer towards the large degrees."""
+    """Return degrees and shares of classes with mean degree `mean`; classes are finer for large degrees."""
     if mean == 0:
         return np.zeros(1), np.ones(1)
-    # Where a class starts: the share of vertices of higher degree falls geometrically to one vertex.
+    # Share of vertices above the start of each class, decreasing geometrically to one vertex.
     above = np.geomspace(1.0, 1.0 / num_vertices, levels)
     shares = np.append(-np.diff(above), above[-1])
     middles = above - shares / 2

@@ -1,7 +1,7 @@
-"""Expected sizes of sampled mini-batches, without sampling: from degrees, fan-outs and the number of targets.
+"""Expected sizes of sampled mini-batches, from degrees, fan-outs and the number of targets.
 
-Node-wise sampling without replacement, where a vertex that appears twice counts once; how it is done is in
-growth.py.
+The model is node-wise sampling without replacement, with duplicate vertices counted once; growth.py describes
+the computation.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class BlockSizes:
     Raises
     ------
     ValueError
-        If there is not one vertex count more than edge counts, or a size is negative.
+        If there is not exactly one vertex count more than edge counts, or a size is negative.
     """
 
     vertices: tuple[float, ...]
-    """|V^0| .. |V^L|, the targets last."""
+    """|V^0| .. |V^L|, targets last."""
     edges: tuple[float, ...]
     """|E^1| .. |E^L|."""
     walk_steps: float = 0.0
     scanned_edges: float = 0.0
-    """`walk_steps` and `scanned_edges`: what sampling subgraphs of random walks takes, as in `Workload`."""
+    """`walk_steps` and `scanned_edges`: work of sampling random-walk subgraphs, as in `Workload`."""
 
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:
@@ -47,17 +47,17 @@ class BlockSizes:
 
     @property
     def row(self) -> tuple[float, ...]:
-        """All sizes one after the other, as `of_row` takes them."""
+        """All sizes in one sequence, the inverse of `of_row`."""
         return (*self.vertices, *self.edges, self.walk_steps, self.scanned_edges)
 
     @classmethod
     def of_row(cls, row: Sequence[float]) -> BlockSizes:
-        """The sizes that one row has.
+        """Build sizes from one sequence.
 
         Parameters
         ----------
         row
-            All sizes, as `row` gives them.
+            All sizes, in the order of the property `row`.
         """
         *blocks, walk_steps, scanned_edges = row
         layers = len(blocks) // 2
@@ -74,16 +74,16 @@ def expected_sizes(
     fanouts: Sequence[int],
     targets: float,
 ) -> BlockSizes:
-    """Expected |V^l| and |E^l| of a mini-batch.
+    """Return expected |V^l| and |E^l| of a mini-batch.
 
     Parameters
     ----------
     degrees
         Degrees of the graph.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+        Neighbors per vertex and layer, the targets' layer first; -1 for all.
     targets
-        Targets of the mini-batch, any number of at least 0; more than the graph has count as all of them.
+        Targets of the mini-batch, at least 0; capped at the number of possible targets.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def expected_sizes(
 
 
 def check_asked(fanouts: Sequence[int], targets: float) -> None:
-    """Refuse fan-outs and numbers of targets that cannot be.
+    """Validate fan-outs and the number of targets.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def check_asked(fanouts: Sequence[int], targets: float) -> None:
 
 
 def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
-    """[C] each class's chance of being a target."""
+    """Return [C] probabilities of a vertex of each class to be a target."""
     weights = degrees.counts if degrees.target_counts is None else degrees.target_counts
     total = float(weights.sum())
     if total == 0:

@@ -1,4 +1,4 @@
-"""How many of the rows that a trainer reads it would have if it kept some of all rows."""
+"""Cache hit rates of feature rows, as a function of the cached fraction."""
 
 from __future__ import annotations
 
@@ -19,55 +19,57 @@ _POINTS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HitCurve:
-    """Hit rates of caches that hold the rows that are read most."""
+    """Hit rates of caches that hold the most frequently read rows."""
 
     parts: Floats
-    """[n] parts of all rows, growing, the first one 0."""
+    """[n] cached fractions of all rows, ascending from 0."""
     rates: Floats
-    """[n] which part of the reads are of these rows."""
+    """[n] fraction of the reads that hit the cached rows."""
 
     @classmethod
     def of(cls, counts: Floats, visits: Floats, num_vertices: float) -> HitCurve:
-        """From classes of vertices.
+        """Build a curve from classes of vertices.
 
         Parameters
         ----------
         counts
-            [C] the vertices of each class.
+            [C] vertices per class.
         visits
-            [C] how often the row of each of them is read in some time.
+            [C] reads of the row of each vertex in a class, over some period.
         num_vertices
-            All vertices, those of no class included.
+            Number of vertices, including vertices of no class.
         """
         order = np.argsort(-visits, kind="stable")
         return cls.of_ranking(counts[order], visits[order], num_vertices)
 
     @classmethod
     def of_ranking(cls, counts: Floats, visits: Floats, num_vertices: float) -> HitCurve:
-        """As `of`, of caches that hold the rows of the first classes, however often they are read."""
+        """Build a curve for caches that hold the first classes, in the given order instead of by
+        frequency.
+        """
         rows = np.concatenate([[0.0], np.cumsum(counts)]) / max(num_vertices, 1.0)
         reads = np.concatenate([[0.0], np.cumsum(counts * visits)])
         rates = reads / reads[-1] if reads[-1] else np.zeros(len(reads))
         if len(rows) > _POINTS:
-            at = np.unique(np.geomspace(1, len(rows) - 1, _POINTS).astype(np.int64))
-            at = np.concatenate([[0], at])
-            rows, rates = rows[at], rates[at]
+            indices = np.unique(np.geomspace(1, len(rows) - 1, _POINTS).astype(np.int64))
+            indices = np.concatenate([[0], indices])
+            rows, rates = rows[indices], rates[indices]
         return cls(rows, rates)
 
     def __call__(self, part: float) -> float:
-        """The hit rate where a part of all rows is kept."""
+        """Return the hit rate with a fraction `part` of all rows cached."""
         return float(np.interp(part, self.parts, self.rates))
 
 
 def expected_hits(degrees: DegreeDistribution, fanouts: Sequence[int], targets: float) -> HitCurve:
-    """Hit rates of neighbour sampling, from the degrees alone: vertices of like degree are read alike.
+    """Estimate hit rates of neighbor sampling from degrees alone, with equal reads for equal degrees.
 
     Parameters
     ----------
     degrees
         Degrees of the graph.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+        Neighbors per vertex and layer, the targets' layer first; -1 for all.
     targets
         Targets of the mini-batch.
     """

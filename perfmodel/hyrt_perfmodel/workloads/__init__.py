@@ -1,1 +1,1 @@
-"""The sizes that a training step has."""
+"""Sizes of a training step's work."""

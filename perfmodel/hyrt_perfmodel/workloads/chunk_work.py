@@ -1,4 +1,4 @@
-"""What chunks of a whole graph ask of a device: layers, and the rows that are gathered along edges."""
+"""Work of full-graph chunks on a device: layers, and rows gathered along edges."""
 
 from __future__ import annotations
 
@@ -7,68 +7,70 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheringLayer:
-    """One layer of a model that gathers rows and multiplies what it has gathered."""
+    """One layer that gathers rows and multiplies the gathered result."""
 
     gathered: int
     """Columns of the rows that are read along edges."""
     out: int
     """Columns of the result."""
     gathers_back: bool = True
-    """Whether gradients go back along the edges; not in a layer that gathers the features as they are."""
+    """Whether gradients are propagated along the edges; False for a layer that gathers the raw features."""
     kept: bool = False
-    """Whether what it gathers is kept on the host from epoch to epoch: of features that are not dropped."""
+    """Whether the gathered result is cached on the host across epochs: for features without dropout."""
     shapes: tuple[tuple[int, int], ...] = ()
-    """Columns that each of its products takes and makes, one after the other; one product of `gathered` and
-    `out` columns by default."""
+    """Input and output columns of each of its products, in order; by default one product of `gathered` and
+    `out` columns."""
     reads_own: bool = False
-    """Whether vertices read their own rows, too."""
+    """Whether vertices also read their own rows."""
     scales_sources: bool = False
-    """Whether rows are multiplied by a factor of their source; gradients always are, by one of their
+    """Whether rows are scaled by a factor of their source; gradients are always scaled by a factor of their
     destination."""
     drops: bool = False
-    """Whether results are dropped at random."""
+    """Whether dropout is applied to the results."""
     drops_read: bool = False
-    """Whether rows that are read are dropped at random, each time that they come."""
+    """Whether dropout is applied to source rows, each time they are uploaded."""
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """Columns that each product takes and makes."""
+        """Input and output columns of each product."""
         return self.shapes or ((self.gathered, self.out),)
 
     @property
     def summed(self) -> int:
-        """Columns of what a vertex has gathered: more than those of a row where its own row stands beside."""
+        """Columns of a vertex's gathered result: more than a row's if its own row is concatenated."""
         return self.products[0][0]
 
     @property
     def weights(self) -> int:
-        """Numbers of the weights, and multiply-accumulates of a row forward."""
+        """Number of weights, which is also the multiply-accumulates per row of the forward pass."""
         return sum(taken * made for taken, made in self.products)
 
     def back_macs(self, *, wanted: bool) -> int:
-        """Multiply-accumulates of a row backward: of the weights' gradients, and of the rows that each
-        product took, the first one's only where they are wanted.
+        """Return the multiply-accumulates per row of the backward pass.
+
+        These are for the weight gradients and for the gradient of each product's input, the first product's
+        only if `wanted`.
         """
         first, *others = (taken * made for taken, made in self.products)
         return self.weights + sum(others) + first * wanted
 
     @property
     def made(self) -> int:
-        """Numbers that the products make of a row."""
+        """Result values of all products per row."""
         return sum(made for _, made in self.products)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkShape:
-    """Rows that are gathered along the edges between two intervals."""
+    """Rows gathered along the edges between two intervals."""
 
     edges: float
-    """Edges, each of which reads a row."""
+    """Edges, each of which reads one row."""
     rows: float
-    """Rows that are added to: those with an edge."""
+    """Destination rows with at least one edge."""
     width: int
     """Columns of a row."""
     read_rows: float
-    """Rows of the interval that is read."""
+    """Rows of the source interval."""
     scaled: bool = False
-    """Whether each row that is read is multiplied by a factor."""
+    """Whether each source row is scaled by a factor."""

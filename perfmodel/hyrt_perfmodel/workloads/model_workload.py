@@ -1,4 +1,4 @@
-"""From a kind of model and its widths to the workload of a mini-batch."""
+"""Workload of a mini-batch, from a kind of model and its widths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hyrt_perfmodel.workloads.workload import SparseInput, Workload
 
 KINDS = ("graphsage", "gcn", "gin", "gat")
-"""The models whose costs are known."""
+"""Models with known costs."""
 
 
 def model_workload(
@@ -21,11 +21,11 @@ def model_workload(
     row_entries: float | None = None,
     hidden: int | None = None,
 ) -> Workload:
-    """The workload of one mini-batch for one of hyrt's models.
+    """Return the workload of one mini-batch for one of hyrt's models.
 
-    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by way of a hidden layer;
-    GAT aggregates the rows of every head, multiplies each, and in the last layer averages `heads` products of
-    the full width.
+    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN multiplies twice, with a hidden layer
+    between; GAT aggregates the rows of every head and multiplies each, and its last layer averages `heads`
+    products of full width.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ def model_workload(
     heads
         Attention heads of GAT.
     bytes_per_value
-        The bytes of a value, S.
+        Bytes per value, S.
     hidden
-        Width of the hidden layer of GIN's updates; that of the first layer's result by default.
+        Width of the hidden layer in GIN's updates; by default the width of the first layer's result.
     row_entries
-        The mean number of stored values of an input row, where rows are sparse.
+        Mean number of stored values per input row, if rows are sparse.
 
     Raises
     ------
     ValueError
-        If the kind is none of these.
+        If the kind is unknown.
     """
     if kind not in KINDS:
         raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")

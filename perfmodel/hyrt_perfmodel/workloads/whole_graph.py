@@ -1,4 +1,4 @@
-"""A step over a whole graph as the CPU trainer makes it: gathering along all edges, rows in chunks."""
+"""CPU work of a full-graph step: gathers along all edges, and row-wise passes in chunks."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ GatherKind = Literal["sum", "attention", "max", "loops"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeReads:
-    """Rows that are read along edges, in one direction of one layer."""
+    """Rows that one direction of one layer reads along edges."""
 
     kind: GatherKind
-    """How they are combined: sums (mean and GCN's normalisation too), sums weighted by attention, maxima; or
-    by loops that are compiled for the kind of model, which compute a message for each edge."""
+    """Reduction: sum (including mean and GCN normalization), attention-weighted sum, maximum, or compiled
+    loops that compute one message per edge."""
     back: bool
-    """Whether gradients are taken back to the sources."""
+    """Whether gradients are propagated back to the sources."""
     rows: float
-    """Rows that are read: one for each edge that counts and, where a vertex reads its own, for each vertex.
-    """
+    """Rows read: one per contributing edge and, if vertices read their own rows, one per vertex."""
     width: int
     """Columns of a row."""
     sources: float
-    """The rows that are there to be read."""
+    """Rows available to be read."""
     masked_heads: int = 0
-    """Heads whose attention is dropped for some of the edges: a mask is drawn for each edge and head."""
+    """Attention heads with dropout, for which a mask is generated per edge and head."""
     passed: float = 0.0
-    """Edges that are looked at and lead to no row."""
+    """Edges that are inspected but lead to no row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeGraphStep:
-    """What a step takes, and what it keeps in memory."""
+    """Time and memory requirements of a step."""
 
     arrays: Mapping[str, float]
-    """Bytes of each array, by a name for people."""
+    """Bytes per array, by display name."""
     reads: tuple[EdgeReads, ...]
-    """All gathering, forward and back."""
+    """All gathers, forward and backward."""
     calls: float
-    """Chunks of rows that are computed, each pass over a chunk counted."""
+    """Chunks of rows that are computed, counted once per pass."""
     macs: float
-    """Multiply-accumulates of all passes over rows."""
+    """Multiply-accumulates of all row-wise passes."""
     values: float
-    """Numbers that all passes over rows read and write."""
+    """Values that all row-wise passes read and write."""
     sparse_macs: float = 0.0
     """Multiply-accumulates of products of sparse rows."""
     sparse_weights: float = 0.0
-    """Weights that products of sparse rows read, each product counted."""
+    """Weights that products of sparse rows read, counted once per product."""
     matrices: Mapping[str, float] = field(default_factory=dict)
-    """Of `arrays`, those that live in a file where they exceed the budget of host memory."""
+    """The subset of `arrays` that is stored in a file if it exceeds the host memory budget."""

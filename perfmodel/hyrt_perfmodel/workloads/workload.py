@@ -1,4 +1,4 @@
-"""The sizes a training step has."""
+"""Workloads: the sizes of a training step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hyrt_perfmodel.checks import Count, NotNegative, check_kind, check_numbers,
 from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
-"""What the load stage hands on: gathered rows, their first aggregate, the whole matrix where it lies, or rows
-that stay sparse."""
+"""Output of the load stage: gathered rows, the first layer's aggregate, the whole matrix in place, or sparse
+rows."""
 
 _ENTRY_BYTES = 8
 _SPARSE_ROW_BYTES = 8
@@ -22,24 +22,24 @@ _SPARSE_ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseInput:
-    """Feature rows of which only the values that are not 0 are stored, and what a first layer does to them.
+    """Sparse feature rows, of which only nonzero values are stored, and the first layer's products of them.
 
-    It multiplies them before it aggregates: the same sums, for one multiply-accumulate a stored value and
-    column of the product.
+    The layer multiplies before it aggregates, which gives the same sums with one multiply-accumulate per
+    stored value and product column.
     """
 
     row_entries: float
-    """Mean number of stored values of a row."""
+    """Mean number of stored values per row."""
     product_width: int
-    """Columns of a source row's product, which is what is aggregated."""
+    """Columns of a source row's product, which is then aggregated."""
     own_rows: bool = False
-    """Whether the destinations' own rows are multiplied too, by weights of their own (GraphSAGE)."""
+    """Whether the destinations' own rows are also multiplied, by separate weights (GraphSAGE)."""
     width_in: float = 0.0
-    """f_in of what the layer multiplies after the aggregation (GIN's second product), else 0."""
+    """f_in of a product after the aggregation (GIN's second product); 0 if there is none."""
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a row: a column number and a value for each entry, and an offset."""
+        """Bytes of a row: a column index and a value per entry, and an offset."""
         return self.row_entries * _ENTRY_BYTES + _SPARSE_ROW_BYTES
 
 
@@ -50,45 +50,47 @@ class Workload:
     Raises
     ------
     ValueError
-        If the lists' lengths do not belong together, or a size is negative.
+        If the lengths of the lists do not match, or a size is negative.
     """
 
     vertices: tuple[float, ...]
-    """|V^0| .. |V^L|, the input vertices first and the targets last."""
+    """|V^0| .. |V^L|: input vertices first, targets last."""
     edges: tuple[float, ...]
-    """|E^1| .. |E^L|, sampled edges of each layer."""
+    """|E^1| .. |E^L|: sampled edges per layer."""
     features: tuple[int, ...]
-    """f^0 .. f^L, widths of the rows."""
+    """f^0 .. f^L: row widths."""
     concat: bool
-    """Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f."""
+    """Whether a layer concatenates a vertex's own row and the aggregate, so that f_in = 2 f."""
     bytes_per_value: int = 4
-    """The bytes of a value, S."""
+    """Bytes per value, S."""
     input_bytes: float | None = None
-    """The bytes of a dense input row in a narrow format, in which it is read and travels; None for f^0 S."""
+    """Bytes of a dense input row as stored and transferred, if quantized or half-precision; None for f^0
+    S."""
     edge_value_bytes: float = 0.0
-    """The bytes of an edge's weight and features, which travel with its source."""
+    """Bytes of an edge's weight and features, which are transferred with the edge."""
     widths_in: tuple[float, ...] | None = None
-    """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
-    by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
+    """f_in^1 .. f_in^L: multiply-accumulates of an update divided by f^l, for models that do not multiply the
+    aggregate exactly once; None for f^(l-1), doubled if a layer concatenates."""
     widths_between: tuple[float, ...] | None = None
-    """The width of a hidden layer inside each update, which is then two products, or 0 where there is none;
-    None for no such layer."""
+    """Width of a hidden layer inside each update, which then has two products; 0 for an update without one,
+    None if no update has one."""
     weights: float | None = None
-    """The number of weights, where they are not those that a vertex of each layer is multiplied with."""
+    """Number of weights, if it differs from the weights that one vertex per layer is multiplied by."""
     rows_per_edge: int = 1
-    """Rows that an edge reads: one a head with attention, else one."""
+    """Rows read per edge: one per head with attention, otherwise one."""
     edge_bytes: tuple[float, ...] | None = None
-    """Mean bytes of a row that an edge of each layer reads, of a typed graph, whose sources have rows of
-    several widths; None for f^(l-1) S, and in the first layer for those of an input row."""
+    """Mean bytes of a row that an edge reads, per layer, for heterogeneous graphs, whose source rows differ
+    in width; None for f^(l-1) S, and for the bytes of an input row in the first layer."""
     calls: float | None = None
-    """What stands for the number of layers where fixed costs are counted: in a typed graph, a layer calls its
-    operators for each relation. None for that number."""
+    """Effective number of layers for fixed costs, since heterogeneous layers call their operators once per
+    relation; None for the number of layers."""
     sparse: SparseInput | None = None
-    """What stands for the input's rows where they are stored sparse; None for dense ones."""
+    """Sparse representation of the input rows; None if the rows are dense."""
     walk_steps: float = 0.0
     scanned_edges: float = 0.0
-    """`walk_steps` and `scanned_edges`: vertices that the random walks of its subgraphs meet, with repeats,
-    and edges that enter them, among which those inside are looked for. 0 where neighbours are drawn."""
+    """`walk_steps` and `scanned_edges`: vertices visited by the random walks of its subgraphs, with
+    repetitions, and incoming edges of the subgraph's vertices, scanned to find the edges inside. 0 for
+    neighbor sampling."""
 
     def __post_init__(self) -> None:
         check_sizes("workload: edges", self.edges)
@@ -109,7 +111,7 @@ class Workload:
 
     @property
     def launched(self) -> float:
-        """How many layers count where fixed costs do."""
+        """Effective number of layers for fixed costs."""
         return self.layers if self.calls is None else self.calls
 
     @property
@@ -119,13 +121,13 @@ class Workload:
 
     @property
     def num_weights(self) -> float:
-        """Sum over the layers of f_in^l f^l, by way of a hidden layer where an update has one."""
+        """Sum over the layers of f_in^l f^l, including hidden layers inside updates."""
         if self.weights is not None:
             return self.weights
         return sum(self.macs(layer) for layer in range(1, self.layers + 1))
 
     def with_products(self, of_source: float, of_destination: float) -> Workload:
-        """The same where a layer multiplies each source's row and each destination's so many times."""
+        """Return the workload with this many products per source row and per destination row."""
         pairs = list(itertools.pairwise(self.features))
         sources = [above / max(below, 1e-30) for above, below in itertools.pairwise(self.vertices)]
         return replace(
@@ -138,36 +140,42 @@ class Workload:
         )
 
     def macs(self, layer: int) -> float:
-        """Multiply-accumulates of the update of layer `layer` (1..L) for one vertex, and its weights."""
+        """Return the multiply-accumulates of the update of layer `layer` (1..L) per vertex: its number of
+        weights.
+        """
         between = self.between(layer)
         if not between:
             return self.f_in(layer) * self.features[layer]
         return (self.f_in(layer) + self.features[layer]) * between
 
     def between(self, layer: int) -> float:
-        """Width of the hidden layer inside the update of layer `layer` (1..L); 0 where there is none."""
+        """Return the width of the hidden layer inside the update of layer `layer` (1..L); 0 if there is
+        none.
+        """
         return 0.0 if self.widths_between is None else self.widths_between[layer - 1]
 
     def f_in(self, layer: int) -> float:
-        """Width of what layer `layer` (1..L) multiplies: f^(l-1), twice that where it concatenates."""
+        """Return the input width of the product of layer `layer` (1..L): f^(l-1), doubled if it
+        concatenates.
+        """
         if self.widths_in is not None:
             return self.widths_in[layer - 1]
         return self.features[layer - 1] * (2 if self.concat else 1)
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of an input row as it is stored."""
+        """Bytes of an input row as stored."""
         return self.dense_row_bytes if self.sparse is None else self.sparse.row_bytes
 
     @property
     def dense_row_bytes(self) -> float:
-        """Bytes of an input row that is dense."""
+        """Bytes of a dense input row."""
         if self.input_bytes is not None:
             return self.input_bytes
         return self.features[0] * self.bytes_per_value
 
     def scaled(self, factor: float) -> Workload:
-        """The same with `factor` times as many vertices and edges."""
+        """Return the workload with `factor` times as many vertices and edges."""
         return replace(
             self,
             vertices=tuple(count * factor for count in self.vertices),
@@ -179,7 +187,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWorkload:
-    """What an epoch of training asks of a platform.
+    """Work of one training epoch.
 
     Raises
     ------
@@ -188,77 +196,77 @@ class TrainingWorkload:
     """
 
     at: Callable[[float], Workload]
-    """The expected workload of one trainer's mini-batch with that many targets."""
+    """Expected workload of one trainer's mini-batch with that many targets."""
     targets_per_epoch: Count
-    """Training vertices; subgraphs of an epoch where the units of the split are subgraphs."""
+    """Training vertices, or subgraphs per epoch if the split's units are subgraphs."""
     batch_per_trainer: Count | None = None
-    """What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of
+    """Targets per trainer in the paper's form, without re-splitting; None for an equal share of
     `batch_size`."""
     batch_size: Count
-    """Targets (or subgraphs) of a step, summed over all trainers."""
+    """Targets (or subgraphs) per step, summed over all trainers."""
     sample_s: NotNegative | None = None
-    """T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
-    """
+    """T_sample of a step with the threads used to measure it; None to derive it from the host's rate."""
     model: str = ""
-    """Kind of model, for the rates that were measured with it."""
+    """Kind of model, to select rates measured with it."""
     best_form: LoadForm = "rows"
-    """The form of input that costs the model least, where a trainer takes it; `rows` it always takes."""
+    """Cheapest input form for the model if a trainer accepts it; `rows` is always accepted."""
     feature_bytes: float = math.inf
     graph_bytes: float = math.inf
-    """`feature_bytes` and `graph_bytes`: bytes of the whole feature matrix and topology, where known: what
-    lies in a cache loads faster."""
+    """`feature_bytes` and `graph_bytes`: bytes of the whole feature matrix and topology if known, since data
+    that fit in a cache load faster."""
     resident: bool = False
-    """Whether every step has the same mini-batch, of the whole graph, which stays where it is trained:
-    nothing is sampled, loaded or transferred but once."""
+    """Whether every step has the same full-graph mini-batch, which stays on its trainer: it is sampled,
+    loaded and transferred only once."""
     learned_bytes: float = 0.0
-    """Bytes of the rows that are learned, with what the optimiser keeps of them."""
+    """Bytes of the learned embeddings, with their optimizer state."""
     transpose_bytes: float = 0.0
-    """Bytes of the edges by source, where they are kept beside the topology for the whole run."""
+    """Bytes of the edges sorted by source, if they are stored next to the topology for the whole run."""
     targets: Count | None = None
-    """The training vertices, where a unit is not one of them but the whole graph."""
+    """Number of training vertices, if a unit is the full graph instead of a vertex."""
     target_edges: NotNegative | None = None
-    """Edges into them, where they are known."""
-    # A `DegreeDistribution`, whose module brings numpy: settings are read without it.
+    """Number of edges into the training vertices, if known."""
+    # A `DegreeDistribution`; not imported here, because its module imports numpy and settings must load
+    # without it.
     degrees: Any = None
-    """How many edges the vertices of the whole graph have, where they were counted."""
-    # Of `GridSizes`, whose module brings numpy, too.
+    """Degree distribution of the full graph, if it was counted."""
+    # `GridSizes` also has a module that imports numpy.
     chunk_counts: Callable[[int], tuple[Any, Any]] | None = None
-    """Counts the chunks of the whole graph in so many intervals, and those of the edges into the targets;
-    None where the graph is not open."""
+    """Function that counts the full graph's chunks for a number of intervals, and the chunks of the edges
+    into the targets; None if the graph is not open."""
     kept_part: NotNegative = 0.0
-    """The part of all feature rows that each accelerator keeps for the whole run."""
+    """Fraction of all feature rows that each accelerator caches for the whole run."""
     hit_rate: Callable[[float], float] | None = None
-    """Which part of the rows that a trainer reads are among a part of all rows, those that are read most;
-    None where that is not known."""
+    """Cache hit rate as a function of the fraction of rows cached, most frequently read rows first; None if
+    unknown."""
     whole: Callable[[float, int], WholeGraphStep] | None = None
-    """Of training on the whole graph: the step that the CPU trainer makes with so many bytes of host memory
-    and threads; None where it has no special one for the model."""
+    """CPU trainer's full-graph step for a number of bytes of host memory and a number of threads; None if the
+    model has no special full-graph step."""
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
 
     @property
     def sent_part(self) -> float:
-        """Which part of the rows that an accelerator reads it is sent: those that it does not keep."""
+        """Fraction of the rows an accelerator reads that must be transferred: its cache misses."""
         return 1.0 if self.hit_rate is None or not self.kept_part else 1.0 - self.hit_rate(self.kept_part)
 
     def with_rows_of(self, row_bytes: float) -> TrainingWorkload:
-        """The same work on dense feature rows of another format, of so many bytes each."""
+        """Return the same work on dense feature rows of `row_bytes` bytes each."""
         at, before = self.at, self.at(1.0).dense_row_bytes
 
         @cache
-        def narrower(targets: float) -> Workload:
+        def requantized(targets: float) -> Workload:
             return replace(at(targets), input_bytes=row_bytes)
 
-        return replace(self, at=narrower, feature_bytes=self.feature_bytes * row_bytes / before)
+        return replace(self, at=requantized, feature_bytes=self.feature_bytes * row_bytes / before)
 
     def remembered(self) -> TrainingWorkload:
-        """The same work, whose sizes are worked out once for each number of targets."""
+        """Return the same work with its sizes cached per number of targets."""
         return replace(self, at=cache(self.at))
 
 
 def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
-    """Sizes that grow in proportion to the targets, from those of one mini-batch."""
+    """Return a function that scales one mini-batch's sizes in proportion to the number of targets."""
     check_kind("workload", workload, Workload, "give a Workload")
     check_size("the number of targets", targets)
     if not targets:

@@ -1,4 +1,4 @@
-"""A workload given in full as YAML, instead of a dataset and a model."""
+"""YAML files that specify a workload directly, instead of a dataset and a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The keys of a file."""
+    """Keys of a workload file."""
 
     vertices: tuple[Number, ...]
     edges: tuple[Number, ...]
@@ -25,13 +25,13 @@ class _Content:
 
 
 def load_workload(path: str | Path) -> TrainingWorkload:
-    """Read a workload.
+    """Read a workload file.
 
-    Its sizes are those of one trainer's mini-batch of `batch_per_trainer` targets; for other numbers of
-    targets they are taken in proportion. The last of `vertices` need not be `batch_per_trainer` (it may be a
-    mean of mini-batches of which the last of an epoch are smaller): it is what the last layer computes, and
-    `batch_per_trainer` what the epoch is divided by. `batch_size` is `batch_per_trainer`: who predicts
-    multiplies it by the platform's trainers.
+    Its sizes are those of one trainer's mini-batch with `batch_per_trainer` targets and are scaled in
+    proportion for other numbers of targets. The last entry of `vertices` may differ from `batch_per_trainer`,
+    for example if sizes are means over mini-batches of which the last of an epoch is smaller: the last layer
+    computes that many vertices, and the epoch is divided by `batch_per_trainer`. `batch_size` is set to
+    `batch_per_trainer`; the caller multiplies it by the platform's trainers.
 
     Parameters
     ----------
@@ -42,35 +42,35 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     Raises
     ------
     ValueError
-        Naming file and key, if one is missing, unknown or no number, or the lists' lengths do not go
-        together.
+        Naming file and key, if a key is missing or unknown, a value is not a number, or the lengths of the
+        lists do not match.
     """
-    where = str(path)
-    given = made_of(_Content, read_yaml(Path(path)), where)
+    location = str(path)
+    content = made_of(_Content, read_yaml(Path(path)), location)
     try:
-        if not given.edges:
+        if not content.edges:
             raise ValueError("edges is empty: give one number per layer")
-        if given.batch_per_trainer < 1:
+        if content.batch_per_trainer < 1:
             raise ValueError(
-                f"batch_per_trainer is {given.batch_per_trainer}: give a whole number of at least 1"
+                f"batch_per_trainer is {content.batch_per_trainer}: give a whole number of at least 1"
             )
-        if min([given.bytes_per_value, *given.features]) < 1:
+        if min([content.bytes_per_value, *content.features]) < 1:
             raise ValueError("bytes_per_value and features: give numbers of at least 1")
         work = Workload(
-            vertices=given.vertices,
-            edges=given.edges,
-            features=given.features,
-            concat=given.concat,
-            bytes_per_value=given.bytes_per_value,
+            vertices=content.vertices,
+            edges=content.edges,
+            features=content.features,
+            concat=content.concat,
+            bytes_per_value=content.bytes_per_value,
         )
-        if 0 in given.vertices:
+        if 0 in content.vertices:
             raise ValueError("vertices has a 0: give numbers above 0, because every mini-batch has targets")
         return TrainingWorkload(
-            at=in_proportion(work, given.batch_per_trainer),
-            targets_per_epoch=given.targets_per_epoch,
-            batch_size=given.batch_per_trainer,
-            batch_per_trainer=given.batch_per_trainer,
-            sample_s=given.sample_s or 0.0,
+            at=in_proportion(work, content.batch_per_trainer),
+            targets_per_epoch=content.targets_per_epoch,
+            batch_size=content.batch_per_trainer,
+            batch_per_trainer=content.batch_per_trainer,
+            sample_s=content.sample_s or 0.0,
         )
     except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from problem
+        raise ValueError(f"{location}: {problem}") from problem

@@ -197,7 +197,7 @@ def test_aliases_that_stand_for_little_and_many_keys_are_read(tmp_path: Path) ->
 
 
 def test_only_what_aliases_repeat_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt_perfmodel.file_content._MOST_REPEATED", 12)
+    monkeypatch.setattr("hyrt_perfmodel.file_content._MAX_ALIASED_VALUES", 12)
     path = tmp_path / "p.yaml"
     # A hundred values of their own; each alias stands for a list and its three values.
     values = ", ".join(["1"] * 96)

@@ -1,1 +1,1 @@
-"""Sizes of mini-batches of typed graphs, relation by relation."""
+"""Sizes of heterogeneous mini-batches, per relation."""

@@ -1,4 +1,4 @@
-"""The degrees of a typed graph, relation by relation."""
+"""Degrees of a heterogeneous graph, per relation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RelationDegrees:
-    """The edges of one relation, by classes of the vertices at their ends.
+    """Edges of one relation, by classes of their source and destination vertices.
 
     Raises
     ------
@@ -26,14 +26,14 @@ class RelationDegrees:
 
     source: int
     destination: int
-    """`source` and `destination`: numbers of types."""
+    """`source` and `destination`: type numbers."""
     in_degrees: Floats
-    """[C_destination] float64, the mean edges of the relation into a vertex of each class."""
+    """[C_destination] float64, mean in-degree in the relation per class."""
     out_degrees: Floats
-    """[C_source] float64, the mean edges out of one. Degrees scatter around the mean of a class as those of a
-    random graph do (Poisson)."""
+    """[C_source] float64, mean out-degree in the relation per class. Degrees are Poisson distributed around
+    the mean of their class, as in a random graph."""
     reverse: int | None = None
-    """The number of the relation that has the same edges the other way round, if there is one."""
+    """Index of the relation with the same edges in reverse, if there is one."""
 
     def __post_init__(self) -> None:
         for name in ("in_degrees", "out_degrees"):
@@ -46,25 +46,25 @@ class RelationDegrees:
 class TypedDegrees:
     """Classes of the vertices of each type, and the relations between them.
 
-    A relation joins vertices by their degrees in it, and by nothing else.
+    Edges of a relation depend only on the degrees in that relation.
 
     Raises
     ------
     ValueError
-        If a relation has not one degree for each class of its types.
+        If a relation does not have one degree per class of its types.
     """
 
     counts: tuple[Floats, ...]
-    """[T] of [C_t] float64, the vertices of each class of each type."""
+    """[T] of [C_t] float64, vertices per class of each type."""
     relations: tuple[RelationDegrees, ...]
     target: int
-    """The type of the targets."""
+    """Type of the targets."""
     num_targets: float
-    """How many of its vertices may be targets; they are like all others."""
+    """Number of possible targets of that type; they are assumed to be like its other vertices."""
 
     def __post_init__(self) -> None:
-        for each in self.relations:
-            ends = (each.source, each.out_degrees), (each.destination, each.in_degrees)
+        for relation in self.relations:
+            ends = (relation.source, relation.out_degrees), (relation.destination, relation.in_degrees)
             for number, degrees in ends:
                 if degrees.shape != self.counts[number].shape:
                     raise ValueError(
@@ -74,13 +74,13 @@ class TypedDegrees:
 
     @property
     def num_vertices(self) -> list[float]:
-        """[T] the vertices of each type."""
+        """[T] vertices per type."""
         return [float(counts.sum()) for counts in self.counts]
 
     @property
     def num_edges(self) -> list[float]:
-        """[R] the edges of each relation."""
-        return [float(self.counts[each.destination] @ each.in_degrees) for each in self.relations]
+        """[R] edges per relation."""
+        return [float(self.counts[relation.destination] @ relation.in_degrees) for relation in self.relations]
 
 
 def assumed_relations(
@@ -91,30 +91,30 @@ def assumed_relations(
     num_targets: int,
     sigma: float = 1.2,
 ) -> TypedDegrees:
-    """Log-normal degrees, for a typed graph of which only the sizes are known.
+    """Assume log-normal degrees, for a heterogeneous graph of known size.
 
-    A vertex that has many edges of one relation has as many more of the others.
+    A vertex with many edges of one relation has proportionally many edges of the others.
 
     Parameters
     ----------
     counts
-        [T] vertices of each type.
+        [T] vertices per type.
     relations
-        [R] source type, destination type and edges of each.
+        [R] source type, destination type and number of edges.
     target, num_targets
-        The type of the targets, and how many there are.
+        Type and number of the targets.
     sigma
-        Deviation of the degrees' logarithm.
+        Standard deviation of the degrees' logarithm.
     """
-    kinds = [DegreeDistribution.assumed(count, count, sigma=sigma) for count in counts]
-    of_type = [each.counts for each in kinds]
+    distributions = [DegreeDistribution.assumed(count, count, sigma=sigma) for count in counts]
+    class_counts = [distribution.counts for distribution in distributions]
 
     def degrees(number: int, edges: int) -> Any:
-        # Of one edge a vertex, scaled.
-        return kinds[number].in_degrees * (edges / counts[number])
+        # In-degree distribution for one edge per vertex, scaled to `edges`.
+        return distributions[number].in_degrees * (edges / counts[number])
 
     return TypedDegrees(
-        counts=tuple(of_type),
+        counts=tuple(class_counts),
         relations=tuple(
             RelationDegrees(
                 source=source,

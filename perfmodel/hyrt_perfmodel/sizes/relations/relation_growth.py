@@ -1,9 +1,9 @@
-"""Expected sizes of mini-batches of a typed graph, without sampling: from degrees and fan-outs by relation.
+"""Expected sizes of heterogeneous mini-batches, from degrees and fan-outs per relation.
 
-As in `hyrt_perfmodel.sizes.growth`, a vertex is outside a mini-batch unless it is a target, or one of the
-ends of its edges was there and picked it, and ends are independent of each other, as in a tree. Degrees in a
-relation scatter around their means as in a random graph: an edge's end then has as many further edges as any
-vertex of its class, so that the chance that it was reached by another way needs no correction.
+As in `hyrt_perfmodel.sizes.growth`, a vertex is outside a mini-batch unless it is a target, or an end of one
+of its edges was present and sampled it, and ends are independent, as in a tree. Degrees in a relation are
+distributed around their means as in a random graph: an edge's end then has as many further edges as any
+vertex of its class, so the probability that it was reached another way needs no correction.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hyrt_perfmodel.sizes.relations.relation_sizes import RelationSizes
 
 Floats = NDArray[np.float64]
 
-# Above this mean, three points stand for the scatter of degrees (Gauss-Hermite); below, all that matter do.
-_MANY = 40.0
+# Above this mean, three points approximate the degree distribution (Gauss-Hermite); below it, it is exact.
+_MAX_EXACT_MEAN = 40.0
 _POINTS = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))
 _POINT_SHARES = (1 / 6, 2 / 3, 1 / 6)
 
@@ -29,151 +29,164 @@ _POINT_SHARES = (1 / 6, 2 / 3, 1 / 6)
 def expected_relation_sizes(
     degrees: TypedDegrees, fanouts: Sequence[Sequence[int]], targets: float
 ) -> RelationSizes:
-    """Expected sizes of a mini-batch, by type and relation.
+    """Return the expected sizes of a mini-batch, by type and relation.
 
     Parameters
     ----------
     degrees
         Degrees of the graph.
     fanouts
-        [L][R] neighbours of each vertex along each relation, the targets' layer first; -1 takes all, and 0
-        none.
+        [L][R] neighbors per vertex along each relation, the targets' layer first; -1 for all, 0 for none.
     targets
-        Targets of the mini-batch, any number of at least 0; more than there are count as all of them.
+        Targets of the mini-batch, at least 0; capped at the number of possible targets.
     """
     growth = _RelationGrowth(degrees, targets)
     vertices, runs, edges = [growth.present], [], []
     for hop in range(len(fanouts)):
-        of_runs, of_edges = growth.grow(fanouts[: hop + 1])
-        runs.append(of_runs)
-        edges.append(of_edges)
+        layer_runs, layer_edges = growth.grow(fanouts[: hop + 1])
+        runs.append(layer_runs)
+        edges.append(layer_edges)
         vertices.append(growth.present)
     return RelationSizes(vertices=tuple(vertices[::-1]), runs=tuple(runs[::-1]), edges=tuple(edges[::-1]))
 
 
 class _RelationGrowth:
-    """The vertices of a mini-batch, hop by hop from the targets."""
+    """Vertices of a mini-batch, hop by hop from the targets."""
 
     def __init__(self, degrees: TypedDegrees, targets: float) -> None:
         self._degrees = degrees
         size = float(degrees.counts[degrees.target].sum())
         chance = min(targets, degrees.num_targets) / max(size, TINY)
-        # [T] of [C_t]: the chance of not being there; and by hop of arrival, of having come then.
+        # [T] of [C_t]: probability of being absent; and per hop of arrival, of having arrived then.
         self._not_target = [
             np.full(len(counts), 1.0 - chance * (number == degrees.target))
             for number, counts in enumerate(degrees.counts)
         ]
         self._absent = self._not_target
-        self._arrived = [[1.0 - each for each in self._not_target]]
-        self._scatter = [_Scatter(each) for each in degrees.relations]
-        # Each relation's chance that one of its edges has been picked.
+        self._arrived = [[1.0 - item for item in self._not_target]]
+        self._degrees_of_edges = [_SizeBiasedDegrees(item) for item in degrees.relations]
+        # Per relation, the probability that an edge has been sampled.
         self._picked = [0.0] * len(degrees.relations)
 
     @property
     def present(self) -> tuple[float, ...]:
-        """[T] the vertices that are there."""
+        """[T] present vertices."""
         pairs = zip(self._degrees.counts, self._absent, strict=True)
         return tuple(float(counts @ (1.0 - absent)) for counts, absent in pairs)
 
     def grow(self, fanouts: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Add a layer, the last of `fanouts`; returns its runs and edges, [R] each."""
+        """Add a layer, the last of `fanouts`; return its segments and edges, [R] each."""
         degrees, present = self._degrees, self.present
         runs, edges, reached = [], [], []
-        # The logarithm of each class's chance that nobody picked it.
+        # Logarithm of each class's probability that no vertex sampled it.
         missed = [np.zeros(len(counts)) for counts in degrees.counts]
         for number, relation in enumerate(degrees.relations):
             counts = degrees.counts[relation.destination]
-            ways = [of_layer[number] for of_layer in fanouts]
+            relation_fanouts = [layer_fanouts[number] for layer_fanouts in fanouts]
             absent = self._absent[relation.destination]
-            scatter = self._scatter[number]
-            # One that was reached over the edges of the relation that goes back has some, and so has more
-            # of them than others of its class.
-            back = 0.0 if relation.reverse is None else self._picked[relation.reverse]
-            drawn = relation.in_degrees * scatter.drawn(ways[-1], absent, back)
-            edges.append(float(counts @ drawn))
-            runs.append(float(counts @ scatter.with_edges(absent, back)) if ways[-1] else 0.0)
+            scatter = self._degrees_of_edges[number]
+            # A vertex that was reached over the reverse relation has at least one edge of this relation, and
+            # therefore more edges on average than other vertices of its class.
+            reverse_chance = 0.0 if relation.reverse is None else self._picked[relation.reverse]
+            sampled_chance = relation.in_degrees * scatter.sampled_chance(
+                relation_fanouts[-1], absent, reverse_chance
+            )
+            edges.append(float(counts @ sampled_chance))
+            runs.append(
+                float(counts @ scatter.with_edges(absent, reverse_chance)) if relation_fanouts[-1] else 0.0
+            )
             ends = counts * relation.in_degrees
             picked = sum(
-                float(ends @ (of_hop[relation.destination] * scatter.once(ways[arrival:])))
-                for arrival, of_hop in enumerate(self._arrived)
+                float(
+                    ends @ (arrivals[relation.destination] * scatter.sampled_once(relation_fanouts[arrival:]))
+                )
+                for arrival, arrivals in enumerate(self._arrived)
             ) / max(float(ends.sum()), TINY)
             reached.append(picked)
             missed[relation.source] += _log_missed(
                 relation.out_degrees, picked, present[relation.destination], float(counts.sum())
             )
-        after = [
+        absent_after = [
             np.minimum(before, outside * np.exp(log))
             for before, outside, log in zip(self._absent, self._not_target, missed, strict=True)
         ]
-        self._arrived.append([old - new for old, new in zip(self._absent, after, strict=True)])
-        self._absent, self._picked = after, reached
+        self._arrived.append([old - new for old, new in zip(self._absent, absent_after, strict=True)])
+        self._absent, self._picked = absent_after, reached
         return tuple(runs), tuple(edges)
 
 
-def _log_missed(out_degrees: Floats, picked: float, drawing: float, total: float) -> Floats:
-    """[C] the logarithm of the chance that none of a vertex's out-edges is picked, each with one chance.
+def _log_missed(out_degrees: Floats, picked: float, num_sampling: float, total: float) -> Floats:
+    """Return [C] log probabilities that none of a vertex's out-edges is sampled, each with one probability.
 
-    Of `total` ends that edges may have, only those that are `drawing` pick, each an edge at most.
+    Of the `total` possible ends of edges, only `drawing` sample, each at most one edge.
     """
-    spread, hits = spread_of(drawing, total), out_degrees * min(picked, 1.0)
+    spread, hits = spread_of(num_sampling, total), out_degrees * min(picked, 1.0)
     if spread == 0:
         return -hits
     log: Floats = np.log1p(-np.minimum(hits * spread, 1.0 - 1e-15)) / spread
     return log
 
 
-class _Scatter:
-    """Degrees of a relation's destinations, seen from an edge: [C, Q] values and how likely each is."""
+class _SizeBiasedDegrees:
+    """Degree distribution of a relation's destinations, seen from an edge: [C, Q] values and
+    probabilities.
+    """
 
     def __init__(self, relation: RelationDegrees) -> None:
         means = relation.in_degrees[:, None]
-        few = np.arange(int(2 * _MANY + 20), dtype=np.float64)
-        least = np.minimum(means, _MANY)
-        logs = few * np.log(np.maximum(least, TINY)) - least - _log_factorials(len(few))
-        exact = np.exp(np.where(few == 0, -least, logs))
+        small_degrees = np.arange(int(2 * _MAX_EXACT_MEAN + 20), dtype=np.float64)
+        capped_means = np.minimum(means, _MAX_EXACT_MEAN)
+        logs = (
+            small_degrees * np.log(np.maximum(capped_means, TINY))
+            - capped_means
+            - _log_factorials(len(small_degrees))
+        )
+        exact = np.exp(np.where(small_degrees == 0, -capped_means, logs))
         exact /= exact.sum(1, keepdims=True)
         points = np.maximum(means + np.sqrt(means) * np.array(_POINTS), 0.0)
-        many = means > _MANY
-        width = max(len(few), len(_POINTS))
+        is_large = means > _MAX_EXACT_MEAN
+        width = max(len(small_degrees), len(_POINTS))
         padded, shares = np.ones((len(means), width)), np.zeros((len(means), width))
         padded[:, : len(_POINTS)], shares[:, : len(_POINTS)] = points, _POINT_SHARES
-        # An edge's end has that edge, and as many others as any vertex.
-        self._values = 1.0 + np.where(many, padded, few)
-        self._shares = np.where(many, shares, exact)
+        # An edge's end has that edge, and as many further edges as any vertex.
+        self._values = 1.0 + np.where(is_large, padded, small_degrees)
+        self._shares = np.where(is_large, shares, exact)
         self._means = relation.in_degrees
 
-    def drawn(self, fanout: int, absent: Floats, picked: float) -> Floats:
-        """[C] the chance that an edge's end is there, and draws the edge.
+    def sampled_chance(self, fanout: int, absent: Floats, picked: float) -> Floats:
+        """Return [C] probabilities that an edge's end is present and samples the edge.
 
         Parameters
         ----------
         fanout
-            How many edges it draws.
+            Number of edges that the end samples.
         absent
-            [C] the chance of a vertex of each class not to be there.
+            [C] probability that a vertex of each class is absent.
         picked
-            The chance that it is there because of one of these edges, seen the other way round; 0 for none.
+            Probability that the end is present because of the reverse of one of these edges; 0 for none.
         """
         share = np.ones_like(self._values) if fanout < 0 else np.minimum(1.0, fanout / self._values)
         chance: Floats = (share * (1.0 - self._absent(absent, picked)) * self._shares).sum(1)
         return chance
 
     def with_edges(self, absent: Floats, picked: float) -> Floats:
-        """[C] the chance that a vertex is there and has an edge; see `drawn`."""
+        """Return [C] probabilities that a vertex is present and has an edge; see `sampled_chance`."""
         others = absent * np.exp(np.minimum(self._means * picked, 600.0))
         none = np.exp(-self._means) * (1.0 - np.minimum(others, 1.0))
         chance: Floats = np.maximum(1.0 - absent - none, 0.0)
         return chance
 
     def _absent(self, absent: Floats, picked: float) -> Floats:
-        """[C, Q] the chance not to be there, of a vertex with so many edges that may have brought it."""
+        """Return [C, Q] probabilities to be absent, for a vertex with that many edges that may have reached
+        it.
+        """
         log = np.log(np.maximum(absent, TINY)) + self._means * picked
         missed = np.log1p(-min(picked, 1.0 - 1e-12)) * self._values
         chance: Floats = np.minimum(np.exp(log[:, None] + missed), 1.0)
         return chance
 
-    def once(self, fanouts: Sequence[int]) -> Floats:
-        """[C] the chance that an edge is drawn in at least one of some layers."""
+    def sampled_once(self, fanouts: Sequence[int]) -> Floats:
+        """Return [C] probabilities that an edge is sampled in at least one of several layers."""
         missed = np.ones_like(self._values)
         for fanout in fanouts:
             share = np.ones_like(self._values) if fanout < 0 else np.minimum(1.0, fanout / self._values)
@@ -183,5 +196,5 @@ class _Scatter:
 
 
 def _log_factorials(count: int) -> Floats:
-    found: Floats = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])
-    return found
+    logs: Floats = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])
+    return logs

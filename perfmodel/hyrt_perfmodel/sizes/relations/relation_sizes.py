@@ -1,4 +1,4 @@
-"""The sizes of a mini-batch of a typed graph."""
+"""Sizes of a heterogeneous mini-batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSizes:
-    """Sizes by type of vertices and by relation.
+    """Sizes by vertex type and by relation.
 
     Raises
     ------
     ValueError
-        If the numbers of layers do not belong together.
+        If the numbers of layers do not match.
     """
 
     vertices: tuple[tuple[float, ...], ...]
-    """[L+1][T] the vertices of V^0 .. V^L of each type, the targets last."""
+    """[L+1][T] vertices of V^0 .. V^L per type, targets last."""
     runs: tuple[tuple[float, ...], ...]
-    """[L][R] of each layer and relation, the destinations that have an edge of it."""
+    """[L][R] destinations with an edge, per layer and relation."""
     edges: tuple[tuple[float, ...], ...]
-    """[L][R] the edges of each layer and relation."""
+    """[L][R] edges per layer and relation."""
 
     def __post_init__(self) -> None:
         if not len(self.vertices) - 1 == len(self.runs) == len(self.edges):
@@ -37,25 +37,25 @@ class RelationSizes:
 
     @property
     def row(self) -> tuple[float, ...]:
-        """All sizes one after the other, as `of_row` takes them."""
+        """All sizes in one sequence, the inverse of `of_row`."""
         return tuple(itertools.chain(*self.vertices, *self.runs, *self.edges))
 
     @classmethod
     def of_row(cls, row: Sequence[float], layers: int, types: int) -> RelationSizes:
-        """The sizes that one row has.
+        """Build sizes from one sequence.
 
         Parameters
         ----------
         row
-            All sizes, as `row` gives them.
+            All sizes, in the order of the property `row`.
         layers, types
-            How many there are.
+            Number of layers and of vertex types.
         """
         split = (layers + 1) * types
         relations = (len(row) - split) // (2 * layers)
-        after = [tuple(row[at : at + relations]) for at in range(split, len(row), relations)]
+        tables = [tuple(row[start : start + relations]) for start in range(split, len(row), relations)]
         return cls(
-            vertices=tuple(tuple(row[at : at + types]) for at in range(0, split, types)),
-            runs=tuple(after[:layers]),
-            edges=tuple(after[layers:]),
+            vertices=tuple(tuple(row[start : start + types]) for start in range(0, split, types)),
+            runs=tuple(tables[:layers]),
+            edges=tuple(tables[layers:]),
         )
