@@ -1,1 +1,1 @@
-"""Training on a whole graph in chunks that are copied to devices: schedules and their times (NeuGraph)."""
+"""Full-graph training in chunks that are copied to devices: schedules and their times (NeuGraph)."""

@@ -1,31 +1,31 @@
-"""When a queue is busy, and how long two are at once."""
+"""Busy time of queues, and overlap of two queues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 Spans = list[tuple[float, float]]
-"""Begins and ends, in any unit of time."""
+"""(begin, end) pairs, in any unit of time."""
 
 
 def joined(spans: Iterable[tuple[float, float]]) -> Spans:
-    """Spans that neither touch nor overlap, in order."""
-    found: Spans = []
+    """Merge spans that touch or overlap; return them in order."""
+    merged: Spans = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def length(spans: Spans) -> float:
-    """How long joined spans are together."""
+    """Return the total length of merged spans."""
     return sum(end - begin for begin, end in spans)
 
 
 def overlap(first: Spans, second: Spans) -> float:
-    """How long both of two joined lists are busy."""
+    """Return the total time in which both of two merged lists are busy."""
     total, i, j = 0.0, 0, 0
     while i < len(first) and j < len(second):
         total += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))

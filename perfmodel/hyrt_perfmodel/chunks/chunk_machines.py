@@ -1,4 +1,4 @@
-"""What trains a whole graph in chunks: a host, and devices behind switches."""
+"""Machine model for full-graph training in chunks: a host, and devices behind switches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hyrt_perfmodel.chunks.selection import filter_below
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, PlatformTrainer, TrainerRates
 
 _GB = 1e9
-# `launch_s` is that of a mini-batch step of two layers: about so many kernels.
-_LAUNCHES = 40
+# Approximate number of kernels in a two-layer mini-batch step, for which `launch_s` was measured.
+_KERNELS_PER_STEP = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,33 +21,38 @@ class ChunkMachine:
 
     devices: tuple[ChunkCosts, ...]
     switches: tuple[int, ...]
-    """The number of each device's switch, from 0; the devices of one share its link to host memory."""
+    """Switch number of each device, from 0; devices of one switch share its link to host memory."""
     switch_bytes_per_s: tuple[float, ...]
-    """Of each switch's link to host memory."""
+    """Bandwidth of each switch's link to host memory."""
     filter_bytes_per_s: float
-    """At which the host gathers rows for all devices together."""
+    """Rate at which the host gathers rows, for all devices together."""
 
     def filter_limit(self, device: int) -> float:
-        """The useful fraction below which rows are filtered for a device; 0 where it reads them in place."""
-        links = [math.inf if each.copies_itself else each.link_bytes_per_s for each in self.devices]
+        """Return the useful fraction below which rows are filtered for a device; 0 if it reads rows in
+        place.
+        """
+        links = [
+            math.inf if device_costs.copies_itself else device_costs.link_bytes_per_s
+            for device_costs in self.devices
+        ]
         if math.isinf(links[device]):
             return 0.0
-        # The host filters for all devices that rows are copied to.
+        # The host filters rows for all devices that rows are copied to.
         copied = [d for d, link in enumerate(links) if not math.isinf(link)]
-        of_switches = sum(self.switch_bytes_per_s[switch] for switch in {self.switches[d] for d in copied})
-        return filter_below(self.filter_bytes_per_s, min(of_switches, sum(links[d] for d in copied)))
+        switch_rate = sum(self.switch_bytes_per_s[switch] for switch in {self.switches[d] for d in copied})
+        return filter_below(self.filter_bytes_per_s, min(switch_rate, sum(links[d] for d in copied)))
 
 
 def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
-    """The accelerators of a platform; the host's cores filter rows for them.
+    """Build the machine model of a platform's accelerators, whose rows the host cores filter.
 
     Parameters
     ----------
     platform
-        Those of one entry share a switch where it says what the switch carries; others have links of their
-        own.
+        The platform. Accelerators of one entry share a switch if it defines a switch bandwidth; others have
+        separate links.
     model
-        The kind of model, for rates that were measured with it.
+        Kind of model, for rates measured with it.
     """
     devices: list[ChunkRates] = []
     switches: list[int] = []
@@ -69,25 +74,27 @@ def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
 
 
 def team_machine(trainers: Sequence[PlatformTrainer], host: Host, threads: int | None = None) -> ChunkMachine:
-    """Some trainers of a platform that share a graph.
+    """Build the machine model of trainers that train one graph together.
 
     Parameters
     ----------
     trainers
-        The trainers; the host gathers by operators that are not fused, from its own memory.
+        The trainers; the host trainer gathers with unfused operators from its own memory.
     host
-        The host, which filters rows for them.
+        The host, which filters rows for the devices.
     threads
-        Threads of the host's trainer; by default all that were measured.
+        Threads of the host trainer; by default the maximum that was measured.
     """
-    devices = tuple(_of_trainer(each, host, threads) for each in trainers)
+    devices = tuple(_trainer_costs(trainer, host, threads) for trainer in trainers)
     switches: list[int] = []
     links: dict[object, float] = {}
-    for number, each in enumerate(trainers):
-        # One that shares none has a link of its own, by its name.
-        switch: object = each.name if each.switch is None else each.switch
-        shared = each.device.switch_gb_s
-        links.setdefault(switch, devices[number].link_bytes_per_s if shared is None else shared * _GB)
+    for number, trainer in enumerate(trainers):
+        # A trainer without a switch has a separate link, identified by its name.
+        switch: object = trainer.name if trainer.switch is None else trainer.switch
+        switch_gb_s = trainer.device.switch_gb_s
+        links.setdefault(
+            switch, devices[number].link_bytes_per_s if switch_gb_s is None else switch_gb_s * _GB
+        )
         switches.append(list(links).index(switch))
     return ChunkMachine(
         devices=devices,
@@ -97,7 +104,7 @@ def team_machine(trainers: Sequence[PlatformTrainer], host: Host, threads: int |
     )
 
 
-def _of_trainer(trainer: PlatformTrainer, host: Host, threads: int | None) -> ChunkCosts:
+def _trainer_costs(trainer: PlatformTrainer, host: Host, threads: int | None) -> ChunkCosts:
     if trainer.is_host and (measured := host.chunk_rates(threads)) is not None:
         return measured
     return _rates(trainer.device, trainer.rates, fused=not trainer.is_host)
@@ -109,7 +116,7 @@ def _rates(device: Accelerator, rates: Accelerator | TrainerRates, *, fused: boo
         memory_bytes_per_s=rates.memory_gb_s * _GB,
         macs_per_s=rates.macs_per_s,
         link_latency_s=device.link_latency_s,
-        launch_s=rates.launch_s / _LAUNCHES,
+        launch_s=rates.launch_s / _KERNELS_PER_STEP,
         fused=fused,
     )
 

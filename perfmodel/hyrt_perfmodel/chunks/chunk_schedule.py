@@ -1,4 +1,4 @@
-"""How a whole graph is trained chunk by chunk: what is switched on."""
+"""Schedule options of full-graph training in chunks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSchedule:
-    """NeuGraph's optimisations, sections 3.1 to 3.4. With all of them off, one chunk follows the other."""
+    """NeuGraph's optimizations, sections 3.1 to 3.4. With all of them off, chunks are processed
+    sequentially.
+    """
 
     fused: bool = False
-    """Gather in one kernel, without an array of a row an edge (3.4)."""
+    """Gather in one kernel, without an array with one row per edge (3.4)."""
     selective: bool = False
-    """Filter a source chunk's rows on the host where that saves time (3.2)."""
+    """Filter a source chunk's rows on the host if that saves time (3.2)."""
     filter_below: float | None = None
-    """The useful fraction of rows below which `selective` filters; None is what the machine's rates say."""
+    """Useful fraction of rows below which `selective` filters; None to derive it from the machine's rates."""
     sub_chunks: int = 1
-    """Parts that a chunk is cut into, so that one is copied while another is computed."""
+    """Number of pieces of a chunk, so that one piece is copied while another is computed."""
     room: int | None = None
-    """How many of these parts a device holds at once; None is `sub_chunks`. 1 overlaps nothing."""
+    """Number of pieces that a device holds at once; None for `sub_chunks`. 1 disables overlap."""
     swaps: bool = False
     """Order the sub-chunks by their times (3.2)."""
     chain: bool = False
-    """Devices of one switch pass source chunks on to each other (3.3)."""
+    """Devices of one switch forward source chunks to each other (3.3)."""
     shares: tuple[float, ...] = ()
-    """How columns are dealt out to the devices; by what each layer takes them if empty (3.3)."""
+    """Relative shares of the columns per device; if empty, columns are assigned by their cost in each layer
+    (3.3)."""
     order: Literal["column-row", "row-column"] = "column-row"
-    """Forward by columns and backward by rows, or the other way round (3.1, Discussion)."""
+    """Traversal order: forward by columns and backward by rows, or the reverse (3.1, Discussion)."""

@@ -1,4 +1,4 @@
-"""The simulated time of an epoch over a whole graph in chunks."""
+"""Simulated time of a full-graph epoch in chunks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedEpoch:
-    """One epoch, simulated."""
+    """One simulated epoch."""
 
     seconds: float
     copy_s: float
     compute_s: float
-    """`copy_s` and `compute_s`: how long the busiest device copies, and computes."""
+    """`copy_s` and `compute_s`: copy time and compute time of the busiest device."""
     hidden: float
-    """The part of the copying, of all devices, during which the same device computes."""
+    """Fraction of the copy time of all devices during which the same device computes."""
     tasks: tuple[QueuedTask, ...]
     times: TaskTimes
-    """`tasks` and `times`: what was done when."""
+    """`tasks` and `times`: the tasks, and when each ran."""
 
 
 def simulate_epoch(
@@ -42,15 +42,15 @@ def simulate_epoch(
     Parameters
     ----------
     grid
-        The chunks of the graph.
+        Chunks of the graph.
     layers
-        The layers of the model.
+        Layers of the model.
     machine
-        What computes.
+        Machine that computes.
     schedule
-        What is switched on.
+        Schedule options.
     targets
-        The chunks of the edges into the vertices at which the last layer is computed; all of them by default.
+        Chunks of the edges into the vertices at which the last layer is computed; by default all chunks.
     """
     epoch = EpochTasks(grid, targets or grid, machine, schedule)
     epoch.epoch(layers)

@@ -1,42 +1,42 @@
-"""How columns of chunks are dealt out to devices."""
+"""Assignment of chunk columns to devices."""
 
 from __future__ import annotations
 
 MOST_PARTS = 4096
-"""The largest P: of that many, a table with a number for each of the P x P chunks takes 128 MiB."""
+"""Maximum P: a table with one number per chunk (P x P) then takes 128 MiB."""
 
 
 def dealt_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
-    """Deal columns of chunks out to devices, so that the one that is through last is through early.
+    """Assign columns of chunks to devices, each to the device that would finish first.
 
     Parameters
     ----------
     parts
-        P; columns are taken to cost alike.
+        P; all columns are assumed to have equal cost.
     speeds
-        Columns that each device computes in a unit of time; any unit.
+        Columns that each device computes per unit of time; any unit.
 
     Returns
     -------
     The columns of each device, in order.
     """
-    dealt: list[list[int]] = [[] for _ in speeds]
+    columns: list[list[int]] = [[] for _ in speeds]
     for column in range(parts):
-        ends = [(len(mine) + 1) / speed for mine, speed in zip(dealt, speeds, strict=True)]
-        dealt[ends.index(min(ends))].append(column)
-    return dealt
+        ends = [(len(assigned) + 1) / speed for assigned, speed in zip(columns, speeds, strict=True)]
+        columns[ends.index(min(ends))].append(column)
+    return columns
 
 
 def least_parts(speeds: tuple[float, ...], most: int = 16) -> int:
-    """The least P of which each device gets a column.
+    """Return the smallest P for which each device gets a column.
 
     Parameters
     ----------
     speeds
-        Those of `dealt_columns`.
+        Speeds as in `dealt_columns`.
     most
-        What it is at most, if there are no more devices: one that is slower than the others by so much is
-        not worth the many small chunks.
+        Maximum result, unless there are more devices: a device slower than the others by this factor is not
+        worth the many small chunks.
     """
     most = max(most, len(speeds))
     return next((parts for parts in range(len(speeds), most) if all(dealt_columns(parts, speeds))), most)

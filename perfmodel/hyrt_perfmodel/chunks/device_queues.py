@@ -1,4 +1,4 @@
-"""The queues of devices: filters, copies in, computing, and copies out."""
+"""Task queues of devices: filter, copy in, compute, and copy out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hyrt_perfmodel.chunks.queued_tasks import QueuedTask
 
 
 class DeviceQueues:
-    """Collects tasks, and knows the last ones of each device.
+    """Task collector that tracks the last tasks of each device.
 
     Parameters
     ----------
     machine
         The devices.
     room
-        Sub-chunks that are on a device at once. With 1, whatever a device does waits for what it did before.
+        Sub-chunks on a device at once. With 1, every task of a device waits for its previous task.
     """
 
     def __init__(self, machine: ChunkMachine, room: int) -> None:
@@ -29,60 +29,60 @@ class DeviceQueues:
 
     @property
     def capacities(self) -> dict[str, float]:
-        """How much there is of what the tasks share."""
+        """Capacities of the shared resources."""
         links = enumerate(self.machine.switch_bytes_per_s)
         return {"filter": 1.0, **{f"switch {switch}": link for switch, link in links if not math.isinf(link)}}
 
     def last_computed(self, device: int) -> list[int]:
-        """The last task that a device computes, if there is one."""
+        """Return the last compute task of a device, if there is one."""
         return self._computed[device][-1:]
 
     def room_for_more(self, device: int) -> list[int]:
-        """What must end before more is copied to a device."""
-        if self._takes_turns(device):
+        """Return the tasks that must end before the next copy to a device."""
+        if self._is_serial(device):
             return self._latest[device]
         return [self._computed[device][-self._room]] if len(self._computed[device]) >= self._room else []
 
-    def _takes_turns(self, device: int) -> bool:
+    def _is_serial(self, device: int) -> bool:
         return self._room == 1 or self.machine.devices[device].copies_itself
 
     def filter(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Gather `size` bytes of rows on the host for a device."""
+        """Add the host's gather of `size` bytes of rows for a device."""
         seconds = size / self.machine.filter_bytes_per_s
         return self._add("filter", device, seconds, needs, name, (("filter", 1.0),))
 
     def copy_in(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Copy from host memory to a device."""
+        """Add a copy from host memory to a device."""
         rates = self.machine.devices[device]
-        return self._add("copy in", device, rates.copy_s(size), needs, name, self._uses(device))
+        return self._add("copy in", device, rates.copy_s(size), needs, name, self._shared_uses(device))
 
     def bring(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Bring rows to a device that it reads."""
+        """Add an upload of source rows to a device."""
         rates = self.machine.devices[device]
-        return self._add("copy in", device, rates.bring_s(size), needs, name, self._uses(device))
+        return self._add("copy in", device, rates.bring_s(size), needs, name, self._shared_uses(device))
 
     def edges_in(self, device: int, edges: float, needs: Sequence[int], name: str) -> int:
-        """Copy so many edges from host memory to a device."""
+        """Add a copy of edges from host memory to a device."""
         rates = self.machine.devices[device]
-        return self._add("copy in", device, rates.edges_s(edges), needs, name, self._uses(device))
+        return self._add("copy in", device, rates.edges_s(edges), needs, name, self._shared_uses(device))
 
-    def _uses(self, device: int) -> tuple[tuple[str, float], ...]:
-        """What copies to a device share with those to others."""
+    def _shared_uses(self, device: int) -> tuple[tuple[str, float], ...]:
+        """Return the resources that copies to a device share with copies to other devices."""
         rates = self.machine.devices[device]
         if rates.copies_itself or math.isinf(rates.link_bytes_per_s):
             return ()
         return ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
 
     def pass_on(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Copy to a device from the one before it in its chain, through their switch alone."""
+        """Add a copy to a device from its predecessor in the chain, which uses only their switch."""
         return self._add("copy in", device, self.machine.devices[device].copy_s(size), needs, name)
 
     def copy_out(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Copy from a device to host memory. Links carry both ways at once."""
+        """Add a copy from a device to host memory; links are full duplex."""
         return self._add("copy out", device, self.machine.devices[device].copy_s(size), needs, name)
 
     def compute(self, device: int, seconds: float, needs: Sequence[int], name: str) -> int:
-        """Compute on a device."""
+        """Add a computation on a device."""
         number = self._add("compute", device, seconds, needs, name)
         self._computed[device].append(number)
         return number
@@ -97,7 +97,7 @@ class DeviceQueues:
         uses: tuple[tuple[str, float], ...] = (),
     ) -> int:
         number = len(self.tasks)
-        if self._takes_turns(device):
+        if self._is_serial(device):
             needs = [*needs, *self._latest[device]]
         self.tasks.append(QueuedTask(f"{queue} {device}", seconds, tuple(needs), uses, name))
         self._latest[device] = [number]

@@ -1,4 +1,4 @@
-"""When rows are filtered before they are copied to a device (NeuGraph, section 3.2, selective scheduling)."""
+"""Filtering of rows before they are copied to a device (NeuGraph, section 3.2, selective scheduling)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 
 
 def filter_below(copy_bytes_per_s: float, transfer_bytes_per_s: float) -> float:
-    """The useful fraction of a chunk's rows below which filtering them on the host saves time.
+    """Return the useful fraction of a chunk's rows below which filtering on the host saves time.
 
-    To filter a fraction u of B bytes takes u B / copy, and to transfer them u B / transfer; without a filter
-    all B bytes are transferred. The former is less where u < copy / (copy + transfer).
+    Filtering a fraction u of B bytes takes u B / copy, and transferring them takes u B / transfer; without a
+    filter all B bytes are transferred. Filtering is faster if u < copy / (copy + transfer).
 
     Parameters
     ----------
     copy_bytes_per_s
-        How fast the host gathers rows into a buffer.
+        Rate at which the host gathers rows into a buffer.
     transfer_bytes_per_s
-        How fast the device's link takes them; infinite for a device that reads host memory in place, for
-        which nothing is filtered.
+        Bandwidth of the device's link; infinite for a device that reads host memory in place, for which rows
+        are never filtered.
     """
     if math.isinf(transfer_bytes_per_s):
         return 0.0

@@ -1,4 +1,4 @@
-"""The order in which sub-chunks are copied and computed (NeuGraph, section 3.2, pipeline scheduling)."""
+"""Processing order of sub-chunks (NeuGraph, section 3.2, pipeline scheduling)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from itertools import combinations
 def pipelined_s(
     order: Sequence[int], copy_s: Sequence[float], compute_s: Sequence[float], room: int
 ) -> float:
-    """Seconds for sub-chunks that are copied one after the other, and computed in the same order.
+    """Return the seconds of sub-chunks that are copied one after the other and computed in the same order.
 
     Parameters
     ----------
     order
-        Numbers of the sub-chunks.
+        Indices of the sub-chunks.
     copy_s, compute_s
-        What each takes to copy and to compute.
+        Copy time and compute time of each sub-chunk.
     room
-        How many the device holds: one more is copied only when one is through.
+        Number of sub-chunks that the device holds: another is copied only after one is computed.
     """
     copied = computed = 0.0
     ended: list[float] = []
@@ -33,20 +33,20 @@ def pipelined_s(
 def swapped_order(
     copy_s: Sequence[float], compute_s: Sequence[float], room: int, *, most_trials: int = 2000
 ) -> list[int]:
-    """Sub-chunks in an order in which pairs have been swapped as long as that made it take less.
+    """Order sub-chunks by swapping pairs as long as that reduces the total time.
 
-    A pair is one that takes longer to copy and one that takes longer to compute: only their order matters.
+    Only pairs of a copy-bound and a compute-bound sub-chunk are swapped: only their order matters.
 
     Parameters
     ----------
     copy_s, compute_s, room
-        The times and the room of `pipelined_s`.
+        Parameters of `pipelined_s`.
     most_trials
-        How many swaps are tried, at most.
+        Maximum number of swaps to try.
 
     Returns
     -------
-    Numbers of the sub-chunks; it never takes longer than the order in which they are given.
+    Indices of the sub-chunks; the order is never slower than the given one.
     """
     order = list(range(len(copy_s)))
     best = pipelined_s(order, copy_s, compute_s, room)
@@ -61,9 +61,9 @@ def swapped_order(
                 return order
             trials += 1
             order[first], order[second] = b, a
-            now_s = pipelined_s(order, copy_s, compute_s, room)
-            if now_s < best:
-                best, improved = now_s, True
+            swapped_s = pipelined_s(order, copy_s, compute_s, room)
+            if swapped_s < best:
+                best, improved = swapped_s, True
             else:
                 order[first], order[second] = a, b
     return order

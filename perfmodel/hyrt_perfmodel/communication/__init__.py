@@ -1,1 +1,1 @@
-"""What travelling between ranks takes: networks, collectives, the traffic of a step, an epoch of ranks."""
+"""Cost of communication between ranks: networks, collectives, traffic of a step, distributed epochs."""

@@ -1,4 +1,4 @@
-"""What the collectives of a step take, by the alpha-beta model.
+"""Cost of the collectives of a step in the alpha-beta model.
 
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
@@ -12,19 +12,21 @@ from hyrt_perfmodel.communication.network import Network
 
 
 def busiest_bytes(sent: NDArray[np.float64]) -> float:
-    """The bytes of the direction of a link that carries most.
+    """Return the bytes in the busiest direction of any link.
 
     Parameters
     ----------
     sent
-        [N, N] bytes from each rank to each other; the diagonal does not travel.
+        [N, N] bytes from each rank to each other; the diagonal is ignored.
     """
-    travels = sent * (1 - np.eye(len(sent)))
-    return float(max(travels.sum(axis=0).max(), travels.sum(axis=1).max()))
+    off_diagonal = sent * (1 - np.eye(len(sent)))
+    return float(max(off_diagonal.sum(axis=0).max(), off_diagonal.sum(axis=1).max()))
 
 
 def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
-    """Seconds of an all-to-all of blocks of different sizes: N - 1 messages, at the pace of the busiest link.
+    """Return the seconds of an all-to-all with blocks of different sizes.
+
+    Each rank sends N - 1 messages; the busiest link determines the time.
 
     Parameters
     ----------
@@ -38,10 +40,10 @@ def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
 
 
 def all_reduce_bytes(num_bytes: float, ranks: int) -> float:
-    """What each rank sends to add up an array over all: 2 (N - 1) / N of it (a ring)."""
+    """Return the bytes that each rank sends in a ring all-reduce: 2 (N - 1) / N of the array."""
     return 2 * (ranks - 1) / ranks * num_bytes
 
 
 def all_reduce_s(num_bytes: float, ranks: int, network: Network) -> float:
-    """Seconds of that: 2 (N - 1) messages of an N-th."""
+    """Return the seconds of a ring all-reduce: 2 (N - 1) messages of 1/N of the array."""
     return network.seconds(all_reduce_bytes(num_bytes, ranks), 2 * (ranks - 1)) if ranks > 1 else 0.0

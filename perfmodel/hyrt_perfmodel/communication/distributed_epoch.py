@@ -1,4 +1,4 @@
-"""Predicting an epoch on several ranks: one rank's stages, with what travels between them."""
+"""Prediction of a distributed epoch: one rank's stages, including communication."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
-# Of these, a rank's load stage gets what all ranks have made of rows.
-_FIRST_LAYER_TOGETHER = ("p3", "naive-migration")
+# Strategies whose load stage receives first-layer results computed by all ranks.
+_JOINT_FIRST_LAYER = ("p3", "naive-migration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksPrediction:
-    """What an epoch takes on several equal ranks."""
+    """Prediction of an epoch on several equal ranks."""
 
     strategy: str
     ranks: int
     network: str
-    """`strategy`, `ranks` and `network`: what was predicted."""
+    """`strategy`, `ranks` and `network`: the predicted configuration."""
     time_steps: int
-    """The parts into which a rank cuts its work of a step."""
+    """Number of time steps into which a rank divides its work of a step."""
     stages_s: Mapping[str, float]
-    """A step's stages on one rank: `sample` and `load` with the edges and rows of other ranks, `propagate`
-    with all else that travels."""
+    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other ranks,
+    `propagate` all other communication."""
     travel_s: Mapping[str, float]
-    """Seconds of a step's communication by purpose."""
+    """Seconds of a step's communication per purpose."""
     iteration_s: float
     iterations: int
     epoch_s: float
-    """`iteration_s`, `iterations` and `epoch_s`: a step, steps an epoch, and the epoch."""
+    """`iteration_s`, `iterations` and `epoch_s`: seconds per step, steps per epoch, seconds per epoch."""
     epoch_bytes: Mapping[str, float]
-    """What all ranks together send in an epoch, by purpose."""
+    """Bytes that all ranks together send per epoch, by purpose."""
     bottleneck: str
-    """The stage that bounds the iteration, or `network` with the purpose that takes most of that stage;
-    `link` where the link is busy longer than any stage takes."""
+    """Stage that bounds the iteration, or `network` with the purpose that dominates this stage; `link` if the
+    busiest link takes longer than every stage."""
 
     @property
     def total_bytes(self) -> float:
-        """What all ranks together send in an epoch."""
+        """Bytes that all ranks together send per epoch."""
         return sum(self.epoch_bytes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --ranks --json` prints it."""
+        """Return the content that `hyrt predict --ranks --json` prints."""
         names = (
             "strategy",
             "ranks",
@@ -83,45 +83,47 @@ def predict_ranks(
 ) -> RanksPrediction:
     """Predict an epoch on equal ranks that each train a part of every step.
 
-    The rows of other ranks are waited for in the load stage, and their edges while sampling, beside the
-    stages of other steps; everything else that travels is waited for while propagating. No step is shorter
-    than its bytes take on the busiest link. The last step of an epoch may have fewer targets, but gradients
-    and models are sent in full.
+    The load stage waits for rows from other ranks and sampling waits for their edges, overlapped with the
+    stages of other steps; propagation waits for all other communication. No step is shorter than the time of
+    its bytes on the busiest link. The last step of an epoch may have fewer targets, but gradients and models
+    are sent in full.
 
     Parameters
     ----------
     strategy
-        Its name, for the result.
+        Name of the strategy, for the result.
     platform
-        The machine of one rank.
+        Machine of one rank.
     training
-        The work; its batch is that of a step over all ranks.
+        The work; its batch size is that of a step over all ranks.
     traffic
-        What travels in a step.
+        Traffic of a step.
     network
         The network.
     terms
-        Beyond the paper's; all of them by default. `overlap` says what the pipeline does at the same time.
+        Terms beyond the paper's; all by default. `overlap` defines which parts of the pipeline overlap.
     assign
-        Gives the assignment of a rank, from its part of a step; the best that is found by default.
+        Function that returns a rank's assignment from its part of a step; by default the best one found.
     ranks_of_machine
-        How many ranks share the cores of the platform.
+        Number of ranks that share the cores of the platform.
 
     Raises
     ------
     ValueError
-        If a rank's part of a step does not fit into its trainers' memories.
+        If a rank's part of a step does not fit into its trainers' memory.
     """
     terms = Terms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
-    most = traffic.largest_share * training.batch_size / parts
-    # Fetched rows are aggregated where they are, but no device reads them in place.
+    largest_batch = traffic.largest_share * training.batch_size / parts
+    # Fetched rows are aggregated after they arrive, and no device reads them in place.
     form = training.best_form
-    if form == "in_place" or (form == "aggregated" and strategy in _FIRST_LAYER_TOGETHER):
+    if form == "in_place" or (form == "aggregated" and strategy in _JOINT_FIRST_LAYER):
         form = "rows"
-    of_part = replace(training, batch_size=max(1, round(most)), best_form=form)
-    assignment = initial_assignment(platform, of_part, terms=terms) if assign is None else assign(of_part)
-    alone = _repeated(stage_times(platform, of_part, assignment, terms), traffic.time_steps)
+    rank_training = replace(training, batch_size=max(1, round(largest_batch)), best_form=form)
+    assignment = (
+        initial_assignment(platform, rank_training, terms=terms) if assign is None else assign(rank_training)
+    )
+    alone = _repeated(stage_times(platform, rank_training, assignment, terms), traffic.time_steps)
     if alone.core_s is not None:
         alone = replace(alone, core_s=ranks_of_machine * alone.core_s)
     travel_s = traffic.seconds_by_purpose(network)
@@ -130,90 +132,90 @@ def predict_ranks(
     vectors_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s - weights_s
     full_link_s = traffic.link_s(network)
 
-    def link_of(part: float) -> float:
-        """Seconds of the busiest link in a step with a part of the targets."""
-        of_weights = min(weights_s, full_link_s)
-        return of_weights + part * (full_link_s - of_weights)
+    def link_of(fraction: float) -> float:
+        """Return the seconds of the busiest link in a step with a fraction of the targets."""
+        link_weights_s = min(weights_s, full_link_s)
+        return link_weights_s + fraction * (full_link_s - link_weights_s)
 
-    def stages_of(part: float) -> StageTimes:
-        """The stages of a step with a part of the targets, with what travels in them."""
-        times = _of_part(alone, part)
-        inside_s = part * vectors_s + weights_s
+    def stages_of(fraction: float) -> StageTimes:
+        """Return the stages of a step with a fraction of the targets, including communication."""
+        times = _partial_step(alone, fraction)
+        inside_s = fraction * vectors_s + weights_s
         return replace(
             times,
-            sample_s=times.sample_s + part * edges_s,
-            load_s=times.load_s + part * travel_s[ROWS],
+            sample_s=times.sample_s + fraction * edges_s,
+            load_s=times.load_s + fraction * travel_s[ROWS],
             propagate_s=times.propagate_s + inside_s,
             synchronize_s=times.synchronize_s + inside_s,
         )
 
-    def step_s(part: float) -> float:
-        return max(iteration_s(stages_of(part), platform.host, terms), link_of(part))
+    def step_s(fraction: float) -> float:
+        return max(iteration_s(stages_of(fraction), platform.host, terms), link_of(fraction))
 
-    together, link_s, seconds = stages_of(1.0), link_of(1.0), step_s(1.0)
+    stages, link_s, seconds = stages_of(1.0), link_of(1.0), step_s(1.0)
     steps = training.targets_per_epoch / training.batch_size
-    whole, last = divmod(steps, 1.0)
+    num_full, last = divmod(steps, 1.0)
     sent = traffic.bytes_by_purpose()
     return RanksPrediction(
         strategy=strategy,
         ranks=traffic.ranks,
         network=network.name,
         time_steps=traffic.time_steps,
-        stages_s=together.stages_s,
+        stages_s=stages.stages_s,
         travel_s=travel_s,
         iteration_s=seconds,
         iterations=math.ceil(steps),
-        epoch_s=whole * seconds + (step_s(last) if last else 0.0),
+        epoch_s=num_full * seconds + (step_s(last) if last else 0.0),
         epoch_bytes={
             name: (math.ceil(steps) if name in OF_WEIGHTS else steps) * num for name, num in sent.items()
         },
-        bottleneck=_bottleneck(together, travel_s, seconds, link_s),
+        bottleneck=_bottleneck(stages, travel_s, seconds, link_s),
     )
 
 
-def _of_part(times: StageTimes, part: float) -> StageTimes:
-    """Return the stages of a step with a part of its targets; its synchronization takes as long."""
+def _partial_step(times: StageTimes, fraction: float) -> StageTimes:
+    """Return the stages of a step with a fraction of its targets; its synchronization takes as long."""
 
-    def shorter(seconds: float) -> float:
-        return times.synchronize_s + part * (seconds - times.synchronize_s)
+    def scaled(seconds: float) -> float:
+        return times.synchronize_s + fraction * (seconds - times.synchronize_s)
 
-    def each(seconds: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(part * one for one in seconds)
+    def scaled_all(seconds: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(fraction * trainer_s for trainer_s in seconds)
 
     return replace(
         times,
-        sample_s=part * times.sample_s,
-        load_s=part * times.load_s,
-        transfer_s=part * times.transfer_s,
-        propagate_s=shorter(times.propagate_s),
-        trainer_load_s=each(times.trainer_load_s),
-        trainer_transfer_s=each(times.trainer_transfer_s),
-        trainer_propagate_s=each(times.trainer_propagate_s),
-        busy_s=shorter(times.busy_s) if times.busy_s else 0.0,
-        core_s=None if times.core_s is None else shorter(times.core_s),
+        sample_s=fraction * times.sample_s,
+        load_s=fraction * times.load_s,
+        transfer_s=fraction * times.transfer_s,
+        propagate_s=scaled(times.propagate_s),
+        trainer_load_s=scaled_all(times.trainer_load_s),
+        trainer_transfer_s=scaled_all(times.trainer_transfer_s),
+        trainer_propagate_s=scaled_all(times.trainer_propagate_s),
+        busy_s=scaled(times.busy_s) if times.busy_s else 0.0,
+        core_s=None if times.core_s is None else scaled(times.core_s),
     )
 
 
 def _repeated(times: StageTimes, count: int) -> StageTimes:
-    """Of as many equal parts one after the other, with one synchronization."""
+    """Return the stages of `count` equal parts in sequence, with one synchronization."""
 
-    def each(seconds: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(count * part for part in seconds)
+    def repeated_all(seconds: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(count * trainer_s for trainer_s in seconds)
 
-    again_s = (count - 1) * (times.propagate_s - times.synchronize_s)
-    again_busy_s = (count - 1) * (times.busy_s - times.synchronize_s) if times.busy_s else 0.0
-    again_core_s = (count - 1) * ((times.core_s or 0.0) - times.synchronize_s)
+    extra_s = (count - 1) * (times.propagate_s - times.synchronize_s)
+    extra_busy_s = (count - 1) * (times.busy_s - times.synchronize_s) if times.busy_s else 0.0
+    extra_core_s = (count - 1) * ((times.core_s or 0.0) - times.synchronize_s)
     return replace(
         times,
         sample_s=count * times.sample_s,
         load_s=count * times.load_s,
         transfer_s=count * times.transfer_s,
-        propagate_s=times.propagate_s + again_s,
-        trainer_load_s=each(times.trainer_load_s),
-        trainer_transfer_s=each(times.trainer_transfer_s),
-        trainer_propagate_s=each(times.trainer_propagate_s),
-        busy_s=times.busy_s + again_busy_s,
-        core_s=None if times.core_s is None else times.core_s + again_core_s,
+        propagate_s=times.propagate_s + extra_s,
+        trainer_load_s=repeated_all(times.trainer_load_s),
+        trainer_transfer_s=repeated_all(times.trainer_transfer_s),
+        trainer_propagate_s=repeated_all(times.trainer_propagate_s),
+        busy_s=times.busy_s + extra_busy_s,
+        core_s=None if times.core_s is None else times.core_s + extra_core_s,
     )
 
 
@@ -221,12 +223,12 @@ def _bottleneck(times: StageTimes, travel_s: Mapping[str, float], seconds: float
     if link_s >= seconds:
         return "link"
     stage = times.bottleneck
-    of_stage = {
+    purposes = {
         "sample": {EDGES: travel_s.get(EDGES, 0.0)},
         "load": {ROWS: travel_s[ROWS]},
         "propagate": {name: time_s for name, time_s in travel_s.items() if name not in (EDGES, ROWS)},
     }.get(stage, {})
-    most = max(of_stage, key=lambda name: of_stage[name], default="")
-    if 2 * sum(of_stage.values()) > times.stages_s[stage]:
-        return f"network ({most})"
+    largest = max(purposes, key=lambda name: purposes[name], default="")
+    if 2 * sum(purposes.values()) > times.stages_s[stage]:
+        return f"network ({largest})"
     return stage

@@ -1,4 +1,4 @@
-"""The traffic of a step that is expected from the sizes of mini-batches, by strategy."""
+"""Expected traffic of a step per strategy, from expected mini-batch sizes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How a step's work lies on ranks."""
+    """Distribution of a step's work over ranks."""
 
     ranks: int
-    """The number of ranks, N."""
+    """Number of ranks, N."""
     locality: float
-    """The part of the input rows of roots at home that is at home, too: 1 / N where homes are random."""
+    """Fraction of the local targets' input rows that are also local: 1 / N for random partitions."""
     time_steps: int | None = None
-    """The time steps that `hopgnn` has after merging, 1 to N; None for N."""
+    """Time steps of `hopgnn` after merging, 1 to N; None for N."""
     of_sources: bool = False
-    """Whether the first layer multiplies, or combines, the row of every source before it sums them."""
+    """Whether the first layer multiplies or combines every source row before summing."""
 
     def __post_init__(self) -> None:
         if self.time_steps is not None and not 1 <= self.time_steps <= self.ranks:
@@ -35,19 +35,19 @@ class Spread:
 
 
 def expected_traffic(strategy: str, training: TrainingWorkload, spread: Spread) -> StepTraffic:
-    """The traffic of a step that every rank has an equal part of.
+    """Return the traffic of a step divided equally among the ranks.
 
-    Vertices that several mini-batches share are at home as often as others; the mini-batches of roots at home
-    are taken to be as large as those of roots from everywhere.
+    Vertices shared by several mini-batches are assumed as likely to be local as others; mini-batches of local
+    targets are assumed as large as mini-batches of random targets.
 
     Parameters
     ----------
     strategy
-        A name of `EXPECTED`.
+        A name in `EXPECTED`.
     training
-        The work; its batch is that of a step over all ranks.
+        The work; its batch size is that of a step over all ranks.
     spread
-        How it lies on ranks.
+        Distribution of the work over ranks.
     """
     work = training.at(training.batch_size / spread.ranks)
     purposes, time_steps = EXPECTED[strategy](work, training, spread)
@@ -60,19 +60,19 @@ def expected_traffic(strategy: str, training: TrainingWorkload, spread: Spread) 
 
 
 def model_bytes(work: Workload) -> float:
-    """Bytes of a model's weights, or of their gradients."""
+    """Return the bytes of a model's weights, or of their gradients."""
     return work.num_weights * work.bytes_per_value
 
 
 def hidden_bytes(work: Workload) -> float:
-    """Bytes of what the first layer's first product makes of a row: with attention, the rows of all heads."""
+    """Return the bytes per row of the first layer's first product; with attention, of all heads."""
     heads = work.f_in(1) / (work.features[0] * (2 if work.concat else 1))
     width = work.between(1) or work.features[1] * heads
     return width * work.bytes_per_value
 
 
 def partial_bytes(work: Workload, *, of_sources: bool = False) -> float:
-    """Bytes of what the first layer multiplies for a vertex, or of a source's row where it reads these."""
+    """Return the bytes per vertex of the first layer's input to its product, or per source row."""
     width = work.features[0] if of_sources else work.f_in(1)
     return width * work.bytes_per_value
 
@@ -80,56 +80,57 @@ def partial_bytes(work: Workload, *, of_sources: bool = False) -> float:
 Expected = tuple[dict[str, PurposeTraffic], int]
 
 
-def _even(each_sends: float, ranks: int, messages: int) -> PurposeTraffic:
-    """As many bytes from each rank, the same to all others."""
+def _even(bytes_per_rank: float, ranks: int, messages: int) -> PurposeTraffic:
+    """Return traffic in which each rank sends the same number of bytes to every other rank."""
     between = (1 - np.eye(ranks)) / max(ranks - 1, 1)
-    return PurposeTraffic(each_sends * between, messages)
+    return PurposeTraffic(bytes_per_rank * between, messages)
 
 
-def _gathered(local: float, work: Workload, ranks: int) -> dict[str, PurposeTraffic]:
+def _remote_rows(local: float, work: Workload, ranks: int) -> dict[str, PurposeTraffic]:
     remote = (1 - local) * work.vertices[0] * work.row_bytes
     return {ROWS: _even(remote, ranks, ranks - 1)}
 
 
 def _model_centric(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
-    return _gathered(1 / spread.ranks, work, spread.ranks), 1
+    return _remote_rows(1 / spread.ranks, work, spread.ranks), 1
 
 
 def _home(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
-    return _gathered(spread.locality, work, spread.ranks), 1
+    return _remote_rows(spread.locality, work, spread.ranks), 1
 
 
 def _hopgnn(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
     ranks = spread.ranks
-    times = spread.time_steps or ranks
-    # Roots of merged time steps are trained away from home, at any other rank.
-    at_home = times / ranks
+    time_steps = spread.time_steps or ranks
+    # Targets of merged time steps are trained on another, random rank.
+    local_share = time_steps / ranks
     elsewhere = (1 - spread.locality) / max(ranks - 1, 1)
-    local = at_home * spread.locality + (1 - at_home) * elsewhere
-    found = _gathered(local, work, ranks)
-    if times > 1:
-        moved = (times - 1) * 2 * model_bytes(work)
-        found["models"] = PurposeTraffic(moved * np.roll(np.eye(ranks), 1, axis=1), times - 1)
-    return found, times
+    local = local_share * spread.locality + (1 - local_share) * elsewhere
+    purposes = _remote_rows(local, work, ranks)
+    if time_steps > 1:
+        moved = (time_steps - 1) * 2 * model_bytes(work)
+        purposes["models"] = PurposeTraffic(moved * np.roll(np.eye(ranks), 1, axis=1), time_steps - 1)
+    return purposes, time_steps
 
 
 def _p3(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
     ranks = spread.ranks
-    # To every other rank the partial results of its mini-batch, and to every other the gradient of the own.
+    # Each rank sends partial results of every other rank's mini-batch, and gradients of its own, to every
+    # other rank.
     products = work.vertices[0 if spread.of_sources else 1]
-    each_sends = 2 * (ranks - 1) * products * hidden_bytes(work)
-    return {"hidden": _even(each_sends, ranks, 2 * (ranks - 1))}, 1
+    bytes_per_rank = 2 * (ranks - 1) * products * hidden_bytes(work)
+    return {"hidden": _even(bytes_per_rank, ranks, 2 * (ranks - 1))}, 1
 
 
 def _naive_migration(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
     ranks = spread.ranks
     sources = 1 + work.edges[0] / max(work.vertices[1], 1.0)
-    # After so many stops of its round, the part of the destinations that have met a source.
-    met = sum(1 - (1 - stops / ranks) ** sources for stops in range(1, ranks + 1))
-    partials = met * work.vertices[1] * partial_bytes(work)
+    # Fraction of destinations with at least one source visited after `stops` ranks.
+    visited = sum(1 - (1 - stops / ranks) ** sources for stops in range(1, ranks + 1))
+    partials = visited * work.vertices[1] * partial_bytes(work)
     if spread.of_sources:
-        met = sum(stops / ranks for stops in range(1, ranks + 1))
-        partials = met * work.vertices[0] * partial_bytes(work, of_sources=True)
+        visited = sum(stops / ranks for stops in range(1, ranks + 1))
+        partials = visited * work.vertices[0] * partial_bytes(work, of_sources=True)
     ring = np.roll(np.eye(ranks), 1, axis=1) * (1 - np.eye(ranks))
     return {
         "partials": PurposeTraffic(partials * ring, ranks),
@@ -147,4 +148,4 @@ EXPECTED: Mapping[str, Callable[[Workload, TrainingWorkload, Spread], Expected]]
         "local": _home,
     }
 )
-"""What gives the expected traffic of each strategy, in the order of tables."""
+"""Functions that return the expected traffic per strategy, in table order."""

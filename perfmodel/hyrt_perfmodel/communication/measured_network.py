@@ -1,4 +1,4 @@
-"""A network from the times that exchanges between its ranks took."""
+"""Fit of a network model to measured exchanges between ranks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import yaml
 from hyrt_perfmodel.communication.network import Network
 from hyrt_perfmodel.file_content import StrictDumper
 
-_SMALL, _LARGE = 16, 0.25
+_MAX_SMALL_RATIO, _MIN_LARGE_FRACTION = 16, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class TimedTravel:
-    """An operation of all ranks, as the model counts it, and what it took."""
+    """A collective operation in terms of the model, and its measured time."""
 
     operation: str
-    """What was done, for people."""
+    """Display name of the operation."""
     messages: int
-    """How many messages of a rank follow each other."""
+    """Number of sequential messages of a rank."""
     num_bytes: float
-    """What the busiest rank sends, or receives, if that is more."""
+    """Bytes that the busiest rank sends or receives, whichever is more."""
     seconds: float
-    """What it took, until the slowest rank had ended."""
+    """Seconds until the slowest rank ended."""
     core_s: float = 0.0
-    """Seconds of a core that a rank spent on so many messages and bytes, in the mean."""
+    """Mean CPU seconds that a rank spent on the messages and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedNetwork:
-    """A network, and how well it explains what was measured."""
+    """A fitted network, and how well it explains the measurements."""
 
     network: Network
-    """Latency, bandwidth, and the part of it that exchanges reach."""
+    """Latency, bandwidth, and the fraction of it that exchanges reach."""
     errors: Mapping[str, float]
-    """For each operation the median of |predicted - measured| / measured over its sizes."""
+    """For each operation, the median of |predicted - measured| / measured over its sizes."""
 
 
 def fit_network(
@@ -49,31 +49,31 @@ def fit_network(
     source: str,
     machines: int = 0,
 ) -> FittedNetwork:
-    """The network that small operations give the latency of, and large ones the bandwidth.
+    """Fit latency to small operations and bandwidth to large ones.
 
-    All-reduces keep all links equally busy and give the bandwidth; what exchanges reach of it is their own
-    part. Sizes between count only in the errors: there systems change from one way of sending to another.
+    All-reduces load all links equally and determine the bandwidth; exchanges determine the fraction of it
+    that they reach. Operations of medium size are only used for the errors, since systems switch between
+    algorithms there.
 
     Parameters
     ----------
     all_reduces, exchanges
-        Operations of different sizes; small ones are up to 16 times the smallest, and large ones at least a
-        quarter of the largest.
+        Operations of different sizes; small means up to 16 times the smallest, large at least a quarter of
+        the largest.
     name, source, machines
-        What the network is called, where its numbers are from, and on how many machines the ranks share
-        cores.
+        Name of the network, origin of its numbers, and number of machines whose cores the ranks share.
 
     Raises
     ------
     ValueError
-        If large operations took no longer than small ones, so that there is no bandwidth to find.
+        If large operations took no longer than small ones, so that there is no bandwidth to fit.
     """
-    every = [*all_reduces, *exchanges]
-    least = min(each.num_bytes for each in every)
-    small = [each for each in every if each.num_bytes <= _SMALL * least]
-    latency_s = statistics.median(each.seconds / each.messages for each in small)
+    operations = [*all_reduces, *exchanges]
+    min_bytes = min(operation.num_bytes for operation in operations)
+    small = [operation for operation in operations if operation.num_bytes <= _MAX_SMALL_RATIO * min_bytes]
+    latency_s = statistics.median(operation.seconds / operation.messages for operation in small)
     rate = _bytes_per_s(all_reduces, latency_s)
-    message_core_s = statistics.median(each.core_s / each.messages for each in small)
+    message_core_s = statistics.median(operation.core_s / operation.messages for operation in small)
     network = Network(
         name=name,
         latency_s=latency_s,
@@ -85,38 +85,38 @@ def fit_network(
         source=source,
     )
     errors = defaultdict(list)
-    for travels, predicted_s in ((all_reduces, network.seconds), (exchanges, network.uneven_s)):
-        for each in travels:
-            expected_s = predicted_s(each.num_bytes, each.messages)
-            errors[each.operation].append(abs(expected_s / each.seconds - 1))
-    return FittedNetwork(network, {name: statistics.median(found) for name, found in errors.items()})
+    for group, predicted_s in ((all_reduces, network.seconds), (exchanges, network.uneven_s)):
+        for operation in group:
+            expected_s = predicted_s(operation.num_bytes, operation.messages)
+            errors[operation.operation].append(abs(expected_s / operation.seconds - 1))
+    return FittedNetwork(network, {name: statistics.median(values) for name, values in errors.items()})
 
 
 def _large(travels: Sequence[TimedTravel]) -> list[TimedTravel]:
-    most = max(each.num_bytes for each in travels)
-    return [each for each in travels if each.num_bytes >= _LARGE * most]
+    max_bytes = max(operation.num_bytes for operation in travels)
+    return [operation for operation in travels if operation.num_bytes >= _MIN_LARGE_FRACTION * max_bytes]
 
 
 def _gb_core_s(travels: Sequence[TimedTravel], message_core_s: float) -> float:
-    """Seconds of a core for 1e9 bytes of the large ones, without what their messages cost."""
+    """Return the CPU seconds per 1e9 bytes of large operations, less the cost of their messages."""
     large = _large(travels)
-    seconds = sum(each.core_s - each.messages * message_core_s for each in large)
-    return max(0.0, 1e9 * seconds / sum(each.num_bytes for each in large))
+    seconds = sum(operation.core_s - operation.messages * message_core_s for operation in large)
+    return max(0.0, 1e9 * seconds / sum(operation.num_bytes for operation in large))
 
 
 def _bytes_per_s(travels: Sequence[TimedTravel], latency_s: float) -> float:
-    """The rate of the large ones, without what their messages cost whatever their size."""
+    """Return the bandwidth of large operations, less the fixed cost of their messages."""
     large = _large(travels)
-    most = max(each.num_bytes for each in large)
-    seconds = sum(each.seconds - each.messages * latency_s for each in large)
+    max_bytes = max(operation.num_bytes for operation in large)
+    seconds = sum(operation.seconds - operation.messages * latency_s for operation in large)
     if seconds <= 0:
         raise ValueError(
-            f"{large[0].operation} of {most:.0f} bytes took no longer than small ones, so that there is no "
-            "bandwidth to find: measure again while nothing else runs"
+            f"{large[0].operation} of {max_bytes:.0f} bytes took no longer than small ones, so that there is "
+            "no bandwidth to find: measure again while nothing else runs"
         )
-    return sum(each.num_bytes for each in large) / seconds
+    return sum(operation.num_bytes for operation in large) / seconds
 
 
 def network_text(network: Network) -> str:
-    """The text of the file that `hyrt_perfmodel.communication.network.read_network` reads."""
+    """Format a network file for `hyrt_perfmodel.communication.network.read_network`."""
     return yaml.dump(asdict(network), Dumper=StrictDumper, sort_keys=False)

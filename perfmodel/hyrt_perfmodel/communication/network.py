@@ -1,4 +1,4 @@
-"""Networks by name: what a message costs whatever its size, and bytes a second."""
+"""Network models by name: latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -12,58 +12,60 @@ from hyrt_perfmodel.checks import Index, NotNegative, Positive, Unbounded, check
 from hyrt_perfmodel.file_content import made_of, read_yaml
 from hyrt_perfmodel.nearest_name import nearest_name
 
-# Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
+# TCP payload fraction of an Ethernet frame: 1460 of 1538 bytes on the wire.
 _ETHERNET_PART = 1460 / 1538
 _RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
 FILES = (".yaml", ".yml")
-"""How the names of files end that say what a network is like."""
-# Between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
+"""Suffixes of network description files."""
+# Measured between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
 _UNEVEN_PART = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Links of equal ranks, each with one to a switch that bounds nothing.
+    """Links of equal ranks to a switch with unlimited bandwidth.
 
-    A rank sends and receives at the same time.
+    Links are full duplex.
     """
 
     name: str
     latency_s: NotNegative
-    """What a message costs whatever its size (alpha)."""
+    """Fixed cost of a message (alpha)."""
     gb_s: Unbounded
-    """1e9 bytes a second into a rank, and as many out of it (the inverse of beta)."""
+    """Bandwidth into a rank, and out of it, in 1e9 bytes per second (the inverse of beta)."""
     uneven_part: Positive = 1.0
-    """The part of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
-    links end early, and the others do not get faster."""
+    """Fraction of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
+    links finish early, and the others do not become faster."""
     message_core_s: NotNegative = 0.0
-    """Seconds of a core that a rank spends on a message that it sends and one that it gets."""
+    """CPU seconds that a rank spends on sending one message and receiving one."""
     gb_core_s: NotNegative = 0.0
-    """Seconds of a core that a rank spends on sending 1e9 bytes, and on getting as many."""
+    """CPU seconds that a rank spends on sending 1e9 bytes and receiving as many."""
     machines: Index = 0
-    """On how many machines the ranks are, whose cores they share; 0 where each has one of its own."""
+    """Number of machines whose cores the ranks share; 0 if each rank has a separate machine."""
     source: str = "assumed"
-    """Where the numbers are from."""
+    """Origin of the numbers."""
 
     def __post_init__(self) -> None:
         check_numbers(f"network {self.name!r}", self)
 
     def seconds(self, num_bytes: float, messages: int = 1) -> float:
-        """What messages take that follow each other on one link (alpha-beta)."""
+        """Return the seconds of sequential messages on one link (alpha-beta)."""
         return messages * self.latency_s + num_bytes / (self.gb_s * 1e9)
 
     def uneven_s(self, num_bytes: float, messages: int) -> float:
-        """What an exchange of blocks of different sizes takes, of so many bytes on the busiest link."""
+        """Return the seconds of an exchange of blocks of different sizes, with `num_bytes` on the busiest
+        link.
+        """
         return self.seconds(num_bytes / self.uneven_part, messages)
 
     def core_s(self, num_bytes: float, messages: int = 1) -> float:
-        """Seconds of a core that a rank spends on so many messages, and on as many that it gets."""
+        """Return the CPU seconds that a rank spends on sending `messages` messages and receiving as many."""
         return messages * self.message_core_s + num_bytes * self.gb_core_s / 1e9
 
     def ranks_of_machine(self, ranks: int) -> int:
-        """How many of the ranks share the cores of a machine, at most."""
+        """Return the maximum number of ranks that share the cores of a machine."""
         return -(-ranks // self.machines) if self.machines else 1
 
 
@@ -106,12 +108,13 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 
 
 def find_network(name: str) -> Network:
-    """A network by its name, an Ethernet of any rate, such as `200mbit`, or what a YAML file says of one.
+    """Return a named network, an Ethernet of any rate such as `200mbit`, or a network from a YAML file.
 
     Raises
     ------
     ValueError
-        If it is none of them, with the nearest name, or the file is wrong, with file and key.
+        If the name is unknown (the message suggests the nearest name) or the file is invalid (the message
+        names file and key).
     """
     if name in NETWORKS:
         return NETWORKS[name]
@@ -127,7 +130,7 @@ def find_network(name: str) -> Network:
 
 
 def read_network(path: Path) -> Network:
-    """A network from a YAML file, such as `hyrt calibrate --network` writes.
+    """Read a network from a YAML file, as written by `hyrt calibrate --network`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What travels between ranks in one step, in bytes, and what that takes."""
+"""Traffic between ranks in one step: bytes and seconds per purpose."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from hyrt_perfmodel.communication.network import Network
 
 ROWS = "rows"
 EDGES = "edges"
-"""Vertices whose neighbours are asked for, and the neighbours, where edges are split among ranks."""
+"""Vertices whose neighbors are requested, and the neighbors, if edges are partitioned among ranks."""
 GRADIENTS = "gradients"
 MODELS = "models"
 PURPOSES = (ROWS, "hidden", "partials", MODELS, GRADIENTS)
-"""What bytes are for, in the order of tables: input rows, results of the first layer and their gradients,
-partial aggregates, models that migrate, and the sums of gradients."""
+"""Purposes of traffic, in table order: input rows, first-layer results and their gradients, partial
+aggregates, migrating models, and gradient sums."""
 OF_WEIGHTS = (MODELS, GRADIENTS)
-"""The purposes of which a step sends as much however few targets it has."""
+"""Purposes whose bytes do not depend on the number of targets in a step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PurposeTraffic:
-    """What travels for one purpose in a step."""
+    """Traffic of one purpose in a step."""
 
     sent: NDArray[np.float64]
     """[N, N] bytes from each rank to each other."""
     messages: int
-    """How many messages of a rank follow each other; 0 where they go along with those of another purpose."""
+    """Number of sequential messages of a rank; 0 if the bytes are part of another purpose's messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTraffic:
-    """What travels in a step of N ranks."""
+    """Traffic of a step of N ranks."""
 
     ranks: int
-    """The number of ranks, N."""
+    """Number of ranks, N."""
     purposes: Mapping[str, PurposeTraffic]
-    """By purpose, but for gradients; only what travels at all."""
+    """Traffic by purpose, without gradients; purposes without traffic are absent."""
     gradient_bytes: float
-    """Bytes of the gradient sums of one model, which are all-reduced."""
+    """Bytes of one model's gradient sums, which are all-reduced."""
     time_steps: int = 1
-    """The parts into which a rank cuts its work of a step, one after the other (HopGNN section 5.1)."""
+    """Number of sequential time steps into which a rank divides its work of a step (HopGNN section 5.1)."""
     largest_share: float = 1.0
-    """The most targets of a rank, over their mean: its stages are the slowest."""
+    """Maximum targets of a rank, relative to their mean; its stages are the slowest."""
 
     def bytes_by_purpose(self) -> dict[str, float]:
-        """What all ranks together send, for every purpose."""
-        found = dict.fromkeys(PURPOSES, 0.0)
-        found |= {name: float(traffic.sent.sum()) for name, traffic in self.purposes.items()}
-        found[GRADIENTS] = self.ranks * all_reduce_bytes(self.gradient_bytes, self.ranks)
-        return found
+        """Return the bytes that all ranks together send, per purpose."""
+        by_purpose = dict.fromkeys(PURPOSES, 0.0)
+        by_purpose |= {name: float(traffic.sent.sum()) for name, traffic in self.purposes.items()}
+        by_purpose[GRADIENTS] = self.ranks * all_reduce_bytes(self.gradient_bytes, self.ranks)
+        return by_purpose
 
     def seconds_by_purpose(self, network: Network) -> dict[str, float]:
-        """What each purpose takes if nothing else travels; 0 where nothing does."""
-        found = dict.fromkeys(PURPOSES, 0.0)
+        """Return the seconds of each purpose alone; 0 for purposes without traffic."""
+        by_purpose = dict.fromkeys(PURPOSES, 0.0)
         for name, traffic in self.purposes.items():
             if traffic.sent.any():
-                found[name] = network.uneven_s(busiest_bytes(traffic.sent), traffic.messages)
-        found[GRADIENTS] = all_reduce_s(self.gradient_bytes, self.ranks, network)
-        return found
+                by_purpose[name] = network.uneven_s(busiest_bytes(traffic.sent), traffic.messages)
+        by_purpose[GRADIENTS] = all_reduce_s(self.gradient_bytes, self.ranks, network)
+        return by_purpose
 
     def link_s(self, network: Network) -> float:
-        """How long the busiest link is busy with all of it."""
+        """Return the time that the busiest link is busy with all traffic."""
         sent = sum((traffic.sent for traffic in self.purposes.values()), np.zeros((self.ranks, self.ranks)))
         reduced = all_reduce_bytes(self.gradient_bytes, self.ranks)
         return network.uneven_s(busiest_bytes(sent), 0) + network.seconds(reduced, 0)

@@ -260,7 +260,7 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
 def _memory_of_whole(
     platform: Platform,
     training: TrainingWorkload,
-    given: Sequence[tuple[PlatformTrainer, int]],
+    shares: Sequence[tuple[PlatformTrainer, int]],
     threads: Threads,
 ) -> dict[str, Memory]:
     """Return the memory of full-graph training: the arrays on the training device or host.
@@ -271,14 +271,14 @@ def _memory_of_whole(
     def memory(need_bytes: float, have_gib: float | None) -> Memory:
         return Memory(need_bytes=need_bytes, have_bytes=None if have_gib is None else have_gib * _GIB)
 
-    [chosen] = [trainer for trainer, units in given if units]
+    [chosen] = [trainer for trainer, units in shares if units]
     arrays = arrays_of_whole(chosen, training, threads.train)
     on_host = sum(arrays.values())
     if math.isfinite(chosen.device.link_gb_s):
         resident_arrays = ("topology", "edges by source", "features", "learned rows, moments")
         on_host = sum(arrays.get(name, 0.0) for name in resident_arrays) + 2 * weights_bytes(training.at(1.0))
     memories = {"host": memory(on_host, platform.host.memory_gib)}
-    for trainer, _ in given:
+    for trainer, _ in shares:
         if math.isfinite(trainer.device.link_gb_s):
             need_bytes = sum(arrays_of_whole(trainer, training, threads.train).values())
             memories[trainer.name] = memory(need_bytes, trainer.device.memory_gib)

@@ -75,7 +75,7 @@ class DegreeClasses:
 
 
 def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
-    """Number the degrees; degrees that differ by less than `ratio` share a number (ratio 1: none do)."""
+    """Map degrees to level numbers; degrees whose ratio is below `ratio` share a level (1: none do)."""
     largest = int(degrees.max())
     if ratio == 1.0:
         return degrees.astype(np.int64)

@@ -96,8 +96,8 @@ class NeighborOverlap:
 def _reached_per_pair(pick: Floats, others: Floats, other: Floats) -> Floats:
     """Return the vertices reached per pair of paths: one with chance `pick`, `others` with chance `other`."""
     missed = np.exp(others * np.log1p(-np.minimum(other, 1.0 - 1e-12)))
-    met: Floats = (1.0 - (1.0 - pick) * missed) / (pick + others * other)
-    return met
+    reached: Floats = (1.0 - (1.0 - pick) * missed) / (pick + others * other)
+    return reached
 
 
 def _share(fanout: int, degrees: Floats) -> Floats:

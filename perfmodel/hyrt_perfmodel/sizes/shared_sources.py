@@ -115,8 +115,8 @@ class SharedGrowth:
         below, onward = self._absence_above(present_chances, level, len(levels))
         chances, edges = levels, float(degrees.counts @ ((1.0 - self._absent) * sampled))
         if self._iterations:
-            chances, kept_fractions = self._iterate_importance(levels, onward)
-            edges = self._edges(kept_fractions[level], sampled)
+            chances, retained = self._iterate_importance(levels, onward)
+            edges = self._edges(retained[level], sampled)
         missing = 1.0 - chances @ np.diff(below, axis=0)
         missing_onward = 1.0 - chances @ np.diff(onward, axis=0)
         self._waiting = [waiting * (1.0 - share) for waiting in self._waiting]
@@ -163,13 +163,13 @@ class SharedGrowth:
         for _ in range(self._iterations - 1):
             chances = np.maximum.accumulate(np.minimum(chances * _factors(levels, largest, chances), 1.0))
         factors = _factors(levels, largest, chances)
-        kept_fractions = [np.minimum(1.0, factors[j] * chances[j:]) @ largest[j] for j in range(len(levels))]
-        return np.maximum.accumulate(np.minimum(chances * factors, 1.0)), np.array(kept_fractions)
+        retained = [np.minimum(1.0, factors[j] * chances[j:]) @ largest[j] for j in range(len(levels))]
+        return np.maximum.accumulate(np.minimum(chances * factors, 1.0)), np.array(retained)
 
-    def _edges(self, kept_fractions: Floats, sampled: Floats) -> float:
+    def _edges(self, retained: Floats, sampled: Floats) -> float:
         """Return the edges of a layer: the kept fraction of every destination's in-edges."""
         ins = self._degrees.in_degrees
-        per_vertex = np.where(sampled < ins, np.minimum(ins * kept_fractions, ins), ins)
+        per_vertex = np.where(sampled < ins, np.minimum(ins * retained, ins), ins)
         return float(self._degrees.counts @ ((1.0 - self._absent) * per_vertex))
 
 

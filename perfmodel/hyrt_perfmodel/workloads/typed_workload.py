@@ -93,7 +93,7 @@ def typed_workload(
             layers.append(_source_products(sizes, layer, *ends, products))
         elif kind in FIRST_COMBINED:
             root_matrices = 1 if kind == "rgcn" else len(graph.widths)
-            layers.append(_relation_means(sizes, graph, layer, *ends, own=root_matrices))
+            layers.append(_relation_means(sizes, graph, layer, *ends, root_matrices=root_matrices))
         elif kind == "rgat":
             columns = graph.edge_value_bytes / _FLOAT_BYTES
             layers.append(_rgat(sizes, layer, *ends, heads, columns, last=layer == sizes.layers))
