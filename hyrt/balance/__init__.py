@@ -1,1 +1,1 @@
-"""The resource manager and its policies: who trains how much, and with how many threads."""
+"""Resource manager and its policies, which distribute targets and threads."""

@@ -1,4 +1,4 @@
-"""Algorithm 1 of HyScale-GNN, its resource manager: move work or a thread to where the bottleneck is."""
+"""Algorithm 1 of HyScale-GNN, its resource manager: move work or a thread to the bottleneck."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from hyrt.balance.reason import change_in_words
 
 
 class BottleneckPolicy:
-    """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), one move for each decision.
+    """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), one move per decision.
 
-    Of the times of sampling on the CPU T_SC and on accelerators T_SA, loading T_L, training on the CPU T_TC
-    and on accelerators T_accel (the longer one of transfer and training), the slowest is the bottleneck, and
-    with the fastest it chooses the move. Tasks that the machine does not have are not in the order.
+    The tasks are sampling on the CPU (T_SC) and on accelerators (T_SA), loading (T_L), training on the CPU
+    (T_TC) and on accelerators (T_accel, the longer of transfer and training). The slowest task is the
+    bottleneck; together with the fastest task it determines the move. Tasks that the machine does not have
+    are left out.
 
-    Work moves by half of what would make both sides' times equal if they grew in proportion to the targets. A
-    thread moves alone. It waits for the first step that ran under its last decision.
+    A move of work transfers half of the amount that would equalize both sides' times if times were
+    proportional to targets. A move of threads transfers one thread. The policy waits for the first step under
+    its last decision.
     """
 
     name = "bottleneck"
@@ -28,7 +30,7 @@ class BottleneckPolicy:
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
     ) -> Decision:
-        """One move, or none where nothing can move."""
+        """Return one move, or no change if no move is possible."""
         latest = history[-1]
         if latest.assignment != present:
             return Decision(assignment=present)
@@ -56,12 +58,14 @@ class BottleneckPolicy:
 
 
 def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float]:
-    """Seconds of T_SC, T_SA, T_L, T_TC and T_accel, without those that nobody on this machine does."""
-    there = [index for index, most in enumerate(limits.most_units) if most]
+    """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, without the tasks that the machine does not
+    have.
+    """
+    active = [index for index, most in enumerate(limits.most_units) if most]
     trainers_s = _trainers_s(latest)
-    on_device = [index for index in there if _samples_itself(limits, index)]
-    cpu = [trainers_s[index] for index in there if limits.is_host[index]]
-    accelerators = [trainers_s[index] for index in there if not limits.is_host[index]]
+    on_device = [index for index in active if _samples_on_device(limits, index)]
+    cpu = [trainers_s[index] for index in active if limits.is_host[index]]
+    accelerators = [trainers_s[index] for index in active if not limits.is_host[index]]
     tasks = {"T_SC": sum(latest.sample_s)}
     if on_device:
         tasks["T_SA"] = max(latest.sample_on_device_s[index] for index in on_device)
@@ -74,18 +78,18 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
 
 
 def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
-    """What the table says: ("work", "samplers" or "trainers"), or ("thread", the stage that gets one).
+    """Choose the action: ("work", "samplers" or "trainers"), or ("thread", stage that gets a thread).
 
     Parameters
     ----------
     tasks
-        The times of the tasks, as `task_times` gives them.
+        Task times, as returned by `task_times`.
     """
     slowest = max(tasks, key=lambda task: tasks[task])
     fastest = sorted(tasks, key=lambda task: tasks[task])[:2]
 
-    def is_fast(wanted: str, other: str) -> bool:
-        return fastest[0] == wanted or fastest == [other, wanted]
+    def is_fast(task: str, other: str) -> bool:
+        return fastest[0] == task or fastest == [other, task]
 
     if slowest == "T_SA":
         return "work", "samplers"
@@ -99,94 +103,100 @@ def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
 
 
 def _trainers_s(latest: Observation) -> list[float]:
-    """T_TC or T_accel of each trainer."""
+    """Return T_TC or T_accel of each trainer."""
     return [max(pair) for pair in zip(latest.transfer_s, latest.propagate_s, strict=True)]
 
 
-def _samples_itself(limits: AssignmentLimits, index: int) -> bool:
+def _samples_on_device(limits: AssignmentLimits, index: int) -> bool:
     return bool(limits.samples_on_device) and limits.samples_on_device[index]
 
 
 def _balance_trainers(
     latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """Between the CPU trainer and the accelerators; among accelerators where the CPU cannot take any."""
+    """Move work between the CPU trainer and accelerators, or among accelerators if the CPU is full."""
     seconds = _trainers_s(latest)
-    cpu_gives = max(tasks, key=lambda task: tasks[task]) == "T_TC"
-    side = [index for index, host in enumerate(limits.is_host) if host == cpu_gives and present.split[index]]
-    giver = max(side, key=lambda index: seconds[index])
-    others = [index for index in range(len(seconds)) if limits.is_host[index] != cpu_gives]
-    peers = [index for index in range(len(seconds)) if limits.is_host[index] == cpu_gives and index != giver]
-    for takers in (others, peers):
-        free = [index for index in takers if present.split[index] < limits.most_units[index]]
+    cpu_is_slow = max(tasks, key=lambda task: tasks[task]) == "T_TC"
+    side = [
+        index for index, host in enumerate(limits.is_host) if host == cpu_is_slow and present.split[index]
+    ]
+    source = max(side, key=lambda index: seconds[index])
+    others = [index for index in range(len(seconds)) if limits.is_host[index] != cpu_is_slow]
+    peers = [
+        index for index in range(len(seconds)) if limits.is_host[index] == cpu_is_slow and index != source
+    ]
+    for candidates in (others, peers):
+        free = [index for index in candidates if present.split[index] < limits.most_units[index]]
         if free:
-            taker = min(free, key=lambda index: seconds[index])
-            gives, takes = ((seconds[index], present.split[index]) for index in (giver, taker))
-            return _moved(present, limits, giver, taker, gives, takes)
+            destination = min(free, key=lambda index: seconds[index])
+            source_load, destination_load = (
+                (seconds[index], present.split[index]) for index in (source, destination)
+            )
+            return _move_units(present, limits, source, destination, source_load, destination_load)
     return present
 
 
 def _balance_samplers(
     latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """Between trainers that sample for themselves and those that the CPU samples for."""
-    every = range(len(present.split))
+    """Move work between trainers that sample on the device and trainers that the CPU samples for."""
+    indices = range(len(present.split))
     trainers_s, device_s = _trainers_s(latest), latest.sample_on_device_s
-    on_device = [index for index in every if _samples_itself(limits, index)]
-    on_cpu = [index for index in every if index not in on_device]
+    on_device = [index for index in indices if _samples_on_device(limits, index)]
+    on_cpu = [index for index in indices if index not in on_device]
     cpu_units = sum(present.split[index] for index in on_cpu)
-    device_gives = max(tasks, key=lambda task: tasks[task]) == "T_SA"
-    givers, takers = (on_device, on_cpu) if device_gives else (on_cpu, on_device)
-    giving = [index for index in givers if present.split[index]]
-    free = [index for index in takers if present.split[index] < limits.most_units[index]]
-    if not giving or not free:
+    device_is_slow = max(tasks, key=lambda task: tasks[task]) == "T_SA"
+    sources, destinations = (on_device, on_cpu) if device_is_slow else (on_cpu, on_device)
+    candidates = [index for index in sources if present.split[index]]
+    free = [index for index in destinations if present.split[index] < limits.most_units[index]]
+    if not candidates or not free:
         return present
 
     def slowness(index: int) -> float:
         return device_s[index] if index in on_device else trainers_s[index]
 
     def sampling(index: int) -> tuple[float, int]:
-        """The seconds of the sampler of a trainer's mini-batches, and the units that it samples."""
+        """Return the seconds and units of the sampler that samples for a trainer."""
         return (device_s[index], present.split[index]) if index in on_device else (tasks["T_SC"], cpu_units)
 
-    giver, taker = max(giving, key=slowness), min(free, key=slowness)
-    return _moved(present, limits, giver, taker, sampling(giver), sampling(taker))
+    source, destination = max(candidates, key=slowness), min(free, key=slowness)
+    return _move_units(present, limits, source, destination, sampling(source), sampling(destination))
 
 
-def _moved(
+def _move_units(
     present: Assignment,
     limits: AssignmentLimits,
-    giver: int,
-    taker: int,
-    gives: tuple[float, int],
-    takes: tuple[float, int],
+    source: int,
+    destination: int,
+    source_load: tuple[float, int],
+    destination_load: tuple[float, int],
 ) -> Assignment:
-    """Half of what would make both times equal, were these seconds in proportion to these units."""
-    (giver_s, giver_units), (taker_s, taker_units) = gives, takes
-    giver_unit_s = giver_s / giver_units
-    taker_unit_s = taker_s / taker_units if taker_units else giver_unit_s
-    together = giver_unit_s + taker_unit_s
-    if giver_s <= taker_s or together <= 0:
+    """Move half of the amount that equalizes both times, assuming seconds proportional to units."""
+    (source_s, source_units), (destination_s, destination_units) = source_load, destination_load
+    source_unit_s = source_s / source_units
+    destination_unit_s = destination_s / destination_units if destination_units else source_unit_s
+    sum_unit_s = source_unit_s + destination_unit_s
+    if source_s <= destination_s or sum_unit_s <= 0:
         return present
-    room = limits.most_units[taker] - present.split[taker]
-    amount = min(max(1, round((giver_s - taker_s) / together / 2)), present.split[giver], room)
+    capacity = limits.most_units[destination] - present.split[destination]
+    amount = min(max(1, round((source_s - destination_s) / sum_unit_s / 2)), present.split[source], capacity)
     split = list(present.split)
-    split[giver] -= amount
-    split[taker] += amount
+    split[source] -= amount
+    split[destination] += amount
     return replace(present, split=tuple(split))
 
 
 def _balance_thread(
     stage: str, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """One thread more for a stage: from a free core, else from the fastest CPU task that has two."""
+    """Add a thread to a stage, from a free core or from the fastest CPU task with at least two threads."""
     task_of = {"sample": "T_SC", "load": "T_L", "train": "T_TC"}
     threads = {name: getattr(present.threads, name) for name in task_of if task_of[name] in tasks}
     after = dict(threads)
     after[stage] += 1
     if not limits.allows(replace(present, threads=replace(present.threads, **after))):
-        givers = [name for name in threads if name != stage and threads[name] > 1]
-        if limits.threads_are_shared or not givers:
+        sources = [name for name in threads if name != stage and threads[name] > 1]
+        if limits.threads_are_shared or not sources:
             return present
-        after[min(givers, key=lambda name: tasks[task_of[name]])] -= 1
+        after[min(sources, key=lambda name: tasks[task_of[name]])] -= 1
     return replace(present, threads=replace(present.threads, **after))

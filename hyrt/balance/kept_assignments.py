@@ -1,4 +1,4 @@
-"""The assignments of a run in its checkpoints: a resumed run goes on from them."""
+"""Saving and restoring a run's assignments in its checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hyrt.pipeline.stages import Stages
 
 
 def kept_assignments(stages: Stages, cores: int) -> dict[str, Any] | None:
-    """What is decided, as plain values; None where a trainer is lost: a resumed run tries it again."""
+    """Return the decided assignments as plain values; None if a trainer is lost, so that a resumed run
+    retries it.
+    """
     if any(trainer.lost is not None for trainer in stages.trainers):
         return None
     return {
@@ -24,25 +26,25 @@ def kept_assignments(stages: Stages, cores: int) -> dict[str, Any] | None:
 def restore_assignments(
     kept: Mapping[str, Any], stages: Stages, step: int, cores: int, given: Mapping[str, int]
 ) -> bool:
-    """Go on at a step with what `kept_assignments` gave.
+    """Restore the assignments that `kept_assignments` saved, from a step on.
 
     Parameters
     ----------
     kept
-        What the checkpoint holds.
+        The saved values.
     stages
-        The stages of the resumed run, with the assignment that it would start with.
+        Stages of the resumed run, with its initial assignment.
     step
-        The first to come.
+        The next step.
     cores
-        The cores that this process may use; if their number has changed, the threads are those of the start.
+        Cores available to this process; if their number has changed, the initial threads are used.
     given
-        Threads of the settings by stage (sample, load, train); 0 where they give none.
+        Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
 
     Returns
     -------
-    Whether they are of this run's trainers, and of steps with as many units; if not, nothing changes. Another
-    number of ranks leaves each of them other units.
+    Whether the saved values have this run's trainers and units per step; if not, nothing changes. With
+    another number of ranks, the units per step differ.
     """
     if kept["trainers"] != [trainer.name for trainer in stages.trainers]:
         return False
@@ -57,6 +59,6 @@ def restore_assignments(
         for first, split, counts in kept["schedule"]
     ]
     stages.schedule.restore(schedule, step)
-    for trainer, most in zip(stages.trainers, kept["most_units"], strict=True):
-        trainer.most_units = most
+    for trainer, limit in zip(stages.trainers, kept["most_units"], strict=True):
+        trainer.most_units = limit
     return True

@@ -1,4 +1,4 @@
-"""The sentence that says why an assignment changes."""
+"""Explanations of assignment changes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt.quantities import duration
 
 THREADED = ("sample", "load", "train")
-"""The stages that have threads."""
+"""Stages with configurable threads."""
 
 
 def moves(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Who gives how much to whom as (amount, giver, taker), the largest first: the fewest moves that do."""
-    giving = {
+    """Return the fewest moves between two splits as (amount, source, destination), largest first."""
+    surplus = {
         index: old - new for index, (old, new) in enumerate(zip(before, after, strict=True)) if old > new
     }
-    taking = {
+    deficit = {
         index: new - old for index, (old, new) in enumerate(zip(before, after, strict=True)) if new > old
     }
-    found = []
-    while giving and taking:
-        giver = max(giving, key=lambda index: giving[index])
-        taker = max(taking, key=lambda index: taking[index])
-        amount = min(giving[giver], taking[taker])
-        found.append((amount, giver, taker))
-        for side, index in ((giving, giver), (taking, taker)):
+    result = []
+    while surplus and deficit:
+        source = max(surplus, key=lambda index: surplus[index])
+        destination = max(deficit, key=lambda index: deficit[index])
+        amount = min(surplus[source], deficit[destination])
+        result.append((amount, source, destination))
+        for side, index in ((surplus, source), (deficit, destination)):
             side[index] -= amount
             if not side[index]:
                 del side[index]
-    return sorted(found, reverse=True)
+    return sorted(result, reverse=True)
 
 
 def change_in_words(
@@ -41,53 +41,57 @@ def change_in_words(
     stages_s: Mapping[str, float],
     expected_s: float | None = None,
 ) -> str:
-    """What moves, with the times that are the reason.
+    """Describe what moves, with the times that are the reason.
 
     Parameters
     ----------
     before, after
         The assignments.
     trainers, trainers_s
-        Names, and what each trainer's slowest stage takes.
+        Names of the trainers, and time of each trainer's slowest stage.
     stages_s
-        The known times of `sample`, `load` and `train`.
+        Known times of `sample`, `load` and `train`.
     expected_s
-        The iteration that is expected from it.
+        Expected iteration time.
 
     Returns
     -------
     str
-        Like "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6 ms".
+        For example "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6
+        ms".
     """
-    said, times = [], dict[str, float]()
+    parts, times = [], dict[str, float]()
     steps = moves(before.split, after.split)
-    for amount, giver, taker in steps[:2]:
+    for amount, source, destination in steps[:2]:
         noun = "target" if amount == 1 else "targets"
-        said.append(f"{amount} {noun} {trainers[giver]} → {trainers[taker]}")
-        times.update({trainers[giver]: trainers_s[giver], trainers[taker]: trainers_s[taker]})
+        parts.append(f"{amount} {noun} {trainers[source]} → {trainers[destination]}")
+        times.update({trainers[source]: trainers_s[source], trainers[destination]: trainers_s[destination]})
     if len(steps) > 2:
-        said.append(f"{sum(amount for amount, _, _ in steps[2:])} more among {len(trainers)} trainers")
+        parts.append(f"{sum(amount for amount, _, _ in steps[2:])} more among {len(trainers)} trainers")
     for text, stages in _thread_changes(before.threads, after.threads):
-        said.append(text)
+        parts.append(text)
         times.update({stage: stages_s[stage] for stage in stages if stage in stages_s})
     figures = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
     expected = f"; a step should take {duration(expected_s)}" if expected_s is not None else ""
-    return f"moved {', '.join(said)}: {figures}{expected}"
+    return f"moved {', '.join(parts)}: {figures}{expected}"
 
 
 def _thread_changes(before: Threads, after: Threads) -> list[tuple[str, tuple[str, ...]]]:
-    """What happened to the threads, and the stages it happened to."""
-    olds = [getattr(before, stage) for stage in THREADED]
-    news = [getattr(after, stage) for stage in THREADED]
-    found: list[tuple[str, tuple[str, ...]]] = []
-    for amount, giver, taker in moves(olds, news):
+    """Describe the changes of threads, each with the affected stages."""
+    old_counts = [getattr(before, stage) for stage in THREADED]
+    new_counts = [getattr(after, stage) for stage in THREADED]
+    changes: list[tuple[str, tuple[str, ...]]] = []
+    for amount, source, destination in moves(old_counts, new_counts):
         noun = "thread" if amount == 1 else "threads"
-        found.append(
-            (f"{amount} {noun} {THREADED[giver]} → {THREADED[taker]}", (THREADED[giver], THREADED[taker]))
+        changes.append(
+            (
+                f"{amount} {noun} {THREADED[source]} → {THREADED[destination]}",
+                (THREADED[source], THREADED[destination]),
+            )
         )
-        olds[giver] -= amount
-        olds[taker] += amount
-    for stage, old, new in zip(THREADED, olds, news, strict=True):
+        old_counts[source] -= amount
+        old_counts[destination] += amount
+    for stage, old, new in zip(THREADED, old_counts, new_counts, strict=True):
         if old != new:
-            found.append((f"{stage} from {old} to {new} threads", (stage,)))
-    return found
+            changes.append((f"{stage} from {old} to {new} threads", (stage,)))
+    return changes

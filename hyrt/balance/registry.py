@@ -1,4 +1,4 @@
-"""The policies by name."""
+"""Registry of policies by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hyrt.balance.static_policy import StaticPolicy
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {"static": StaticPolicy, "bottleneck": BottleneckPolicy, "model": ModelPolicy}
 )
-"""What makes each policy."""
+"""Factory per policy."""
 
 default_policy_name = "model"
-"""The one that wins the comparison of tools/policies/compare.py."""
+"""Winner of the comparison by tools/policies/compare.py."""
 
 
 def policy(name: str) -> Policy:
-    """A policy by its name.
+    """Create a policy by name.
 
     Raises
     ------

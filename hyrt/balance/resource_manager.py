@@ -1,4 +1,4 @@
-"""The resource manager: watches the steps of a run and lets a policy move targets and threads."""
+"""Resource manager: observes the steps of a run and lets a policy move targets and threads."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.stages import Stages
 
 _HISTORY = 64
-# Of the most units of a step, those that a usual one has, where they vary.
-_LEAST_PART = 0.9
+# Minimum units of a usual step, relative to the largest step, if the number of units varies.
+_MIN_UNITS_FRACTION = 0.9
 
 
 def configured_policy(config: Config, *, simulated: bool, moves: bool = True) -> Policy:
-    """The policy that the settings ask for; `auto` leaves a split alone that they give.
+    """Return the configured policy; `auto` keeps a split that the settings define.
 
-    So it does where a device is simulated: its times are those of a virtual clock, beside others' on the
-    wall. Of steps of the whole graph there is nothing to move, and neither is there without `moves`: one
-    trainer on one core has a single assignment.
+    `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock while
+    other devices use wall time; in full-graph training, which has nothing to move; and without `moves`,
+    because one trainer on one core has a single possible assignment.
     """
-    chosen = config.balance.policy
-    if chosen != "auto":
-        return policy(chosen)
-    stays = config.gives_split or simulated or config.sampler.whole_graph or not moves
-    return policy("static" if stays else default_policy_name)
+    name = config.balance.policy
+    if name != "auto":
+        return policy(name)
+    is_static = config.gives_split or simulated or config.sampler.whole_graph or not moves
+    return policy("static" if is_static else default_policy_name)
 
 
 class ResourceManager:
-    """Hands a policy what the latest steps took, and schedules what it decides.
+    """Controller that passes measurements of the latest steps to a policy and schedules its decisions.
 
     Parameters
     ----------
     policy
         The policy that decides.
     stages
-        The stages whose steps it watches and whose schedule it changes.
+        Stages that are measured and whose schedule is changed.
     cores
-        The cores that this process may use.
+        Cores available to this process.
     start
-        Threads that the run starts with: where they are more than the cores, the stages share the cores.
+        Initial threads: if there are more threads than cores, the stages share the cores.
     given
-        Threads of the settings by stage (sample, load, train), which stay; 0 for those that may change.
+        Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
     steps_per_epoch, last_step
-        The length of an epoch, and the run's last step, counted from 0.
+        Steps per epoch, and the run's last step, counted from 0.
     emit
-        Called with every decision.
+        Callback for every decision.
     """
 
     def __init__(
@@ -70,13 +70,14 @@ class ResourceManager:
     ) -> None:
         self._policy = policy
         self._stages = stages
-        self._given = {stage: count for stage, count in given.items() if count}
+        self._fixed_threads = {stage: count for stage, count in given.items() if count}
         self._emit = emit
         self._history: deque[Observation] = deque(maxlen=_HISTORY)
         self._num_units = 0
-        # Among several processes, each trains what is at home there: no two steps have as many units.
-        self._least_part = _LEAST_PART if stages.is_part_of_steps else 1.0
-        # The first step compiles kernels and touches memory for the first time.
+        # With several processes, each trains the targets of its partition, so the number of units varies
+        # between steps.
+        self._min_units_fraction = _MIN_UNITS_FRACTION if stages.is_part_of_steps else 1.0
+        # The first step compiles kernels and faults in memory.
         self._ignored_until: int | None = None
         self._steps_per_epoch = steps_per_epoch
         self._last_step = last_step
@@ -91,12 +92,13 @@ class ResourceManager:
         return self._policy.name
 
     def observe(self, work: StepWork, times: StepTimes) -> None:
-        """Take a synchronized step into account; steps that are not cut yet change if the policy says so.
+        """Add a synchronized step to the history and apply the policy's decision to steps that are not split
+        yet.
 
         Raises
         ------
         StageFailure
-            If the policy fails, or decides what the limits do not allow.
+            If the policy fails, or its decision violates the limits.
         """
         schedule = self._stages.schedule
         if not self._is_usual(work) or work.step + schedule.ahead > self._last_step:
@@ -109,7 +111,7 @@ class ResourceManager:
             raise StageFailure(
                 f"error in policy {self._policy.name} at step {work.step}: {describe(error)}"
             ) from error
-        after = self._with_given(decision.assignment)
+        after = self._with_fixed_threads(decision.assignment)
         if after == present:
             return
         _check(self._policy.name, work.step, present, after, limits)
@@ -130,15 +132,15 @@ class ResourceManager:
         )
 
     def pause(self, step: int) -> None:
-        """Leave out the steps in flight while the consumer does something else before it takes `step`.
+        """Ignore the steps in flight while the consumer does other work before it takes `step`.
 
-        In epochs of a few steps nothing would be left.
+        Epochs of only a few steps are not ignored, because no steps would be left.
         """
         if self._steps_per_epoch > 2 * self._stages.schedule.ahead:
             self._ignored_until = step + self._stages.schedule.ahead
 
     def _is_usual(self, work: StepWork) -> bool:
-        """Whether a step says something of the assignment it ran under."""
+        """Return whether a step is representative of its assignment."""
         num_units = sum(len(share.units) for share in work.shares)
         self._num_units = max(self._num_units, num_units)
         if self._ignored_until is None:
@@ -146,7 +148,7 @@ class ResourceManager:
         return (
             work.step >= self._ignored_until
             # The last step of an epoch is short.
-            and num_units >= self._least_part * self._num_units
+            and num_units >= self._min_units_fraction * self._num_units
             and not any(share.is_again for share in work.shares)
         )
 
@@ -170,45 +172,45 @@ class ResourceManager:
             samples_on_device=tuple(trainer.hops is not None for trainer in trainers),
         )
 
-    def _with_given(self, assignment: Assignment) -> Assignment:
-        """Without a change of threads that the settings give."""
-        if not self._given:
+    def _with_fixed_threads(self, assignment: Assignment) -> Assignment:
+        """Return the assignment with the threads that the settings fix."""
+        if not self._fixed_threads:
             return assignment
-        return replace(assignment, threads=replace(assignment.threads, **self._given))
+        return replace(assignment, threads=replace(assignment.threads, **self._fixed_threads))
 
 
 def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
-    """What a step took, trainer by trainer.
+    """Convert a step's measured times to an observation.
 
     Parameters
     ----------
     step
-        The step, counted from 0.
+        Step number, counted from 0.
     ran
-        The assignment it ran under.
+        Assignment of the step.
     times
-        The times that the step took.
+        Measured times of the step.
     """
-    of = times.trainers_s
+    seconds = times.trainers_s
     return Observation(
         step=step,
         assignment=ran,
         iteration_s=times.iteration_s,
-        sample_s=of["sample"],
-        load_s=of["load"],
-        sample_on_device_s=of["sample_on_device"],
-        transfer_s=of["transfer"],
-        propagate_s=of["propagate"],
-        synchronize_s=times.stage_s["synchronize"] + max(of["update"]),
+        sample_s=seconds["sample"],
+        load_s=seconds["load"],
+        sample_on_device_s=seconds["sample_on_device"],
+        transfer_s=seconds["transfer"],
+        propagate_s=seconds["propagate"],
+        synchronize_s=times.stage_s["synchronize"] + max(seconds["update"]),
     )
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
-    """Refuse what no policy may decide; if the present one is outside the limits too, only a changed sum."""
-    wrong = ""
+    """Check a decision against the limits; only its sum, if the current assignment also violates them."""
+    reason = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
-        wrong = f"a step has {sum(present.split)} units for {len(present.split)} trainers"
+        reason = f"a step has {sum(present.split)} units for {len(present.split)} trainers"
     elif limits.allows(present) and not limits.allows(after):
-        wrong = f"the limits are {limits}"
-    if wrong:
-        raise StageFailure(f"policy {name} decided {after} at step {step}, but {wrong}")
+        reason = f"the limits are {limits}"
+    if reason:
+        raise StageFailure(f"policy {name} decided {after} at step {step}, but {reason}")

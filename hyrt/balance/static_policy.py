@@ -1,4 +1,4 @@
-"""The policy that leaves the assignment as it is."""
+"""Policy that never changes the assignment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 
 class StaticPolicy:
-    """Changes nothing, whatever it sees."""
+    """Policy that never changes the assignment."""
 
     name = "static"
     description = "keeps the split and the threads as they were at the start"
@@ -17,5 +17,5 @@ class StaticPolicy:
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
     ) -> Decision:
-        """The present assignment."""
+        """Return the current assignment."""
         return Decision(assignment=present)

@@ -1,5 +1,5 @@
-"""How long a run will take, before it starts, and which devices it should use.
+"""Prediction of run times before a run starts, and choice of its devices.
 
-`dataset_sizes`, `block_sizes` and `workload` say what a run asks of a machine; `this_run` and `any_machine`
-predict it; `choose_devices` is `--devices auto`; `calibrate` measures this machine.
+`dataset_sizes`, `block_sizes` and `workload` describe the work of a run; `this_run` and `any_machine` predict
+its time; `choose_devices` implements `--devices auto`; `calibrate` measures this machine.
 """

@@ -1,4 +1,4 @@
-"""The prediction of configured work on any machine: built in, from a file, or this one as calibrated."""
+"""Prediction of configured work on any machine: built in, from a file, or this machine as calibrated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def machine(name: str) -> tuple[Platform, list[str]]:
-    """A platform by name or file.
+    """Load a platform by name or from a file.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def machine(name: str) -> tuple[Platform, list[str]]:
 
     Returns
     -------
-    The platform, and the reasons why this machine's calibration no longer holds.
+    The platform, and the reasons why this machine's calibration is out of date.
 
     Raises
     ------
@@ -50,48 +50,48 @@ def machine(name: str) -> tuple[Platform, list[str]]:
         If there is no such platform, or this machine's calibration cannot be used.
     """
     try:
-        found = load_platform(name)
+        platform = load_platform(name)
     except CalibrationError as error:
-        others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
-        raise ConfigError(f"{error}, or give a platform: {others}, or a .yaml file") from error
-    return found, _stale() if name == THIS_MACHINE else []
+        alternatives = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
+        raise ConfigError(f"{error}, or give a platform: {alternatives}, or a .yaml file") from error
+    return platform, _staleness() if name == THIS_MACHINE else []
 
 
-def _stale() -> list[str]:
-    """Why this machine's calibration no longer holds; one of another machine is an error."""
+def _staleness() -> list[str]:
+    """Return why this machine's calibration is out of date; raise an error if it is of another machine."""
     from hyrt_perfmodel.platforms.calibration_file import read_calibration, why_stale
 
     from hyrt.predict.calibrate.store import this_machine
 
-    kept = read_calibration()
-    here = this_machine(kept.machine.devices)
-    reasons = why_stale(kept, here)
-    if reasons and kept.machine.node != here.node:
+    calibration = read_calibration()
+    here = this_machine(calibration.machine.devices)
+    reasons = why_stale(calibration, here)
+    if reasons and calibration.machine.node != here.node:
         raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
     return reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePrediction:
-    """What the performance model says of some work on a machine."""
+    """Prediction of some work on a machine."""
 
     machine: Platform
-    """The platform it was predicted for."""
+    """Platform of the prediction."""
     now: Prediction
     """The prediction."""
     advice: Sequence[Advice]
-    """What would make it faster, the best first."""
+    """Changes that would speed it up, best first."""
     scaling: Sequence[tuple[int, Prediction]]
-    """Predictions by number of accelerators, where a range was asked for."""
+    """Predictions by number of accelerators, if a range was requested."""
     chunked: ChunkPrediction | None = None
-    """The epoch in chunks, where the whole graph is trained on and does not fit a device, or chunks are asked
-    for."""
+    """Epoch in chunks, for full-graph training if the graph does not fit a device or chunks are
+    configured."""
     in_chunks: bool = False
-    """Whether a run of the settings trains in chunks, so that `now` is of another run."""
+    """Whether a run with these settings trains in chunks, so that `now` describes another run."""
     choices: Sequence[str]
-    """What `auto` stands for here, one sentence each."""
+    """Resolutions of `auto`, one sentence each."""
     assumptions: Sequence[str]
-    """What is assumed of the work and of FPGAs, one sentence each."""
+    """Assumptions about the work and about FPGAs, one sentence each."""
 
 
 def predict_on(
@@ -110,14 +110,14 @@ def predict_on(
     platform, work
         The machine and the work.
     config
-        The settings of the work; None where it was given in sizes, with a batch for each trainer.
+        Settings of the work; None if the work was given as sizes, with a batch per trainer.
     here
-        Whether the platform is this machine with the trainers of the settings: then the assignment is the
-        one that a run would start with.
+        Whether the platform is this machine with the configured trainers: the assignment is then the initial
+        one of a run.
     counts
-        Numbers of accelerators: one replaces the platform's, several are predicted one by one.
+        Numbers of accelerators: a single number replaces the platform's, several are predicted one by one.
     paper
-        Whether the published form of the model is wanted, in which nothing is re-split.
+        Whether to use the published form of the model, without re-splitting.
 
     Raises
     ------
@@ -130,46 +130,50 @@ def predict_on(
     if len(counts) == 1:
         platform = with_accelerators(platform, counts[0])
     platform, no_kernels = with_kernels(platform, work, config, paper=paper)
-    on_it, steps = prepared(platform, work, config)
-    said: list[str] = []
+    matched, steps = prepared(platform, work, config)
+    choices: list[str] = []
     if config is not None and config.data.cache == "auto":
-        steps = replace(steps, kept_part=free_kept_part(on_it, steps))
+        steps = replace(steps, kept_part=free_kept_part(matched, steps))
     if config is not None and config.data.rows == AUTO:
-        choice = choose_rows(config, on_it, steps, lambda steps: _given(config, on_it, steps))
-        steps, said = choice.training, [choice.reason]
+        choice = choose_rows(config, matched, steps, lambda steps: _fixed_assignment(config, matched, steps))
+        steps, choices = choice.training, [choice.reason]
     if config is not None:
         work = steps
-    given = None
+    assignment = None
     if config is not None and not paper:
         as_run = here and not counts
-        given = first_assignment(config, on_it, steps) if as_run else _given(config, on_it, steps)
-    now = predict(on_it, steps, assignment=given, terms=terms, paper=paper)
-    others = [] if config is None or paper else other_samplers(config, steps)
-    ways = [] if config is None or paper else other_ways(config)
-    advice = advise(on_it, steps, now, terms=terms, paper=paper, others=others, ways=ways)
+        assignment = (
+            first_assignment(config, matched, steps) if as_run else _fixed_assignment(config, matched, steps)
+        )
+    now = predict(matched, steps, assignment=assignment, terms=terms, paper=paper)
+    other_work = [] if config is None or paper else other_samplers(config, steps)
+    other_terms = [] if config is None or paper else other_ways(config)
+    advice = advise(matched, steps, now, terms=terms, paper=paper, others=other_work, ways=other_terms)
     scaling = []
     for count in counts if len(counts) > 1 else ():
-        scaled, steps = prepared(with_accelerators(on_it, count), work, config)
+        scaled, steps = prepared(with_accelerators(matched, count), work, config)
         scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
-    for each in (now, *(prediction for _, prediction in scaling)):
-        _check_finite(each)
+    for prediction in (now, *(prediction for _, prediction in scaling)):
+        _check_finite(prediction)
     unit = "target" if config is None else config.sampler.unit
-    known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
-    chunked, asked = (None, False) if config is None else _chunked(on_it, steps, config, known)
+    assumptions = [] if config is None else [*assumptions_of(config), *dense_rows(matched, steps)]
+    chunked, is_configured = (
+        (None, False) if config is None else _chunked(matched, steps, config, assumptions)
+    )
     return MachinePrediction(
-        machine=on_it,
+        machine=matched,
         now=now,
         advice=advice,
         scaling=scaling,
         chunked=chunked,
-        in_chunks=asked and chunked is not None,
-        choices=said,
-        assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now, unit)],
+        in_chunks=is_configured and chunked is not None,
+        choices=choices,
+        assumptions=[*assumptions, *no_kernels, *kernel_sentences(matched, now, unit)],
     )
 
 
 def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkload) -> None:
-    """Refuse kinds of models whose costs are only known where they were measured."""
+    """Reject kinds of models whose costs are known only where they were measured."""
     kind = config.model.kind
     if work.at(1.0).edge_bytes is not None:
         for accelerator in platform.accelerators:
@@ -179,7 +183,7 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
                     "rows of several: give a --platform without it"
                 )
     if work.model in TYPED_KINDS:
-        return  # What these multiply and read is known.
+        return  # Their products and reads are known.
     if not find_model(kind).costs_like:
         raise ConfigError(
             f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
@@ -188,42 +192,45 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
 
 
 def _chunked(
-    platform: Platform, work: TrainingWorkload, config: Config, known: list[str]
+    platform: Platform, work: TrainingWorkload, config: Config, notes: list[str]
 ) -> tuple[ChunkPrediction | None, bool]:
-    """The epoch in chunks, and whether the settings ask for them; `known` hears why it is not known well."""
+    """Return the epoch in chunks, and whether chunks are configured.
+
+    Reasons that limit the prediction's accuracy are appended to `known`.
+    """
     if not config.sampler.whole_graph:
         return None, False
-    # Mini-batches are predicted without torch, which this imports: that takes most of a short command's time.
+    # Deferred: mini-batches are predicted without torch, whose import dominates a short command's time.
     from hyrt.predict.chunks.chunk_prediction import is_asked_for, predict_chunks
     from hyrt.predict.chunks.chunk_prediction import why_not_in_chunks as why_not
     from hyrt.predict.chunks.kept_in_file import file_sentence
 
-    found = predict_chunks(platform, work, config)
+    chunked = predict_chunks(platform, work, config)
     if why := why_not(platform, work, config):
-        known.append(why if found is not None else f"{why}. What is said here is of a run without chunks")
-    if found is None and (sentence := file_sentence(config, platform.host, work)):
-        known.append(sentence)
-    return found, is_asked_for(platform, work, config)
+        notes.append(why if chunked is not None else f"{why}. What is said here is of a run without chunks")
+    if chunked is None and (sentence := file_sentence(config, platform.host, work)):
+        notes.append(sentence)
+    return chunked, is_asked_for(platform, work, config)
 
 
 def prepared(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """A machine and work that fit each other: tasks for the chips of FPGAs, and the batch of a whole step.
+    """Match a machine and work: task sizes of FPGAs, and the batch size of a whole step.
 
     Parameters
     ----------
     platform, work
         The machine and the work.
     config
-        The settings of the work; None where it was given in sizes, with a batch for each trainer.
+        Settings of the work; None if the work was given as sizes, with a batch per trainer.
 
     Raises
     ------
     ConfigError
-        If an FPGA cannot hold one unit of a sampler whose mini-batches cannot be cut.
+        If an FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided.
     ValueError
-        If it cannot hold one target, or rows are wider than a trainer takes.
+        If an FPGA cannot hold one target, or rows are wider than a trainer supports.
     """
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
@@ -244,24 +251,26 @@ def prepared(
     return platform, work
 
 
-def _given(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
-    """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
+def _fixed_assignment(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
+    """Return the assignment that the settings fix in part or completely; None if they fix nothing."""
     runtime = config.runtime
     counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
     fixed = {stage: count for stage, count in counts.items() if count}
     if not fixed and config.split is None:
         return None
     terms = terms_of(config)
-    found = initial_assignment(platform, work, terms=terms)
+    assignment = initial_assignment(platform, work, terms=terms)
     if fixed:
-        found = initial_assignment(platform, work, terms=terms, threads=replace(found.threads, **fixed))
+        assignment = initial_assignment(
+            platform, work, terms=terms, threads=replace(assignment.threads, **fixed)
+        )
     if config.split is not None:
-        found = replace(found, split=tuple(split_by_shares(work.batch_size, config.split)))
-    return found
+        assignment = replace(assignment, split=tuple(split_by_shares(work.batch_size, config.split)))
+    return assignment
 
 
 def _check_finite(prediction: Prediction) -> None:
-    """Rates of almost nothing, and work of nothing at all, are numbers too."""
+    """Raise ConfigError for a prediction with infinite or zero times."""
     times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
     if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The configured model for widths alone, where there is no graph."""
+"""Configured models for given widths, without a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt.training.setup import build_model
 
 
 def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
-    """The configured model for a graph of these widths.
+    """Build the configured model for a graph with these widths.
 
     Raises
     ------
@@ -25,8 +25,8 @@ def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
     """
     if find_model(config.model.kind).typed:
         return build_model(config, _one_type(num_features, num_classes))
-    # A model is made for the widths of a graph: this one has a single vertex, whose label is the last class.
-    narrow = Graph.of_arrays(
+    # Models are built for a graph: this graph has a single vertex, labeled with the last class.
+    graph = Graph.of_arrays(
         name="none",
         indptr=np.zeros(2, np.int64),
         indices=np.zeros(0, np.int32),
@@ -34,20 +34,20 @@ def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
         labels=np.full(1, num_classes - 1, np.int64),
         masks={},
     )
-    return build_model(config, narrow)
+    return build_model(config, graph)
 
 
 def _one_type(num_features: int, num_classes: int) -> Graph:
-    """A typed graph of one vertex, for kinds of models that take no others."""
-    rows, nowhere = np.zeros((1, num_features), np.float32), np.zeros(0, np.int64)
+    """Return a heterogeneous graph with one vertex, for models that require one."""
+    rows, no_edges = np.zeros((1, num_features), np.float32), np.zeros(0, np.int64)
     labels = np.full(1, num_classes - 1, np.int64)
     masks = {split: np.zeros(1, np.bool_) for split in SPLITS}
     return typed_graph(
-        "none", {"one": rows}, {("one", "to", "one"): (nowhere, nowhere)}, labels, masks, "one"
+        "none", {"one": rows}, {("one", "to", "one"): (no_edges, no_edges)}, labels, masks, "one"
     )
 
 
 def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
-    """`small_model` on torch's meta device: shapes without values, for questions that these answer."""
+    """Build the model of `small_model` on torch's meta device: shapes without values."""
     with torch.device("meta"):
         return small_model(config, num_features, num_classes)

@@ -1,4 +1,4 @@
-"""The sizes of a run's mini-batches: expected from degrees, or the means of a few that are sampled."""
+"""Mini-batch sizes of a run: expected from degrees, or means of a few sampled mini-batches."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
     from hyrt.sampling.sampler import Sampler
     from hyrt.sampling.sampler_settings import SamplerSettings
 
-# Into how many equal pieces steps are cut: what a trainer gets may be any part of one.
+# Numbers of equal pieces that steps are divided into, since a trainer's share may be any part of a step.
 _PIECES = (16, 8, 4, 2, 1)
 _STEPS = 4
 
 
 class SamplerSizesUnknown(ConfigError):
-    """A sampler does not say how large its mini-batches are."""
+    """A sampler does not provide expected mini-batch sizes."""
 
 
 def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
-    """The sizes that a mini-batch of the configured sampler is expected to have.
+    """Return the expected mini-batch sizes of the configured sampler.
 
     Parameters
     ----------
     config
         All settings.
     dataset
-        The sizes of the dataset, with its degrees.
+        Sizes of the dataset, with its degrees.
     units
-        The mini-batch's targets, or its subgraphs where the sampler makes these.
+        Targets of the mini-batch, or its subgraphs if the sampler produces subgraphs.
 
     Raises
     ------
     SamplerSizesUnknown
-        If the sampler cannot say.
+        If the sampler provides no sizes.
     """
     assert dataset.degrees is not None
     sampler, layers = config.sampler, config.model.layers
-    found = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
-    if found is None:
+    sizes = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
+    if sizes is None:
         raise SamplerSizesUnknown(
             f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
             "its mini-batches become"
         )
-    return found
+    return sizes
 
 
 def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> SampledSizes:
-    """Sample pieces of a run's first steps, and take the means of their sizes.
+    """Sample pieces of a run's first steps and average their sizes.
 
     Parameters
     ----------
     settings, sampler
-        The run's sampler and its settings.
+        Settings of the run's sampler, and the sampler.
     workers
-        The threads that sample.
+        Sampling threads.
 
     Raises
     ------
@@ -80,28 +80,29 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
 def measured_pieces(
     sampler: Sampler, workers: Workers, sizes_of: Callable[[MiniBatch, int], tuple[float, ...]]
 ) -> dict[float, tuple[float, ...]]:
-    """The mean sizes of pieces of a run's first steps, by their number of units.
+    """Return the mean sizes of pieces of a run's first steps, by number of units.
 
     Parameters
     ----------
     sampler, workers
-        The run's sampler, and the threads that sample.
+        The run's sampler, and the sampling threads.
     sizes_of
-        Gives the sizes of a mini-batch of so many units, equally many each time.
+        Function of a mini-batch and its number of units that returns its sizes; always the same number of
+        values.
     """
     steps = [sampler.units(step) for step in range(_STEPS)]
-    # The number stays with the units: steps that end an epoch are left out, and have fewer.
-    whole = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
+    # Keep the step numbers, but skip steps that end an epoch, which have fewer units.
+    full_steps = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
     measured = {}
     for pieces in _PIECES:
         size = len(steps[0]) // pieces
         if not size or float(size) in measured:
             continue
-        found = []
-        for step, units in whole.items():
+        rows = []
+        for step, units in full_steps.items():
             for first in range(0, size * pieces, size):
                 batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
-                found.append(sizes_of(batch, size))
+                rows.append(sizes_of(batch, size))
                 batch.release()
-        measured[float(size)] = tuple(statistics.fmean(column) for column in zip(*found, strict=True))
+        measured[float(size)] = tuple(statistics.fmean(column) for column in zip(*rows, strict=True))
     return measured

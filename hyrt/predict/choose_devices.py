@@ -1,4 +1,4 @@
-"""`--devices auto`: which of the machine's devices train, and with what shares."""
+"""Implementation of `--devices auto`: which of the machine's devices train, and with what shares."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from hyrt.predict.dataset_sizes import graph_sizes
 from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
 from hyrt.training.setup import PreparedRun
 
-# A device that would do less than this part of a step costs more to feed than it gives.
-_WORTH = 0.05
+# Minimum share of a step: a slower device costs more to feed than it contributes.
+_MIN_SHARE = 0.05
 _NOT_MEASURED = "its rates are unknown: run `hyrt devices --measure`"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What auto decided."""
+    """Devices selected by auto."""
 
     devices: tuple[str, ...]
     """Entries `name=share` for the settings."""
     unused: tuple[tuple[str, str], ...]
-    """Devices that were found and not taken: (name, reason)."""
+    """Devices that were found but not selected, as (name, reason)."""
 
 
 def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice | None]:
-    """Settings with `devices: auto` replaced by what it stands for here; others unchanged.
+    """Replace `devices: auto` in the settings by the selected devices; other settings are unchanged.
 
     Parameters
     ----------
     config
         All settings.
     prepared
-        The run's graph, and its model and sampler: what is made of them here, the run need not make again.
+        The run's graph, model and sampler; objects that are built here are reused by the run.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice 
 
 
 def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
-    """As `resolve_auto`, for work whose graph is not open."""
+    """Resolve `devices: auto` as `resolve_auto` does, for work whose graph is not open."""
     if config.device_requests[0].name != AUTO:
         return config
     widths = work.at(1.0).features
@@ -89,24 +89,24 @@ def _resolved(
     surveys = survey_devices()
     calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
     candidates = real_devices(surveys)
-    costs = find_model(config.model.kind).costs_like
-    if costs and any(not info.host_cores for info in candidates):
-        # There is something to compare the CPU with.
-        calibration = _with_cpu(candidates, calibration, costs)
+    model_kind = find_model(config.model.kind).costs_like
+    if model_kind and any(not info.host_cores for info in candidates):
+        # Measure only if there is another device to compare the CPU with.
+        calibration = _with_cpu(candidates, calibration, model_kind)
         try:
             work = work_of()
         except ConfigError as error:
             why_unknown = f"its speed in this run is unknown: {error}"
     choice = choose(
         surveys,
-        lambda info: _step_s(info, calibration, costs, work),
-        lambda info: _why_not(info, model_of(), objective_of()),
+        lambda info: _step_s(info, calibration, model_kind, work),
+        lambda info: _unsupported_reason(info, model_of(), objective_of()),
         why_unknown,
         one=config.sampler.whole_graph,
     )
     balance = config.balance
     if balance.policy == "auto" and not config.sampler.whole_graph:
-        # The shares are a start that nobody asked to keep.
+        # Selected shares are only a starting point, unlike shares in the settings.
         balance = balance.model_copy(update={"policy": default_policy_name})
     return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
 
@@ -119,24 +119,24 @@ def choose(
     *,
     one: bool = False,
 ) -> Choice:
-    """Choose among what was found.
+    """Choose among the devices found.
 
-    The CPU always trains. Every other real device does that can run the model, has cores of its own, and is
-    fast enough to do at least a twentieth of a step. Shares are proportional to how fast each would do the
-    whole step alone.
+    The CPU always trains. Every other real device trains if it can run the model, does not share the CPU's
+    cores, and is fast enough to do at least a twentieth of a step. Shares are proportional to the speed of
+    each device on a whole step alone.
 
     Parameters
     ----------
     surveys
-        The findings of every backend.
+        Findings of every backend.
     step_s
-        Gives the seconds that a device would take for a whole step alone; None where its speed is not known.
+        Function that returns the seconds of a device for a whole step alone; None if unknown.
     why_not
-        Gives the reason why a device cannot run the model; empty where it can.
+        Function that returns the reason why a device cannot run the model; empty if it can.
     why_unknown
-        The reason against a device whose speed is not known.
+        Reason against a device of unknown speed.
     one
-        Choose only the fastest: for the whole graph, which one device trains.
+        Whether to choose only the fastest device, for full-graph training on one device.
 
     Raises
     ------
@@ -147,8 +147,8 @@ def choose(
     unused: list[tuple[str, str]] = []
     for info in real_devices(surveys):
         if info.kind == "cpu":
-            # Without rates it is alone: those of the others are compared with its own, which are then
-            # measured.
+            # If its speed is unknown, the CPU is the only device: its speed is measured whenever another
+            # device's is known.
             speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
         seconds = None if info.host_cores else step_s(info)
@@ -172,7 +172,7 @@ def choose(
         return Choice((best,), tuple(unused))
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
-        if speed < _WORTH * total and not name.startswith("cpu:"):
+        if speed < _MIN_SHARE * total and not name.startswith("cpu:"):
             unused.append((name, f"too slow: {speed / total:.1%} of the speed of all together"))
             del speeds[name]
     if len(speeds) == 1:
@@ -181,40 +181,46 @@ def choose(
     return Choice(tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused))
 
 
-def _with_cpu(candidates: Sequence[DeviceInfo], known: Calibration | None, kind: str) -> Calibration | None:
-    """What was measured; with the CPU measured now where its speed with the kind of model is not known."""
+def _with_cpu(
+    candidates: Sequence[DeviceInfo], calibration: Calibration | None, kind: str
+) -> Calibration | None:
+    """Return the calibration, after measuring the CPU if its speed with the kind of model is unknown."""
     cpu = [info for info in candidates if info.kind == "cpu"]
     for info in cpu:
-        speed = known_speed(info, known, kind)
-        if speed.trainer is None or speed.not_used or (known and kind not in known.platform.host.models):
-            known, _ = measure_devices(cpu, kinds=[kind])
+        speed = known_speed(info, calibration, kind)
+        if (
+            speed.trainer is None
+            or speed.not_used
+            or (calibration and kind not in calibration.platform.host.models)
+        ):
+            calibration, _ = measure_devices(cpu, kinds=[kind])
             try:
-                keep(known)
+                keep(calibration)
             except DataNotWritten:
-                pass  # It costs the next run a second measurement, and nothing else.
-    return known
+                pass  # The next run has to measure again, nothing else is lost.
+    return calibration
 
 
 def _step_s(
     info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
 ) -> float | None:
-    """Seconds for a whole step alone; None where the device's speed is not known."""
+    """Return the seconds of a device for a whole step alone; None if unknown."""
     trainer = known_speed(info, calibration, model).trainer
     return None if trainer is None or work is None else whole_step_s(trainer, work)
 
 
 def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
-    """Seconds that a trainer takes for a whole step: its transfer and its computing overlap.
+    """Return the seconds of a trainer for a whole step, with transfer and compute overlapped.
 
     Parameters
     ----------
     trainer
-        The trainer; the host's computes with all cores.
+        The trainer; the host trainer computes with all cores.
     work
         The work, of which one step counts.
     """
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
-    # All of it: what the load stage would aggregate, too. Sparse rows stay sparse.
+    # Include work that the load stage would do (aggregation). Sparse rows stay sparse.
     model = StepModel(Platform(name="one trainer", host=host), work, Terms(load_forms=False))
     step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
     computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
@@ -222,12 +228,12 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
 
 
 def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
-    """A run's work before it starts: sampled, or expected where sampling is costly.
+    """Return a run's work before it starts: sampled, or expected if sampling is expensive.
 
     Raises
     ------
     ConfigError
-        If it is not known, saying why.
+        If the work is unknown, with the reason.
     """
     graph, targets = prepared.graph, prepared.targets
     if len(targets) and config.sampler.preparation:
@@ -238,11 +244,11 @@ def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
     return sampled_workload(config, graph, prepared.sampler)
 
 
-def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
-    """Try the model on the device; whatever it raises is the reason against it."""
+def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
+    """Try the model on the device; any exception is the reason against the device."""
     try:
-        backend, there = find_device(info.name)
-        with opened(backend, there, DeviceOptions()) as device:
+        backend, found = find_device(info.name)
+        with opened(backend, found, DeviceOptions()) as device:
             trainable = [p for p in model.parameters() if p.requires_grad]
             call_device(
                 info.name,
@@ -250,6 +256,6 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> 
                 lambda: load_replica(device, model, trainable, objective),
                 fault=DeviceFault,
             )
-    except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
+    except Exception as error:  # Plug-in exceptions must not stop the run.
         return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
     return ""

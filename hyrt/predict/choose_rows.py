@@ -1,4 +1,4 @@
-"""`data.rows=auto`: the format of feature rows that is worth its rounding, by the performance model."""
+"""Implementation of `data.rows=auto`: the feature format whose speedup justifies its rounding."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from hyrt.training.setup import PreparedRun
 
 AUTO, STORED = "auto", "stored"
-# From the least rounding to the most.
-_NARROW = ("float16", "int8")
-# Rounding that saves less is not worth it.
-_WORTH = 0.03
+# In order of increasing rounding error.
+_QUANTIZED = ("float16", "int8")
+# Minimum relative gain that justifies more rounding.
+_MIN_GAIN = 0.03
 
 Assign = Callable[[TrainingWorkload], Assignment | None]
 
 
 @dataclass(frozen=True, slots=True)
 class RowsChoice:
-    """What auto decided."""
+    """Format selected by auto."""
 
     rows: str
-    """The setting `data.rows`."""
+    """Value of the setting `data.rows`."""
     training: TrainingWorkload
-    """The work with such rows."""
+    """The work with rows in that format."""
     reason: str
-    """Why, in a sentence."""
+    """Reason for the choice, as a sentence."""
 
 
 def choose_rows(
     config: Config, platform: Platform, training: TrainingWorkload, assign: Assign = lambda training: None
 ) -> RowsChoice:
-    """The format that rounds least of those whose epoch is within 3 % of the shortest.
+    """Choose the most precise format whose epoch is within 3 % of the shortest.
 
     Parameters
     ----------
@@ -53,16 +53,16 @@ def choose_rows(
     platform
         The machine, with the run's trainers.
     training
-        The work with rows as they are stored.
+        The work with rows in their stored format.
     assign
-        Gives the assignment that work starts with; None where the best one is to be found.
+        Function that returns the initial assignment of some work; None to search for the best one.
     """
     sample = training.at(1.0)
     if sample.sparse is not None or training.resident:
-        what = "sparse features" if sample.sparse is not None else "the rows of a whole graph"
-        return RowsChoice(STORED, training, f"data.rows=auto leaves {what} as they are")
+        data = "sparse features" if sample.sparse is not None else "the rows of a whole graph"
+        return RowsChoice(STORED, training, f"data.rows=auto leaves {data} as they are")
     works = {STORED: training}
-    for name in _NARROW:
+    for name in _QUANTIZED:
         row_bytes = float(ROW_FORMATS[name].row_bytes(sample.features[0]))
         if row_bytes < sample.dense_row_bytes:
             works[name] = training.with_rows_of(row_bytes)
@@ -71,26 +71,28 @@ def choose_rows(
         name: predict(platform, work, assignment=assign(work), terms=terms).epoch_s
         for name, work in works.items()
     }
-    least_s = min(epochs_s.values())
-    rows = next(name for name, epoch_s in epochs_s.items() if epoch_s <= least_s * (1 + _WORTH))
-    others = ", ".join(f"{name} {duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows)
-    reason = f"data.rows=auto takes {rows}: {duration(epochs_s[rows])} per epoch predicted ({others})"
+    min_epoch_s = min(epochs_s.values())
+    rows = next(name for name, epoch_s in epochs_s.items() if epoch_s <= min_epoch_s * (1 + _MIN_GAIN))
+    alternatives = ", ".join(
+        f"{name} {duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
+    )
+    reason = f"data.rows=auto takes {rows}: {duration(epochs_s[rows])} per epoch predicted ({alternatives})"
     return RowsChoice(rows, works[rows], reason)
 
 
 def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, PreparedRun, str]:
-    """Settings and graph with `data.rows: auto` replaced by what it stands for here; others unchanged.
+    """Replace `data.rows: auto` in settings and graph by the selected format; other settings are unchanged.
 
     Parameters
     ----------
     config
         All settings; `devices` names the trainers.
     prepared
-        The run's graph, and its sampler.
+        The run's graph and sampler.
 
     Returns
     -------
-    The settings, what goes with them, and a line for the user.
+    The settings, the matching graph and sampler, and a line for the user.
     """
     if config.data.rows != AUTO:
         return config, prepared, ""
@@ -114,7 +116,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
 
 
 def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
-    """The format for a run on this machine, and why."""
+    """Return the format for a run on this machine, and the reason."""
     from hyrt.predict.calibrate.store import usable
     from hyrt.predict.choose_devices import known_work
     from hyrt.predict.this_run import devices_of, first_assignment

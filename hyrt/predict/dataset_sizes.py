@@ -1,4 +1,4 @@
-"""How large a dataset is: from published figures, from the law that generates it, or from the open graph."""
+"""Dataset sizes: published, from the law of a generator, or of an open graph."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ _OFFSET_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSizes:
-    """What the work of a run and the memory it takes follow from."""
+    """Dataset sizes that determine the work and the memory of a run."""
 
     features: int
     classes: int
     targets: int
-    """`features`, `classes` and `targets`: the width of a feature row, the number of classes, and the number
-    of training vertices."""
+    """`features`, `classes` and `targets`: width of a feature row, number of classes, number of training
+    vertices."""
     value_bytes: int
-    """Bytes of a feature as it is computed with: as it is stored, unless rows have a format of their own."""
+    """Bytes per feature value during computation: as stored, unless rows have a quantized format."""
     row_bytes: float | None = None
-    """Bytes of a dense row in its narrow format; None where it has none, or values alone say it."""
+    """Bytes of a dense row in a quantized format; None for other formats, whose bytes follow from the
+    values."""
     feature_bytes: float
     graph_bytes: float
-    """`feature_bytes` and `graph_bytes`: bytes of the feature matrix and of the topology in memory. A
-    memory-mapped folder's are left to the system's page cache and do not count."""
+    """`feature_bytes` and `graph_bytes`: bytes of the feature matrix and of the topology in memory, without
+    memory-mapped files, which are left to the page cache."""
     degrees: DegreeDistribution | None = None
-    """The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
+    """Vertices, edges and their degree distribution; None for an open graph, whose mini-batches are
     sampled."""
     edge_value_bytes: float = 0.0
-    """Bytes of the weight and the features of an edge."""
+    """Bytes of an edge's weight and features."""
     transpose_bytes: float = 0.0
-    """Bytes of the edges by source, which training on the whole graph keeps of a graph that is not symmetric.
-    """
+    """Bytes of the edges sorted by source, which full-graph training needs for graphs that are not
+    symmetric."""
     mapped_bytes: float = 0.0
     """Bytes that are memory-mapped instead."""
     is_mapped: bool = False
-    """Whether an open graph's dense rows lie in a file, whose pages need not stay in memory."""
+    """Whether an open graph's dense rows are in a memory-mapped file."""
     row_entries: float | None = None
-    """The mean number of stored values of a sparse row; None where rows are dense."""
+    """Mean number of stored values per sparse row; None if rows are dense."""
     found: str = ""
-    """The place of the dataset, for people."""
+    """Location of the dataset, for display."""
 
     @classmethod
     def in_memory(
@@ -63,7 +64,7 @@ class DatasetSizes:
         value_bytes: int,
         found: str = "",
     ) -> DatasetSizes:
-        """The sizes of a dataset that will be in memory as a whole, with dense rows."""
+        """Return the sizes of a dataset that is held in memory completely, with dense rows."""
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
         graph_bytes = edges * _ID_BYTES + vertices * _OFFSET_BYTES
         return cls(
@@ -80,14 +81,14 @@ class DatasetSizes:
 
 
 def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
-    """The sizes of a dataset whose dense rows are rounded.
+    """Return the sizes of a dataset after quantizing its dense rows.
 
     Parameters
     ----------
     sizes
-        The sizes as it is stored.
+        Sizes of the stored dataset.
     rows
-        The setting `data.rows`; `auto` is as they are stored, until it is known what it stands for.
+        Value of the setting `data.rows`; `auto` is treated like `stored` until it is resolved.
     """
     if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes
@@ -99,23 +100,23 @@ def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
         sizes,
         value_bytes=4,
         row_bytes=row_bytes,
-        # Rows that lie in files stay as they are.
+        # Memory-mapped rows keep their format.
         feature_bytes=sizes.feature_bytes * row_bytes / stored,
     )
 
 
 def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: str = "") -> DatasetSizes:
-    """The sizes of a dataset as they were published, with log-normal degrees.
+    """Return the published sizes of a dataset, with log-normal degrees.
 
     Parameters
     ----------
     known
-        The published figures.
+        Published figures.
     symmetrized
-        Whether the edges count as opening the dataset stores them, in both directions; else as they were
+        Whether to count edges in both directions, as opening the dataset stores them, instead of as
         published.
     found
-        The place of the dataset, for people.
+        Location of the dataset, for display.
     """
     edges, reciprocity = known.edges, float(known.symmetric)
     if symmetrized:
@@ -131,7 +132,7 @@ def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: 
 
 
 def generated_sizes(source: str) -> DatasetSizes:
-    """The sizes of a generated dataset, with the degrees of the law that it is drawn by.
+    """Return the sizes of a generated dataset, with degrees from the generator's law.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """The sizes of an open graph; rows of a rank's part alone stand for all."""
+    """Return the sizes of an open graph; if a rank has only part of the rows, they represent all rows."""
     from hyrt.fullgraph.mapped_rows import memory_map
     from hyrt.graph.narrow.narrow_features import NarrowFeatures
     from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32
@@ -187,6 +188,6 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
 
 
 def edge_columns(topology: Topology) -> int:
-    """How many numbers of four bytes an edge has besides its source."""
+    """Return the number of four-byte values per edge besides its source."""
     weights, features = topology.edge_weights, topology.edge_features
     return (weights is not None) + (0 if features is None else int(features.shape[1]))

@@ -1,4 +1,4 @@
-"""How FPGAs are predicted: by the cycles of hyrt's kernels where these run the model, else by rates."""
+"""Prediction of FPGAs: by kernel cycles if the kernels support the model, otherwise by rates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def why_no_kernels(config: Config) -> str:
-    """Why the FPGA kernels do not run a configured model, in the device's words; empty where they do.
+    """Return why the FPGA kernels do not support a configured model, in the device's words; empty if they do.
 
     Parameters
     ----------
     config
-        All settings. How wide the dataset's rows may be depends on its sizes, and is not asked here.
+        All settings. Row width limits depend on the dataset's sizes and are not checked here.
 
     Raises
     ------
@@ -44,18 +44,18 @@ def why_no_kernels(config: Config) -> str:
 def with_kernels(
     machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
-    """The platform, with FPGA designs only where these count, and a sentence on those that do not.
+    """Return the platform with FPGA designs only if they apply, and a sentence about designs that do not.
 
     Parameters
     ----------
     machine, work
         The machine and the work to predict.
     config
-        The settings of the work; None where it was given in sizes, which tell less of the model.
+        Settings of the work; None if the work was given as sizes, which do not determine the model.
     paper
-        Whether the paper's form is wanted, which knows no designs.
+        Whether the paper's form is used, which has no designs.
     """
-    designed = [each.kind for each in machine.accelerators if each.design is not None]
+    designed = [accelerator.kind for accelerator in machine.accelerators if accelerator.design is not None]
     if not designed:
         return machine, []
     why = "" if paper or config is None else why_no_kernels(config)
@@ -63,7 +63,9 @@ def with_kernels(
         why = "they have one product per layer, and read a row once for each edge"
     if not (why or paper):
         return machine, []
-    rated = replace(machine, accelerators=tuple(replace(each, design=None) for each in machine.accelerators))
+    rated = replace(
+        machine, accelerators=tuple(replace(accelerator, design=None) for accelerator in machine.accelerators)
+    )
     if paper:
         return rated, []
     return rated, [
@@ -73,7 +75,7 @@ def with_kernels(
 
 
 def kernel_sentences(machine: Platform, now: Prediction, unit: str = "target") -> list[str]:
-    """What is assumed of FPGAs that the cycle model predicts, one sentence each.
+    """Return the assumptions about FPGAs predicted by the cycle model, one sentence each.
 
     Parameters
     ----------
@@ -82,32 +84,36 @@ def kernel_sentences(machine: Platform, now: Prediction, unit: str = "target") -
     now
         The prediction for the machine.
     unit
-        What the sampler's split moves.
+        Unit of the sampler's split.
     """
-    return [_sentence(each, now, unit) for each in machine.accelerators if each.design is not None]
+    return [
+        _describe_accelerator(accelerator, now, unit)
+        for accelerator in machine.accelerators
+        if accelerator.design is not None
+    ]
 
 
-def _sentence(each: Accelerator, now: Prediction, unit: str) -> str:
-    assert each.design is not None
+def _describe_accelerator(accelerator: Accelerator, now: Prediction, unit: str) -> str:
+    assert accelerator.design is not None
     units = [
         count
         for name, count in zip(now.trainers, now.assignment.split, strict=True)
-        if name.rpartition(":")[0] == each.kind
+        if name.rpartition(":")[0] == accelerator.kind
     ]
-    assumed = ", ".join(sorted(each.design.assumed))
+    design, assumed = accelerator.design, ", ".join(sorted(accelerator.design.assumed))
     return (
-        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, "
-        f"{_tasks(units, each.task_targets, unit)}; no build has confirmed {assumed}"
+        f"{accelerator.kind} runs hyrt's kernels, {design.pes} PEs and {design.macs} MACs, "
+        f"{_describe_tasks(units, accelerator.task_targets, unit)}; no build has confirmed {assumed}"
     )
 
 
-def _tasks(units: Sequence[int], task_units: int | None, unit: str) -> str:
-    """`its 84 targets per step as 1 task (a task has up to 256)`."""
-    most = max(units, default=0)
-    if not most:
+def _describe_tasks(units: Sequence[int], task_units: int | None, unit: str) -> str:
+    """Format `its 84 targets per step as 1 task (a task has up to 256)`."""
+    max_units = max(units, default=0)
+    if not max_units:
         return "and it gets no targets"
-    its = f"its {most} targets" if unit == "target" else f"its {most} x 1 {unit}"
+    share = f"its {max_units} targets" if unit == "target" else f"its {max_units} x 1 {unit}"
     if task_units is None:
-        return f"{its} per step as 1 task (whether they fit is unknown without arena_words)"
-    count = math.ceil(most / task_units)
-    return f"{its} per step as {count} task{'s' * (count > 1)} (a task has up to {task_units})"
+        return f"{share} per step as 1 task (whether they fit is unknown without arena_words)"
+    count = math.ceil(max_units / task_units)
+    return f"{share} per step as {count} task{'s' * (count > 1)} (a task has up to {task_units})"

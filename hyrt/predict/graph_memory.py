@@ -1,4 +1,4 @@
-"""What training on a whole open graph keeps in memory, array by array."""
+"""Memory of full-graph training on an open graph, per array."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _FLOAT_BYTES = 4
 
 
 def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """The memory of full-graph training with a kind of model at its default size, ready for JSON.
+    """Return the memory of full-graph training with a kind of model at its default size, ready for JSON.
 
     Parameters
     ----------
     graph
         An open graph.
     kind
-        The kind of the model, such as gcn.
+        Kind of the model, such as gcn.
 
     Returns
     -------
-    `model`; `symmetric`; `topology_integers`, as GraphPy counts them (6.1): V + E, and as many for the
-    transpose of a graph that is not symmetric; `edge_tensor_integers`, with the E more by which the transpose
-    finds the values of edges, where a module of one's own has such; `arrays`, the bytes of each array on the
-    CPU; `at_most`, whether they are the most that it may take.
+    `model`; `symmetric`; `topology_integers`, counted like GraphPy (6.1): V + E, doubled by the transpose of
+    a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose finds edge
+    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `at_most`, whether they
+    are upper bounds.
 
     Raises
     ------
@@ -51,12 +51,12 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     dataset = with_transpose(graph_sizes(graph, targets), graph)
     sizes = counted_sizes(config, graph, dataset, targets)
     model = small_model(config, dataset.features, dataset.classes)
-    known = can_take_apart(model)
-    if known:
+    is_exact = can_take_apart(model)
+    if is_exact:
         memory, cores = float(psutil.virtual_memory().total), available_cores()
         arrays = whole_graph_step(model, sizes, memory_bytes=memory, threads=cores).arrays
     else:
-        arrays = _arrays_of_layers(model, sizes)
+        arrays = _layer_arrays(model, sizes)
     integers = graph.num_vertices + graph.num_edges
     symmetric = graph.topology.is_symmetric
     integers = integers if symmetric else 2 * integers
@@ -65,15 +65,15 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
         "symmetric": symmetric,
         "topology_integers": integers,
         "edge_tensor_integers": integers + graph.num_edges,
-        "at_most": not known,
+        "at_most": not is_exact,
         "arrays": {name: round(bytes_) for name, bytes_ in arrays.items()},
     }
 
 
-def _arrays_of_layers(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
-    """The bytes of each array, at most, where a model takes the whole graph as one block.
+def _layer_arrays(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
+    """Return an upper bound of the bytes per array for a model that takes the full graph as one block.
 
-    Torch keeps all that a layer computes for the backward pass, and the gradient of the largest besides.
+    Torch saves all results of a layer for the backward pass, plus the gradient of the largest.
     """
     arrays = dict(sizes.held)
     rows = []
@@ -83,19 +83,19 @@ def _arrays_of_layers(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
         rows.append(_FLOAT_BYTES * (footprint.row * sizes.vertices + footprint.edge * sizes.edges))
         arrays[f"what layer {i} computes"] = rows[-1]
     arrays["gradient of the largest"] = max(rows)
-    numbers = sum(each.numel() for each in model.parameters())
+    numbers = sum(parameter.numel() for parameter in model.parameters())
     arrays["parameters, gradients, optimizer"] = 6 * _FLOAT_BYTES * numbers
     return {name: bytes_ for name, bytes_ in arrays.items() if bytes_}
 
 
 def memory_lines(facts: dict[str, Any]) -> list[str]:
-    """The facts of `memory_facts` as lines for a terminal."""
+    """Format the result of `memory_facts` as terminal lines."""
     arrays = facts["arrays"]
     why = "it is symmetric: its own transpose" if facts["symmetric"] else "with its transpose: it is directed"
     width = max(map(len, arrays))
-    most = "at most " if facts["at_most"] else ""
+    prefix = "at most " if facts["at_most"] else ""
     return [
-        f"full-graph training with {facts['model']} keeps {most}{size(sum(arrays.values()))} on the CPU:",
+        f"full-graph training with {facts['model']} keeps {prefix}{size(sum(arrays.values()))} on the CPU:",
         *(f"  {name:<{width}}  {size(bytes_):>10}" for name, bytes_ in arrays.items()),
         f"  the topology is {facts['topology_integers']:,} integers ({why})",
         f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}: one more for each edge",

@@ -1,4 +1,4 @@
-"""What a run on this machine starts with, and its prediction, from this machine's calibration."""
+"""Initial assignment and prediction of a run on this machine, from its calibration."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def predict_run(
     sampler: Sampler | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> ExpectedRun | None:
-    """What the performance model expects of a run on this machine; None where it is not calibrated.
+    """Predict a run on this machine; None if it is not calibrated.
 
-    Also None for runs that it has no words for, and for devices or models that were not measured.
+    The result is also None for unsupported runs, and for devices or models that were not measured.
 
     Parameters
     ----------
     config
         All settings; `devices` names the trainers.
     graph
-        The graph to be trained on.
+        Graph to train on.
     sampler
-        The run's sampler; one is built where there is no run.
+        The run's sampler; by default one is built.
     say
-        Receives the reason if there is no prediction although the machine was calibrated.
+        Callback for the reason if there is no prediction although the machine is calibrated.
     """
     from hyrt.predict.calibrate.store import usable
 
@@ -59,7 +59,10 @@ def predict_run(
         platform = devices_of(config, calibration.platform)
         training = sampled_workload(config, graph, sampler)
         check_measured(config, platform, training)
-        if config.sampler.whole_graph and (chunked := _in_chunks(config, platform, training)) is not None:
+        if (
+            config.sampler.whole_graph
+            and (chunked := _predict_in_chunks(config, platform, training)) is not None
+        ):
             return chunked
         if config.data.cache == "auto":
             training = replace(training, kept_part=free_kept_part(platform, training))
@@ -69,20 +72,23 @@ def predict_run(
         return None
     prediction = predict(platform, training, assignment=assignment, terms=terms_of(config))
     split = split_by_shares(config.units_per_step, prediction.assignment.split)
-    names = _names(config)
+    names = _trainer_names(config)
     return ExpectedRun(
         stages_s=prediction.stages_s,
         iteration_s=prediction.iteration_s,
         epoch_s=prediction.epoch_s,
         relative_error=prediction.relative_error,
         bottleneck=prediction.bottleneck,
-        split={names[i]: split[place] for place, i in sorted(enumerate(_order(names)), key=lambda at: at[1])},
+        split={
+            names[i]: split[position]
+            for position, i in sorted(enumerate(_platform_order(names)), key=lambda pair: pair[1])
+        },
         threads=assignment.threads,
     )
 
 
-def _in_chunks(config: Config, platform: Platform, training: TrainingWorkload) -> ExpectedRun | None:
-    """What is expected of a run that trains the whole graph in chunks; None of other runs.
+def _predict_in_chunks(config: Config, platform: Platform, training: TrainingWorkload) -> ExpectedRun | None:
+    """Predict a run that trains the full graph in chunks; None for other runs.
 
     Raises
     ------
@@ -92,47 +98,47 @@ def _in_chunks(config: Config, platform: Platform, training: TrainingWorkload) -
     from hyrt.predict.chunks.chunk_prediction import chunked_run
     from hyrt.training.setup import assign_threads
 
-    found = chunked_run(platform, training, config)
-    if found is None:
+    chunked = chunked_run(platform, training, config)
+    if chunked is None:
         return None
-    hosts = sum(each.is_host or each.device.host_cores > 0 for each in platform.trainers())
+    hosts = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in platform.trainers())
     stages_s = dict.fromkeys(("sample", "load", "transfer"), 0.0)
     return ExpectedRun(
         stages_s={
             **stages_s,
-            "propagate": found.epoch_s - found.synchronize_s,
-            "synchronize": found.synchronize_s,
+            "propagate": chunked.epoch_s - chunked.synchronize_s,
+            "synchronize": chunked.synchronize_s,
         },
-        iteration_s=found.epoch_s,
-        epoch_s=found.epoch_s,
-        relative_error=found.relative_error,
+        iteration_s=chunked.epoch_s,
+        epoch_s=chunked.epoch_s,
+        relative_error=chunked.relative_error,
         bottleneck="propagate",
-        split={found.device: 1},
+        split={chunked.device: 1},
         threads=assign_threads(config, hosts),
     )
 
 
 def devices_of(config: Config, platform: Platform) -> Platform:
-    """The part of a calibrated machine that a run trains on.
+    """Return the part of a calibrated machine that a run trains on.
 
     Raises
     ------
     ConfigError
         If a device was not calibrated.
     """
-    found = with_trainers(platform, _names(config))
-    if found is None:
-        there = ", ".join(trainer.name for trainer in platform.trainers())
+    platform_of_run = with_trainers(platform, _trainer_names(config))
+    if platform_of_run is None:
+        calibrated = ", ".join(trainer.name for trainer in platform.trainers())
         raise ConfigError(
             f"not all of --devices {','.join(config.devices)} are calibrated (the calibrated devices are "
-            f"{there}): run `hyrt calibrate` for the others, with `--all` for those that compute on the "
+            f"{calibrated}): run `hyrt calibrate` for the others, with `--all` for those that compute on the "
             "CPU's cores"
         )
-    return found
+    return platform_of_run
 
 
 def first_assignment(config: Config, platform: Platform, training: TrainingWorkload) -> Assignment:
-    """The split and the threads that a run on this machine starts with.
+    """Return the initial split and threads of a run on this machine.
 
     Parameters
     ----------
@@ -141,7 +147,7 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     platform
         The machine with these trainers, the host's first.
     training
-        The run's work.
+        Work of the run.
 
     Raises
     ------
@@ -155,16 +161,16 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     threads = assign_threads(config, host_trainers)
     if config.gives_split or not config.balance.predict:
-        names = _names(config)
-        given = first_split(config, names, None, training.targets_per_epoch)
-        # A step cannot have more targets than there are.
-        split = split_by_shares(training.batch_size, [given[i] for i in _order(names)])
+        names = _trainer_names(config)
+        configured = first_split(config, names, None, training.targets_per_epoch)
+        # A step cannot have more targets than the epoch.
+        split = split_by_shares(training.batch_size, [configured[i] for i in _platform_order(names)])
         return Assignment(split=tuple(split), threads=threads)
     return initial_assignment(platform, training, threads=threads, terms=terms_of(config))
 
 
 def check_measured(config: Config, platform: Platform, training: TrainingWorkload) -> None:
-    """Refuse devices that were not measured with the run's kind of model.
+    """Reject devices that were not measured with the run's kind of model.
 
     Parameters
     ----------
@@ -173,7 +179,7 @@ def check_measured(config: Config, platform: Platform, training: TrainingWorkloa
     platform
         The machine with the run's trainers.
     training
-        The run's work.
+        Work of the run.
 
     Raises
     ------
@@ -191,11 +197,11 @@ def check_measured(config: Config, platform: Platform, training: TrainingWorkloa
             )
 
 
-def _names(config: Config) -> list[str]:
+def _trainer_names(config: Config) -> list[str]:
     kinds = [request.name.partition(":") for request in config.trained_on]
     return [full_name(f"{BACKENDS.spelling(kind)}{colon}{number}") for kind, colon, number in kinds]
 
 
-def _order(names: list[str]) -> list[int]:
-    """Places of the trainers in the settings, the host's first, as a platform has them."""
+def _platform_order(names: list[str]) -> list[int]:
+    """Return the indices of the trainers in platform order: the host's trainer first."""
     return sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))

@@ -1,4 +1,4 @@
-"""What a run asks of a machine, as the performance model takes it: the one builder of workloads."""
+"""Workloads of configured runs, as input of the performance model."""
 
 from __future__ import annotations
 
@@ -59,35 +59,37 @@ def training_workload(
     whole: WholeGraphSizes | None = None,
     hit_rate: Callable[[float], float] | None = None,
 ) -> TrainingWorkload:
-    """The work of a run whose mini-batches have known sizes. Needs no graph, and torch for whole graphs only.
+    """Build the work of a run with known mini-batch sizes.
+
+    No graph is needed, and torch only for full graphs.
 
     Parameters
     ----------
     config
         All settings.
     dataset
-        The sizes of the dataset.
+        Sizes of the dataset.
     sizes
-        Gives the sizes of a mini-batch by its number of targets, or of subgraphs where the sampler makes
-        these.
+        Function that returns mini-batch sizes for a number of targets, or of subgraphs if the sampler
+        produces subgraphs.
     whole
-        The graph, where all of it is trained on; None where the step that the CPU trainer makes of it need
-        not be known.
+        Sizes of the full graph, for full-graph training; None if the CPU trainer's full-graph step is not
+        needed.
     hit_rate
         `TrainingWorkload.hit_rate`.
     """
     dataset = in_format(dataset, config.data.rows)
     model, kind = config.model, find_model(config.model.kind)
-    # Rates of a kind of its own are fitted to the terms of GCN's form, with its own products.
+    # Rates of user-defined kinds are fitted to the terms of GCN's form, with the kind's own products.
     costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
     def at(targets: float) -> Workload:
-        found = sizes(targets)
+        block_sizes = sizes(targets)
         work = model_workload(
             costs,
-            found.vertices,
-            found.edges,
+            block_sizes.vertices,
+            block_sizes.edges,
             widths,
             heads=model.heads,
             bytes_per_value=dataset.value_bytes,
@@ -100,8 +102,8 @@ def training_workload(
             work,
             input_bytes=dataset.row_bytes,
             edge_value_bytes=dataset.edge_value_bytes,
-            walk_steps=found.walk_steps,
-            scanned_edges=found.scanned_edges,
+            walk_steps=block_sizes.walk_steps,
+            scanned_edges=block_sizes.scanned_edges,
         )
 
     units_per_epoch = config.sampler.units_per_epoch(dataset.targets)
@@ -114,32 +116,32 @@ def training_workload(
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
         resident=config.sampler.whole_graph,
-        kept_part=_kept_part(config, dataset),
+        kept_part=_cached_fraction(config, dataset),
         hit_rate=hit_rate,
         transpose_bytes=dataset.transpose_bytes if config.sampler.whole_graph else 0.0,
         targets=dataset.targets if config.sampler.whole_graph else None,
         target_edges=None if whole is None else whole.target_edges,
         degrees=None if whole is None else whole.degrees,
-        whole=None if whole is None else _whole_step(config, dataset, whole),
+        whole=None if whole is None else _full_graph_step(config, dataset, whole),
     )
 
 
-def _kept_part(config: Config, dataset: DatasetSizes) -> float:
-    """The part of all rows that `data.cache` lets each device keep; with `auto`, none that is known."""
-    asked = config.data.cache
-    if asked is None or asked == "auto" or not dataset.feature_bytes:
+def _cached_fraction(config: Config, dataset: DatasetSizes) -> float:
+    """Return the fraction of rows that each device caches under `data.cache`; 0 for an unresolved `auto`."""
+    cache = config.data.cache
+    if cache is None or cache == "auto" or not dataset.feature_bytes:
         return 0.0
-    return min(1.0, asked if isinstance(asked, float) else asked / dataset.feature_bytes)
+    return min(1.0, cache if isinstance(cache, float) else cache / dataset.feature_bytes)
 
 
-def _whole_step(
+def _full_graph_step(
     config: Config, dataset: DatasetSizes, sizes: WholeGraphSizes
 ) -> Callable[[float, int], WholeGraphStep] | None:
-    """The step of the CPU trainer over a whole graph; None where it is not known."""
+    """Return the CPU trainer's full-graph step; None if it is unknown."""
     from hyrt.predict.bare_model import small_model
     from hyrt.predict.whole_graphs.whole_graph_work import can_say, whole_graph_step
 
-    # With weights: layers that are read are tried on a few rows.
+    # A model with values, not a meta model: user-defined layers are tried on a few rows.
     model = small_model(config, dataset.features, dataset.classes)
     if not can_say(model):
         return None
@@ -153,7 +155,7 @@ def _whole_step(
 
 
 def _best_form(config: Config) -> LoadForm:
-    """The form of dense input that costs the configured model least, where a trainer takes it."""
+    """Return the cheapest form of dense input for the configured model, if a trainer accepts it."""
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
@@ -162,52 +164,52 @@ def _best_form(config: Config) -> LoadForm:
 
 
 def aggregates_first(config: Config) -> bool:
-    """Whether the first layer of the configured model aggregates rows before all else."""
+    """Return whether the first layer of the configured model aggregates rows before all other operations."""
     model, kind = config.model, find_model(config.model.kind)
-    adds_own = model.residual and model.layers > 1 and not kind.adds_rows_last
-    return kind.best_form == "aggregated" and model.input_dropout == 0 and not adds_own
+    adds_residual = model.residual and model.layers > 1 and not kind.adds_rows_last
+    return kind.best_form == "aggregated" and model.input_dropout == 0 and not adds_residual
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:
-    """The work of a run, its mini-batches expected from the degrees; nothing is loaded or sampled.
+    """Build the work of a run from degrees; nothing is loaded or sampled.
 
     Parameters
     ----------
     config
         All settings.
     dataset
-        The sizes of the dataset, with its degrees.
+        Sizes of the dataset, with its degrees.
     """
-    # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among
-    # thousands.
-    most = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
-    counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
+    # Compute the expected sizes at a few mini-batch sizes and interpolate, since the search for the best
+    # split evaluates thousands.
+    max_units = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
+    counts = sorted({max(1.0, max_units / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
     if not config.sampler.whole_graph:
         hits = None
         if config.sampler.kind == "neighbor" and dataset.degrees is not None:
-            # A trainer's part of a step moves the rates little.
-            hits = expected_hits(dataset.degrees, config.fanouts, most)
+            # The hit rate depends little on a trainer's part of the step.
+            hits = expected_hits(dataset.degrees, config.fanouts, max_units)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     return training_workload(config, dataset, sizes.at, expected_sizes(config, dataset))
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
-    """The work of a run on an open graph, from sampled mini-batches.
+    """Build the work of a run on an open graph, from sampled mini-batches.
 
     Parameters
     ----------
     config
         All settings.
     graph
-        The graph to be trained on.
+        Graph to train on.
     sampler
-        The run's sampler; one is built where there is no run.
+        The run's sampler; by default one is built.
 
     Raises
     ------
     ConfigError
-        If the model has no words for the run, or there are no training vertices.
+        If the performance model does not support the run, or there are no training vertices.
     """
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
@@ -222,14 +224,14 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
         sizes = sampled_block_sizes(config.sampler, built, workers)
     dataset = graph_sizes(graph, targets)
     if not config.sampler.whole_graph:
-        hits = _counted_hits(config, graph, built, targets)
+        hits = _measured_hit_rate(config, graph, built, targets)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     dataset = with_transpose(dataset, graph)
     scored = targets if graph.links is None else np.unique(graph.links.split.train)
-    whole = counted_sizes(config, graph, dataset, scored)
-    found = training_workload(config, dataset, sizes.at, whole)
+    full_graph = counted_sizes(config, graph, dataset, scored)
+    work = training_workload(config, dataset, sizes.at, full_graph)
     if graph.links is not None:
-        return found
+        return work
 
     @cache
     def chunks(parts: int) -> tuple[Any, Any]:
@@ -237,11 +239,11 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
 
         return counted_chunks(graph.topology, targets, parts)
 
-    return replace(found, chunk_counts=chunks)
+    return replace(work, chunk_counts=chunks)
 
 
 def training_vertices(config: Config, graph: Graph) -> np.ndarray:
-    """The training vertices of a run on an open graph, or the numbers of its links.
+    """Return the training vertices of a run on an open graph, or the indices of its training links.
 
     Raises
     ------
@@ -258,33 +260,39 @@ def training_vertices(config: Config, graph: Graph) -> np.ndarray:
     return targets
 
 
-def _counted_hits(
+def _measured_hit_rate(
     config: Config, graph: Graph, sampler: Sampler, targets: np.ndarray
 ) -> Callable[[float], float] | None:
-    """Hit rates of rows that devices keep, worked out when they are asked for; None where that is long and
-    nothing is kept.
-    """
+    """Return a lazy cache hit rate function; None if it is not needed and expensive to compute."""
     if config.sampler.whole_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
         return None
     if graph.links is not None:
-        return None  # No device keeps rows of ends of links.
+        return None  # Devices do not cache rows of link endpoints.
 
     @cache
     def curve() -> HitCurve:
         from hyrt.machine.workers import Workers
         from hyrt.sampling.visits.row_ranking import rank_rows
 
-        part = 1.0 / len(config.device_requests)
-        asked = config.sampler, sampler, graph.topology, targets, config.data.batch_size, config.fanouts, part
+        share = 1.0 / len(config.device_requests)
+        arguments = (
+            config.sampler,
+            sampler,
+            graph.topology,
+            targets,
+            config.data.batch_size,
+            config.fanouts,
+            share,
+        )
         with Workers(1, "hyrt.predict") as workers:
-            ranking = rank_rows(*asked, workers)
+            ranking = rank_rows(*arguments, workers)
         return HitCurve.of_ranking(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
 
-    return lambda part: curve()(part)
+    return lambda share: curve()(share)
 
 
 def check_predictable(config: Config) -> None:
-    """Refuse settings that the performance model has no words for.
+    """Reject settings that the performance model does not support.
 
     Raises
     ------
@@ -300,18 +308,18 @@ def check_predictable(config: Config) -> None:
 
 
 def why_not_measured(kind: str) -> str:
-    """Why nothing says what a kind of model costs, nor can it be measured; empty if neither holds."""
-    made = find_model(kind)
-    if not (made.costs_like or made.typed) and takes_edge_features(kind):
+    """Return why a kind of model has no known costs and cannot be measured; empty if it has or can."""
+    model_kind = find_model(kind)
+    if not (model_kind.costs_like or model_kind.typed) and takes_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
     return ""
 
 
 def configured_workload(config: Config) -> TrainingWorkload:
-    """The work of a run that the settings name.
+    """Build the work of a configured run.
 
-    Published and generated datasets are not loaded; others are opened, and a few of their mini-batches
-    sampled, and so are all where links are predicted.
+    Published and generated datasets are not loaded. Other datasets, and all link-prediction runs, are opened
+    and a few mini-batches are sampled.
 
     Parameters
     ----------
@@ -321,20 +329,20 @@ def configured_workload(config: Config) -> TrainingWorkload:
     Raises
     ------
     ConfigError
-        If the model has no words for the run.
+        If the performance model does not support the configuration.
     DataError
         If the dataset is missing or damaged.
     """
     source = config.data.source
     check_predictable(config)
-    # Ends of links are drawn by their edges, so mini-batches around them are sampled.
+    # Link endpoints are sampled in proportion to degree, so their mini-batches have to be sampled.
     if not config.train.predicts_links:
-        known = _unopened_types(source)
-        if known is not None:
-            _check_types_of_model(config, source, typed=True)
-            return expected_typed_work(config, known)
+        hetero_sizes = _unopened_hetero_sizes(source)
+        if hetero_sizes is not None:
+            _check_model_graph_type(config, source, typed=True)
+            return expected_typed_work(config, hetero_sizes)
         if source in DATASETS or source.startswith(_GENERATED):
-            _check_types_of_model(config, source, typed=False)
+            _check_model_graph_type(config, source, typed=False)
             published = source in DATASETS
             return expected_workload(
                 config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
@@ -345,7 +353,7 @@ def configured_workload(config: Config) -> TrainingWorkload:
 
 
 def _with_links(config: Config, graph: Graph) -> Graph:
-    """The graph with the links that are predicted, where such are."""
+    """Return the graph with its prediction links, if links are predicted."""
     if not config.train.predicts_links:
         return graph
     from hyrt.training.given.link_graph import link_graph
@@ -353,8 +361,10 @@ def _with_links(config: Config, graph: Graph) -> Graph:
     return link_graph(config, graph)
 
 
-def _unopened_types(source: str) -> TypedDatasetSizes | None:
-    """The sizes of a typed dataset that is not loaded to be predicted; None for any other."""
+def _unopened_hetero_sizes(source: str) -> TypedDatasetSizes | None:
+    """Return the sizes of a heterogeneous dataset that is predicted without loading; None for other
+    datasets.
+    """
     if source in TYPED_DATASETS:
         return published_typed_sizes(TYPED_DATASETS[source])
     if not source.startswith(_GENERATED):
@@ -364,8 +374,8 @@ def _unopened_types(source: str) -> TypedDatasetSizes | None:
     return generated_typed_sizes(source) if parse_spec(source).typed else None
 
 
-def _check_types_of_model(config: Config, source: str, *, typed: bool) -> None:
-    """Refuse a kind of model for other graphs, as a run does once the data is open."""
+def _check_model_graph_type(config: Config, source: str, *, typed: bool) -> None:
+    """Reject a kind of model that does not match the graph, as a run does after opening the data."""
     name = config.model.kind
     if typed and not (find_model(name).typed or takes_edge_types(name)):
         raise ConfigError(
@@ -380,20 +390,22 @@ def _check_types_of_model(config: Config, source: str, *, typed: bool) -> None:
 
 
 def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:
-    """What the work would be with samplers that read fewer rows, each in a few words.
+    """Return workloads under samplers that read fewer rows, as (description, workload) pairs.
 
-    Only in place of neighbour sampling with its defaults, and where sizes follow from degrees: others would
-    have to be sampled.
+    Only for default neighbor sampling with sizes that follow from degrees: other datasets would have to be
+    sampled.
 
     Parameters
     ----------
     config
         All settings.
     training
-        The work as it is, with rows of the format that they have.
+        Current work, with rows in their current format.
     """
     source = config.data.source
-    is_named = (source in DATASETS or source.startswith(_GENERATED)) and _unopened_types(source) is None
+    is_named = (source in DATASETS or source.startswith(_GENERATED)) and _unopened_hetero_sizes(
+        source
+    ) is None
     if config.sampler.kind != "neighbor" or not is_named or config.train.predicts_links:
         return []
     sampler = build_config(
@@ -406,33 +418,34 @@ def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str
 
 
 def assumptions_of(config: Config) -> list[str]:
-    """What is assumed of a configured run where it is neither published nor counted, one sentence each.
+    """Return the assumptions about a configured run that are neither published nor counted, one sentence
+    each.
 
     Parameters
     ----------
     config
-        The settings, as `configured_workload` takes them.
+        Settings, as for `configured_workload`.
     """
-    found = []
+    assumptions = []
     source, of_model = config.data.source, find_model(config.model.kind).assumption
     if config.train.predicts_links:
-        found.append("scoring pairs, and finding the edges that a step leaves out, take no time")
+        assumptions.append("scoring pairs, and finding the edges that a step leaves out, take no time")
     elif source in DATASETS or source in TYPED_DATASETS:
-        found.append(f"{source} has log-normal degrees, and its training vertices are like all others")
+        assumptions.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith(_GENERATED):
-        found.append(f"{source} has the degrees of the distribution that it is drawn from")
+        assumptions.append(f"{source} has the degrees of the distribution that it is drawn from")
     if config.sampler.whole_graph:
-        found.append(
+        assumptions.append(
             "the time of an epoch leaves out what is done once: opening the data, finding the edges by "
             "source, copying all of it to a device with memory of its own"
         )
-    return [*found, of_model] if of_model else found
+    return [*assumptions, of_model] if of_model else assumptions
 
 
 def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
-    """A sentence on the trainers that get sparse features as dense rows, if there are any."""
+    """Return a sentence about trainers that receive sparse features as dense rows, if there are any."""
     step = work.at(1.0)
-    names = sorted({each.device.kind for each in platform.trainers() if each.taken(step) != step})
+    names = sorted({trainer.device.kind for trainer in platform.trainers() if trainer.taken(step) != step})
     if not names:
         return []
     return [
@@ -442,9 +455,9 @@ def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
 
 
 def terms_of(config: Config) -> Terms:
-    """All terms of the performance model, with what a run of these settings does at the same time."""
+    """Return all terms of the performance model, with the concurrency of a run with these settings."""
     if config.sampler.whole_graph:
-        # One stage has work.
+        # Only one stage has work.
         return Terms(overlap="nothing", shared_cores=False)
     if not config.runtime.pipelined:
         return Terms(overlap="nothing")
@@ -452,7 +465,9 @@ def terms_of(config: Config) -> Terms:
 
 
 def other_ways(config: Config) -> list[tuple[str, Terms]]:
-    """Other ways to run the same steps, each in a few words: short ones may do better without threads."""
+    """Return other ways to run the same steps, as (description, terms) pairs: short steps may be faster
+    without threads.
+    """
     serial = config.model_copy(update={"runtime": config.runtime.model_copy(update={"pipelined": False})})
     if terms_of(serial) == terms_of(config):
         return []

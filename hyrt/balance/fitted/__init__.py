@@ -1,1 +1,1 @@
-"""The performance model of a step, fitted to what the latest steps took, and solved for an assignment."""
+"""Performance model of a step, fitted to the latest steps and solved for the best assignment."""

@@ -1,4 +1,4 @@
-"""Moves made to learn something: what an unknown trainer takes, or what is faster than the model says."""
+"""Exploration: assignments that are tried to measure an unknown trainer or to test the model."""
 
 from __future__ import annotations
 
@@ -18,90 +18,95 @@ from hyrt.balance.fitted.solve import best_assignment, lightest, whole, within_c
 from hyrt.balance.fitted.thread_curve import ThreadCurve
 from hyrt.balance.reason import change_in_words
 
-# A trainer without targets gets a few again after that many steps, to see whether it has become worth it.
+# A trainer without targets is probed again after this many steps.
 _PROBE_STEPS = 1000
-# One that starts without gets its first when so many steps have been seen: its first step may compile, and a
-# short run does not earn that back.
+# A trainer that starts without targets is first probed after this many steps: its first step may compile
+# kernels, which a short run does not amortize.
 _FIRST_PROBE_STEPS = 10
-_PROBE_PART = 64
-# Cores are all in use where the stages' threads are busy for this part of what there is.
-_BUSY_PART = 0.9
-# All wait for a stage that takes this part of the iteration.
-_WAITED_PART = 0.95
-# A stage has the threads it needs where it takes this part of the iteration.
-_NEEDED_PART = 0.8
-# A trainer's time is mostly launch where that alone is this part of the iteration; without it, the others may
-# be expected to take so much longer.
+_PROBE_DIVISOR = 64
+# Cores are saturated if the stages' threads are busy for this fraction of the core time.
+_SATURATED_FRACTION = 0.9
+# A stage is the bottleneck if it takes this fraction of the iteration.
+_BOTTLENECK_FRACTION = 0.95
+# A stage has enough threads if it takes this fraction of the iteration.
+_SUFFICIENT_FRACTION = 0.8
+# A trainer is launch-bound if launches take this fraction of the iteration; without it, the other trainers
+# may be this much slower than the iteration.
 _LAUNCH_BOUND = 0.7
-_DARING = 2.0
-# Assignments that differ in less than this part of the targets are the same.
-_NEAR = 0.02
-# An experiment must promise this much.
-_TRIED_GAIN = 0.05
-# Sizes of a trainer's shares that differ by less hardly tell how work grows from what its own targets cost.
-_TOLD_APART = 2.0
-# The part that may be launch of a time that was seen with one number of targets.
-_MOST_LAUNCH = 0.95
-# What an experiment leaves of the work of sampling and loading, at most.
-_LIGHTER_PART = 0.92
+_MAX_SLOWDOWN = 2.0
+# Assignments that differ in less than this fraction of the targets are equal.
+_MAX_DIFFERENCE = 0.02
+# Minimum relative gain that an experiment must promise.
+_MIN_TRIAL_GAIN = 0.05
+# Minimum ratio of a trainer's share sizes that separates the growth of work from trainer-specific costs.
+_MIN_SIZE_RATIO = 2.0
+# Maximum launch fraction of a time observed with only one number of targets.
+_MAX_LAUNCH_FRACTION = 0.95
+# Maximum sampling and loading work of an experiment, relative to the current work.
+_MAX_WORK_FRACTION = 0.92
 
 
 def probe(
     history: Sequence[Observation], present: Assignment, limits: AssignmentLimits, *, is_start: bool
 ) -> Decision | None:
-    """Some targets for a trainer of which nothing is known: once a fair part, later seldom and few.
+    """Assign some targets to trainers without measurements: a fair share once, later few and rarely.
 
     Parameters
     ----------
     history, present, limits
-        The arguments of the policy that calls this.
+        Arguments of the calling policy.
     is_start
-        Whether the history holds all steps of the run; a trainer is then known where another of its kind is.
+        Whether the history holds all steps of the run; a trainer then counts as measured if another of its
+        kind is.
     """
     total = sum(present.split)
-    # What so few targets take says little of what more would.
-    few = total // (8 * len(present.split)) if is_start else 0
-    without = [
-        index for index, most in enumerate(limits.most_units) if most > few and present.split[index] <= few
+    # Times of so few targets do not predict the times of more.
+    threshold = total // (8 * len(present.split)) if is_start else 0
+    unmeasured = [
+        index
+        for index, most in enumerate(limits.most_units)
+        if most > threshold and present.split[index] <= threshold
     ]
-    if not without or (is_start and len(history) < _FIRST_PROBE_STEPS):
+    if not unmeasured or (is_start and len(history) < _FIRST_PROBE_STEPS):
         return None
     seen = {
         index
         for assignment in {step.assignment for step in history}
         for index, units in enumerate(assignment.split)
-        if units > few
+        if units > threshold
     }
     kinds = kinds_of(limits)
-    # One of a kind stands for the others until there is time to look at each.
+    # At first, one trainer represents its kind; later each is measured.
     known = {kinds[index] for index in seen} if len(history) < 2 * _FIRST_PROBE_STEPS else set()
-    idle = [index for index in without if index not in seen and kinds[index] not in known]
+    idle = [index for index in unmeasured if index not in seen and kinds[index] not in known]
     if not idle:
         return None
     if is_start:
         idle = [
-            index for place, index in enumerate(idle) if kinds[index] not in [kinds[i] for i in idle[:place]]
+            index
+            for position, index in enumerate(idle)
+            if kinds[index] not in [kinds[i] for i in idle[:position]]
         ]
         amount = max(1, total // (4 * len(present.split)))
     elif history[-1].step // _PROBE_STEPS != history[-2].step // _PROBE_STEPS:
         idle = [idle[history[-1].step // _PROBE_STEPS % len(idle)]]
-        amount = max(1, total // _PROBE_PART)
+        amount = max(1, total // _PROBE_DIVISOR)
     else:
         return None
     split = list(present.split)
     for index in idle:
-        giver = max(range(len(split)), key=lambda other: split[other])
-        given = min(amount, limits.most_units[index] - split[index], split[giver] - 1)
-        split[giver] -= given
-        split[index] += given
-    given = sum(split[index] for index in idle)
-    if not given:
+        source = max(range(len(split)), key=lambda other: split[other])
+        amount_moved = min(amount, limits.most_units[index] - split[index], split[source] - 1)
+        split[source] -= amount_moved
+        split[index] += amount_moved
+    amount_moved = sum(split[index] for index in idle)
+    if not amount_moved:
         return None
     names = ", ".join(limits.trainers[index] for index in idle)
-    noun = "target" if given == 1 else "targets"
+    noun = "target" if amount_moved == 1 else "targets"
     return Decision(
         assignment=replace(present, split=tuple(split)),
-        reason=f"gave {names} {given} {noun} to measure their times: they had few or none in the last "
+        reason=f"gave {names} {amount_moved} {noun} to measure their times: they had few or none in the last "
         f"{len(history)} steps",
         is_trial=True,
     )
@@ -117,30 +122,30 @@ def experiment(
     limits: AssignmentLimits,
     attempts: Sequence[Attempt] = (),
 ) -> Decision | None:
-    """An assignment that may be better though the model does not know it; None where none is new.
+    """Return an untried assignment that may be better than the model predicts; None if there is none.
 
     Parameters
     ----------
     model, evidence, present, limits
-        What is known, and how the run stands.
+        Model, observations and state of the run.
     attempts
-        What to try; by default all that there is.
+        Attempts to consider; by default all.
     """
     known = [period.assignment for period in evidence.periods]
     for attempt in attempts or (
-        _needless_threads,
+        _unused_threads,
         _fewer_threads,
         _fewer_train_threads,
         _more_threads,
         _fewer_trainers,
-        _seen_small,
+        _launch_bound_devices,
         _by_size_alone,
         lighter,
         _larger_share,
     ):
-        found = attempt(model, evidence, present, limits)
-        if found is not None and not any(is_near(found[0], other) for other in known):
-            after, purpose = found
+        candidate = attempt(model, evidence, present, limits)
+        if candidate is not None and not any(is_near(candidate[0], other) for other in known):
+            after, purpose = candidate
             trainers_s = [
                 model.trainer_s(index, units, present.threads.train)
                 for index, units in enumerate(present.split)
@@ -153,31 +158,38 @@ def experiment(
 
 
 def is_near(one: Assignment, other: Assignment) -> bool:
-    """Whether two assignments are the same but for a few targets."""
+    """Return whether two assignments are equal except for a few targets."""
     pairs = zip(one.split, other.split, strict=True)
-    return one.threads == other.threads and sum(abs(a - b) for a, b in pairs) <= _NEAR * 2 * sum(one.split)
+    return one.threads == other.threads and sum(abs(a - b) for a, b in pairs) <= _MAX_DIFFERENCE * 2 * sum(
+        one.split
+    )
 
 
 def _fewer_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where stages share cores that are all in use: the threads they need, then fewer for the slowest."""
+    """Reduce threads if stages saturate shared cores: to the threads needed, then fewer for the slowest
+    stage.
+    """
     threads = present.threads
     if not limits.threads_are_shared:
         return None
     iteration_s = float(evidence.periods[0].seconds[ITERATION])
     core_s = model.core_s(present.split, threads)
-    if core_s < _BUSY_PART * limits.cores * iteration_s:
+    if core_s < _SATURATED_FRACTION * limits.cores * iteration_s:
         return None
     counts = {}
-    for stage, fitted, now in (("sample", model.sample, threads.sample), ("load", model.load, threads.load)):
-        needed = fitted.fewest_threads(fitted.work_s(present.split), _NEEDED_PART * iteration_s)
-        counts[stage] = int(min(now, needed))
+    for stage, fitted, current in (
+        ("sample", model.sample, threads.sample),
+        ("load", model.load, threads.load),
+    ):
+        needed = fitted.fewest_threads(fitted.work_s(present.split), _SUFFICIENT_FRACTION * iteration_s)
+        counts[stage] = int(min(current, needed))
     if counts == {"sample": threads.sample, "load": threads.load}:
         stage = max(counts, key=lambda stage: model.stages_s(present)[stage])
-        tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
+        fewest_tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
         fewer = max(1, counts[stage] * 2 // 3)
-        if fewer >= tried:
+        if fewer >= fewest_tried:
             return None
         counts[stage] = fewer
     after = replace(present, threads=replace(threads, **counts))
@@ -187,28 +199,28 @@ def _fewer_threads(
 def _more_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where stages share cores: twice the threads for what the iteration waits for, or soon would."""
+    """Double the threads of the bottleneck stages if stages share cores."""
     if not limits.threads_are_shared:
         return None
     newest = evidence.periods[0].seconds
     iteration_s = float(newest[ITERATION])
-    took = {"sample": float(newest[SAMPLE]), "load": float(newest[LOAD])}
-    if max(took.values()) < _WAITED_PART * iteration_s:
+    stage_s = {"sample": float(newest[SAMPLE]), "load": float(newest[LOAD])}
+    if max(stage_s.values()) < _BOTTLENECK_FRACTION * iteration_s:
         return None
-    more = {
+    threads = {
         stage: min(limits.cores, 2 * getattr(present.threads, stage))
-        for stage, seconds in took.items()
-        # With the slowest twice as fast, the other one would be what is waited for.
+        for stage, seconds in stage_s.items()
+        # With the slowest stage twice as fast, this stage would be the bottleneck.
         if seconds > iteration_s / 2
     }
-    after = replace(present, threads=replace(present.threads, **more))
+    after = replace(present, threads=replace(present.threads, **threads))
     return after, "the stages that all others wait for get more of the cores"
 
 
-def _needless_threads(
+def _unused_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """What is best if a stage needs but one thread that has not been seen to gain from all it had."""
+    """Solve for stages that need only one thread if they never gained from more."""
     variant = model
     for stage in ("sample", "load"):
         counts = [getattr(period.assignment.threads, stage) for period in evidence.periods]
@@ -216,12 +228,12 @@ def _needless_threads(
         fitted = getattr(model, stage)
         if fewest > 1 and fitted.curve.at(fewest) <= 1.05 * fitted.curve.at(limits.cores):
             seconds = fitted.one_thread_s * fitted.curve.at(getattr(present.threads, stage))
-            one = replace(fitted, one_thread_s=seconds, curve=ThreadCurve(1.0))
-            variant = replace(variant, **{stage: one})
+            variant_stage = replace(fitted, one_thread_s=seconds, curve=ThreadCurve(1.0))
+            variant = replace(variant, **{stage: variant_stage})
     if variant is model:
         return None
     after = best_assignment(variant, present, limits)
-    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+    if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
     return after, "a stage that gained nothing from its threads can do with fewer"
 
@@ -229,19 +241,23 @@ def _needless_threads(
 def _fewer_trainers(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Nothing for trainers whose time is mostly launch, where others may do their part."""
+    """Remove the targets of launch-bound trainers if the other trainers can take over."""
     threads, total = present.threads, sum(present.split)
     iteration_s = model.iteration_s(present)
-    kept = [
+    remaining = [
         units if line is None or line.launch_s + model.synchronize_s <= _LAUNCH_BOUND * iteration_s else 0
         for units, line in zip(present.split, model.propagate, strict=True)
     ]
-    capacities = within_capacities(model, _DARING * iteration_s, threads.train, limits)
-    room = [max(most - units, 0.0) if units else 0.0 for units, most in zip(kept, capacities, strict=True)]
-    missing = total - sum(kept)
-    if not missing or sum(room) < missing:
+    capacities = within_capacities(model, _MAX_SLOWDOWN * iteration_s, threads.train, limits)
+    capacity = [
+        max(limit - units, 0.0) if units else 0.0 for units, limit in zip(remaining, capacities, strict=True)
+    ]
+    missing = total - sum(remaining)
+    if not missing or sum(capacity) < missing:
         return None
-    split = [units + missing * space / sum(room) for units, space in zip(kept, room, strict=True)]
+    split = [
+        units + missing * space / sum(capacity) for units, space in zip(remaining, capacity, strict=True)
+    ]
     after = replace(present, split=whole(split, total, limits.most_units))
     return after, "the others can do them in less time"
 
@@ -249,13 +265,14 @@ def _fewer_trainers(
 def lighter(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Fewer, larger shares, so that less is sampled and loaded, if trainers can be as fast as they ever were.
+    """Use fewer, larger shares, to reduce sampling and loading, if trainers can reach their best observed
+    speeds.
 
-    Stages slow each other where they share what the model does not know of: the host's memory, a switch.
+    Stages slow each other down if they share resources that are not modeled: host memory, a switch.
     """
     threads, total = present.threads, sum(present.split)
-    unhindered = _unhindered(model, evidence, limits)
-    within_s = float(evidence.periods[0].seconds[ITERATION]) / (1 + _TRIED_GAIN)
+    unhindered = _fastest_observed(model, evidence, limits)
+    within_s = float(evidence.periods[0].seconds[ITERATION]) / (1 + _MIN_TRIAL_GAIN)
     capacities = within_capacities(unhindered, within_s, threads.train, limits)
     if sum(capacities) < total:
         return None
@@ -267,7 +284,7 @@ def lighter(
     parts = [
         stage.work_s(split) / max(stage.work_s(present.split), 1e-12) for stage in (model.sample, model.load)
     ]
-    if min(parts) > _LIGHTER_PART or max(parts) > 1 + _NEAR:
+    if min(parts) > _MAX_WORK_FRACTION or max(parts) > 1 + _MAX_DIFFERENCE:
         return None
     return replace(present, split=split), "all stages get faster with less to sample and to load"
 
@@ -275,15 +292,18 @@ def lighter(
 def _fewer_train_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where stages share cores that are all in use: no more threads for the host's trainer than it needs."""
+    """Reduce the host trainer's threads to the number needed if stages saturate shared cores."""
     host, threads = model.host, present.threads
     if not limits.threads_are_shared or host is None or not present.split[host]:
         return None
     iteration_s = float(evidence.periods[0].seconds[ITERATION])
-    if model.core_s(present.split, threads) < _BUSY_PART * limits.cores * iteration_s:
+    if model.core_s(present.split, threads) < _SATURATED_FRACTION * limits.cores * iteration_s:
         return None
     needed = threads.train
-    while needed > 1 and model.trainer_s(host, present.split[host], needed - 1) <= _NEEDED_PART * iteration_s:
+    while (
+        needed > 1
+        and model.trainer_s(host, present.split[host], needed - 1) <= _SUFFICIENT_FRACTION * iteration_s
+    ):
         needed -= 1
     if needed == threads.train:
         return None
@@ -294,38 +314,40 @@ def _fewer_train_threads(
 def _larger_share(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Half of the others' targets for the fastest device, where each was seen with one number of them only.
+    """Move half of the others' targets to the fastest device if each was observed with one share size only.
 
-    How much of a device's time is launch is not known then: one large share may take no longer than many
-    small ones.
+    The launch fraction of a device's time is then unknown: one large share may take no longer than many small
+    ones.
     """
     newest = evidence.periods[0]
     seen = {period.assignment.split for period in evidence.periods}
     propagate_s = newest.seconds[FIRST_TRAINER : FIRST_TRAINER + len(present.split)].tolist()
     busy = [index for index, units in enumerate(present.split) if units]
     devices = [index for index in busy if not limits.is_host[index]]
-    is_waited_for = max(propagate_s) + model.synchronize_s >= _WAITED_PART * float(newest.seconds[ITERATION])
+    is_waited_for = max(propagate_s) + model.synchronize_s >= _BOTTLENECK_FRACTION * float(
+        newest.seconds[ITERATION]
+    )
     if len(seen) > 1 or len(busy) < 2 or not devices or not is_waited_for:
         return None
     receiver = min(devices, key=lambda index: propagate_s[index] / present.split[index])
     split = list(present.split)
-    room = limits.most_units[receiver] - split[receiver]
+    capacity = limits.most_units[receiver] - split[receiver]
     for index in busy:
         if index != receiver:
-            given = min(split[index] // 2, room)
-            split[index] -= given
-            split[receiver] += given
-            room -= given
+            moved = min(split[index] // 2, capacity)
+            split[index] -= moved
+            split[receiver] += moved
+            capacity -= moved
     return replace(present, split=tuple(split)), "one large share takes less time than many small ones"
 
 
-def _seen_small(
+def _launch_bound_devices(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """What is best if devices that were seen with one number of targets take no longer for more.
+    """Solve for devices, observed with one share size only, whose time hardly grows with targets.
 
-    All that is known of the time of one that had few is that so many targets do not take longer. Taken for
-    the time of those targets, it makes the device seem too slow to be given more.
+    A time observed with few targets is only a lower bound on a device's speed. Treating it as the time per
+    target makes the device seem too slow to receive more.
     """
     kinds = kinds_of(limits)
     sizes: dict[str, set[int]] = {kind: set() for kind in kinds}
@@ -334,23 +356,25 @@ def _seen_small(
             if units:
                 sizes[kind].add(units)
     propagate, train = list(model.propagate), model.train_curve.at(present.threads.train)
-    # Whether a share's size changes hardly anything for devices: then the host alone may be faster than they.
-    launches = _is_launch(evidence, kinds, limits)
+    # If share sizes hardly affect device times, the host alone may be faster than the devices.
+    launches = _is_launch_bound(evidence, kinds, limits)
     for index, (line, kind) in enumerate(zip(model.propagate, kinds, strict=True)):
         seen = sizes[kind]
         if line is None or not seen or max(seen) > OTHER_SIZE * min(seen):
             continue
         if limits.is_host[index] and not launches:
             continue
-        # With as many threads as it has, where it has some.
+        # With the current threads, if there are any.
         work = line.growth.of(max(seen)) * (train if limits.is_host[index] else 1.0)
-        took_s = line.launch_s + line.unit_s * work
-        propagate[index] = Line(_MOST_LAUNCH * took_s, (1 - _MOST_LAUNCH) * took_s / work, line.growth)
+        observed_s = line.launch_s + line.unit_s * work
+        propagate[index] = Line(
+            _MAX_LAUNCH_FRACTION * observed_s, (1 - _MAX_LAUNCH_FRACTION) * observed_s / work, line.growth
+        )
     if propagate == list(model.propagate):
         return None
     variant = replace(model, propagate=tuple(propagate))
     after = best_assignment(variant, present, limits)
-    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+    if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
     return after, "a device takes hardly longer for more targets than it had"
 
@@ -358,20 +382,20 @@ def _seen_small(
 def _by_size_alone(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """What is best if a target of a larger share takes less to sample or to load, whoever has it.
+    """Solve for sampling or loading whose cost per target shrinks with the share size, for any trainer.
 
-    Where no trainer was seen with numbers of targets that differ much, nothing tells whether its share takes
-    less for being larger, or for being its own.
+    If no trainer was observed with clearly different share sizes, size effects cannot be distinguished from
+    trainer-specific costs.
     """
     for trainer in range(len(present.split)):
         sizes = [units for period in evidence.periods if (units := period.assignment.split[trainer])]
-        if sizes and max(sizes) >= _TOLD_APART * min(sizes):
+        if sizes and max(sizes) >= _MIN_SIZE_RATIO * min(sizes):
             return None
     newest, threads = evidence.periods[0], present.threads
     split = np.array(present.split, dtype=np.float64)
     samples = newest.seconds[SAMPLE] > newest.seconds[LOAD]
-    took_s = float(newest.seconds[SAMPLE if samples else LOAD])
-    if took_s < _WAITED_PART * newest.seconds[ITERATION] or len(split[split > 0]) < 2:
+    observed_s = float(newest.seconds[SAMPLE if samples else LOAD])
+    if observed_s < _BOTTLENECK_FRACTION * newest.seconds[ITERATION] or len(split[split > 0]) < 2:
         return None
     if samples:
         fitted = by_size_alone(model.sample, newest.sample_s, split, threads.sample)
@@ -380,59 +404,64 @@ def _by_size_alone(
         fitted = by_size_alone(model.load, newest.load_s, split, threads.load)
         variant, stage = replace(model, load=fitted), "loading"
     after = best_assignment(variant, present, limits)
-    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+    if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
     return after, f"{stage} takes less for a few large shares than for many small ones"
 
 
-def _is_launch(evidence: Evidence, kinds: Sequence[str], limits: AssignmentLimits) -> bool:
-    """Whether the devices of some kind now take about as long for a few targets as for many."""
+def _is_launch_bound(evidence: Evidence, kinds: Sequence[str], limits: AssignmentLimits) -> bool:
+    """Return whether devices of some kind take about as long for few targets as for many."""
     newest = evidence.periods[0]
-    took: dict[str, list[tuple[int, float]]] = {kind: [] for kind in kinds}
+    times: dict[str, list[tuple[int, float]]] = {kind: [] for kind in kinds}
     for index, (kind, units) in enumerate(zip(kinds, newest.assignment.split, strict=True)):
         if units and not limits.is_host[index]:
-            took[kind].append((units, float(newest.seconds[FIRST_TRAINER + index])))
-    for shares in took.values():
+            times[kind].append((units, float(newest.seconds[FIRST_TRAINER + index])))
+    for shares in times.values():
         if not shares:
             continue
-        (fewest, least_s), (most, most_s) = min(shares), max(shares)
-        if most >= _DARING * fewest and least_s > _LAUNCH_BOUND * most_s:
+        (fewest, fewest_s), (largest, largest_s) = min(shares), max(shares)
+        if largest >= _MAX_SLOWDOWN * fewest and fewest_s > _LAUNCH_BOUND * largest_s:
             return True
     return False
 
 
-def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:
-    """The model with trainers as fast for what they do as any of their kind was in any period."""
+def _fastest_observed(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:
+    """Return the model with each trainer as fast as the fastest observation of its kind."""
     kinds, count = kinds_of(limits), len(limits.trainers)
 
     def fastest(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """Seconds a unit of work by kind."""
-        found = dict.fromkeys(kinds, math.inf)
+        """Return the minimum seconds per unit of work, by kind."""
+        unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:
             for index, units in enumerate(period.assignment.split):
                 if units:
                     unit_s = float(period.seconds[first + index]) / growth.of(units)
-                    found[kinds[index]] = min(found[kinds[index]], unit_s)
-        return found
+                    unit_s_by_kind[kinds[index]] = min(unit_s_by_kind[kinds[index]], unit_s)
+        return unit_s_by_kind
 
     def fastest_alone(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """The same if those of a kind share one link: together they do all their work in the longest time."""
-        found = dict.fromkeys(kinds, math.inf)
+        """Return the minimum seconds per unit of work if trainers of a kind share a link, by kind.
+
+        The trainers then complete all their work in the longest of their times.
+        """
+        unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:
             seconds = period.seconds[first : first + count].tolist()
-            for kind in found:
-                ours = [index for index in range(count) if kinds[index] == kind]
-                work = sum(growth.of(period.assignment.split[index]) for index in ours)
+            for kind in unit_s_by_kind:
+                members = [index for index in range(count) if kinds[index] == kind]
+                work = sum(growth.of(period.assignment.split[index]) for index in members)
                 if work:
-                    found[kind] = min(found[kind], max(seconds[index] for index in ours) / work)
-        return found
+                    unit_s_by_kind[kind] = min(
+                        unit_s_by_kind[kind], max(seconds[index] for index in members) / work
+                    )
+        return unit_s_by_kind
 
     def lines(
-        given: Sequence[Line | None], unit_s: dict[str, float], growth: ShareGrowth
+        observed_lines: Sequence[Line | None], unit_s: dict[str, float], growth: ShareGrowth
     ) -> tuple[Line | None, ...]:
         return tuple(
             line if line is None or host else Line(0.0, unit_s[kind], growth)
-            for line, host, kind in zip(given, limits.is_host, kinds, strict=True)
+            for line, host, kind in zip(observed_lines, limits.is_host, kinds, strict=True)
         )
 
     sample, load = model.sample.growth, model.load.growth

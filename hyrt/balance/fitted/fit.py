@@ -1,4 +1,4 @@
-"""The performance model of a step, fitted to what the latest steps took."""
+"""Performance model of a step, fitted to the latest steps."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from hyrt.balance.fitted.growth import PROPORTIONAL, ShareGrowth
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
-# What is known of a trainer's time before it is seen at two sizes: this part of it does not grow with the
-# targets, give or take that much.
-_LAUNCH_PART = 0.05
-_LAUNCH_SPREAD = 0.25
-_MOST_LAUNCH = 0.97
+# Prior of a trainer's launch fraction, before two share sizes were observed: mean and standard deviation.
+_LAUNCH_FRACTION = 0.05
+_LAUNCH_DEVIATION = 0.25
+_MAX_LAUNCH_FRACTION = 0.97
 OTHER_SIZE = 1.2
-"""A number of targets is another one from this ratio on."""
+"""Minimum ratio between two numbers of targets that count as different."""
 
-# Trainers of one kind differ by about this much.
-_MATE_ERROR = 0.06
-# One that is off by more of its errors than this is a faster or slower one, which says nothing of the others.
-_ODD_MATE_ERRORS = 3.0
-_ODD_ERRORS = 5.0
-# The cores bound an iteration that uses this part of them and is so much longer than its slowest stage.
-_BUSY_PART = 0.75
-_SLOWER = 1.06
-# How far the form of the model itself is off.
+# Relative speed difference between trainers of one kind.
+_PEER_ERROR = 0.06
+# A trainer that deviates by more than this many standard errors is an outlier, which says nothing about
+# others.
+_MAX_PEER_ERRORS = 3.0
+_MAX_ERRORS = 5.0
+# The cores bound an iteration that uses this fraction of them and takes this much longer than its slowest
+# stage.
+_SATURATED_FRACTION = 0.75
+_MIN_SLOWDOWN = 1.06
+# Relative error of the model form.
 _FORM_ERROR = 0.03
 
 
@@ -55,11 +56,11 @@ class Line:
     growth: ShareGrowth = PROPORTIONAL
 
     def seconds(self, units: float, relative: float = 1.0) -> float:
-        """The time of so many units, where one takes `relative` of what it usually does."""
+        """Return the time of a number of units, with unit costs scaled by `relative`."""
         return self.launch_s + self.unit_s * relative * self.growth.of(units)
 
     def most(self, within_s: float, relative: float = 1.0) -> float:
-        """How many units it does in that time."""
+        """Return the number of units that fit in a time."""
         if within_s < self.launch_s:
             return 0.0
         unit_s = self.unit_s * relative
@@ -72,24 +73,23 @@ class Fit:
 
     sample: HostStage
     load: HostStage
-    """`sample` and `load`: the stages that run on the host."""
+    """`sample` and `load`: host stages."""
     propagate: tuple[Line | None, ...]
     transfer: tuple[Line | None, ...]
     sample_on_device: tuple[Line | None, ...]
-    """`propagate`, `transfer` and `sample_on_device`: one a trainer; the host's takes launch_s + unit_s ·
-    units · train_curve. None where nothing is known of the trainer."""
+    """`propagate`, `transfer` and `sample_on_device`: one line per trainer; for the host trainer launch_s +
+    unit_s · units · train_curve. None if the trainer is unknown."""
     is_host: tuple[bool, ...]
     train_curve: ThreadCurve
     """`is_host` and `train_curve`: which trainer computes with the assignment's threads, and how its time
     depends on them."""
     synchronize_s: float
-    """The time that follows the slowest propagation."""
+    """Time after the slowest propagation."""
     core_part: float
-    """Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or
-    more."""
+    """Ratio of iteration time to core time if the cores are the bottleneck: 1 / cores, or more."""
 
     def capacity(self, trainer: int, within_s: float, train_threads: int) -> float:
-        """Units that a trainer does in that time; 0 for one of which nothing is known."""
+        """Return the units that a trainer can process in a time; 0 if the trainer is unknown."""
         propagate = self.propagate[trainer]
         if propagate is None:
             return 0.0
@@ -101,7 +101,7 @@ class Fit:
         return units
 
     def trainer_s(self, trainer: int, units: float, train_threads: int) -> float:
-        """The slowest of a trainer's own stages, synchronization with its propagation."""
+        """Return the time of a trainer's slowest stage, including synchronization after propagation."""
         if not units:
             return 0.0
         speed = self.train_curve.at(train_threads) if self.is_host[trainer] else 1.0
@@ -115,7 +115,7 @@ class Fit:
         return seconds
 
     def core_s(self, split: Sequence[float], threads: Threads) -> float:
-        """Seconds of the host's cores that a step uses: those of its stages and of its own trainer."""
+        """Return the core time of a step on the host: its stages and its trainer."""
         sample_s = self.sample.seconds(split, threads.sample)
         return self._core_s(split, threads, sample_s, self.load.seconds(split, threads.load))
 
@@ -128,7 +128,7 @@ class Fit:
         return seconds
 
     def host_s(self, split: Sequence[float], threads: Threads) -> float:
-        """The slowest of sampling, loading and the cores' work."""
+        """Return the maximum of sampling, loading and the time that the cores need."""
         sample_s = self.sample.seconds(split, threads.sample)
         load_s = self.load.seconds(split, threads.load)
         return max(sample_s, load_s, self.core_part * self._core_s(split, threads, sample_s, load_s))
@@ -139,7 +139,7 @@ class Fit:
         return self.is_host.index(True) if True in self.is_host else None
 
     def stages_s(self, assignment: Assignment) -> dict[str, float]:
-        """Of the stages that have threads: sample, load, and train where the host trains."""
+        """Return the times of the stages with threads: sample, load, and train if the host trains."""
         threads = assignment.threads
         times = {
             "sample": self.sample.seconds(assignment.split, threads.sample),
@@ -151,7 +151,9 @@ class Fit:
         return times
 
     def unit_costs(self, split: Sequence[float]) -> list[float]:
-        """Seconds of sampling and loading, on one thread, that a unit costs each trainer that has so many."""
+        """Return the single-thread seconds of sampling and loading per unit, for each trainer at its share
+        size.
+        """
         return [
             (self.sample.share_s(index, units) + self.load.share_s(index, units)) / units
             if units
@@ -160,7 +162,7 @@ class Fit:
         ]
 
     def iteration_s(self, assignment: Assignment) -> float:
-        """The slowest stage."""
+        """Return the time of the slowest stage."""
         threads = assignment.threads
         seconds = self.host_s(assignment.split, threads)
         for trainer, units in enumerate(assignment.split):
@@ -169,19 +171,19 @@ class Fit:
 
 
 def kinds_of(limits: AssignmentLimits) -> tuple[str, ...]:
-    """The trainers' names without their numbers: those of one kind are much alike."""
+    """Return each trainer's kind: its name without its number."""
     return tuple(name.rpartition(":")[0] or name for name in limits.trainers)
 
 
 def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = True) -> Fit:
-    """The model that explains the evidence, exactly where the newest period is.
+    """Fit the model to the evidence; it reproduces the newest period exactly.
 
     Parameters
     ----------
     evidence, limits
-        What was seen, and who the trainers are.
+        The observations, and the trainers.
     knows_mates
-        Whether a trainer that was not seen is taken to be like others of its kind.
+        Whether to model a trainer without observations like others of its kind.
     """
     periods = evidence.periods
     trainers = len(limits.trainers)
@@ -189,8 +191,8 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
     newest = periods[0]
 
     kinds = kinds_of(limits)
-    of_kind = {kind: [index for index in range(trainers) if kinds[index] == kind] for kind in set(kinds)}
-    samples_itself = limits.samples_on_device or (False,) * trainers
+    members = {kind: [index for index in range(trainers) if kinds[index] == kind] for kind in set(kinds)}
+    samples_on_device = limits.samples_on_device or (False,) * trainers
     splits = np.array([period.assignment.split for period in periods], dtype=np.float64)
 
     def host_stage(column: int, stage: str, shares_s: Sequence[Floats], usual: Sequence[float]) -> HostStage:
@@ -200,49 +202,56 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
         )
 
     sample = host_stage(
-        SAMPLE, "sample", [period.sample_s for period in periods], [float(not own) for own in samples_itself]
+        SAMPLE,
+        "sample",
+        [period.sample_s for period in periods],
+        [float(not on_device) for on_device in samples_on_device],
     )
     load = host_stage(LOAD, "load", [period.load_s for period in periods], (1.0,) * trainers)
-    # A trainer computes over the edges that sampling draws, and gets the rows that loading reads.
+    # Propagation grows with the sampled edges, transfer with the loaded rows.
     growths = (sample.growth, load.growth, sample.growth)
     train_curve = ThreadCurve()
     stages: list[tuple[Line | None, ...]] = []
     for growth, first in zip(
         growths, range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers), strict=True
     ):
-        took = np.array([period.seconds[first : first + trainers] for period in periods])
-        if first != FIRST_TRAINER and not took.any():
+        observed = np.array([period.seconds[first : first + trainers] for period in periods])
+        if first != FIRST_TRAINER and not observed.any():
             stages.append((None,) * trainers)
             continue
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
-        # What others of its kind may know a trainer by: what it took last.
-        as_mates = [
-            [] if limits.is_host[trainer] else [point.of_a_mate() for point in seen[:2]]
-            for trainer, seen in enumerate(points)
+        # Observations that other trainers of the kind use: the last one.
+        peer_points = [
+            [] if limits.is_host[trainer] else [point.as_peer() for point in trainer_points[:2]]
+            for trainer, trainer_points in enumerate(points)
         ]
         lines: list[Line | None] = []
-        for trainer, seen in enumerate(points):
+        for trainer, trainer_points in enumerate(points):
             if limits.is_host[trainer] and first == FIRST_TRAINER:
-                train_curve, line = _host_line(seen, growth)
+                train_curve, line = _host_line(trainer_points, growth)
                 lines.append(line)
                 continue
-            others = [other for other in of_kind[kinds[trainer]] if other != trainer and as_mates[other]]
-            mates = [as_mates[other] for other in others]
-            if not seen and knows_mates:
-                # What happened to them need not have happened to it.
-                mates = [
-                    [point.times(1 / evidence.change[first + other]) for point in as_mates[other]]
-                    for other in others
+            other_members = [
+                other for other in members[kinds[trainer]] if other != trainer and peer_points[other]
+            ]
+            peers = [peer_points[other] for other in other_members]
+            if not trainer_points and knows_mates:
+                # Their speed changes need not apply to this trainer.
+                peers = [
+                    [point.times(1 / evidence.change[first + other]) for point in peer_points[other]]
+                    for other in other_members
                 ]
-                seen = list(chain.from_iterable(mates))
-            sizes = [point.units for point in seen]
-            # What a trainer itself took with other sizes says more than others of its kind.
-            knows_itself = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
-            grows = _told_apart(growth)
-            # What is transferred is what was loaded, and grows so where shares have shown that it is unusual.
+                trainer_points = list(chain.from_iterable(peers))
+            sizes = [point.units for point in trainer_points]
+            # A trainer's own observations at other sizes are more informative than those of others of its
+            # kind.
+            has_sizes = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
+            growth_choices = _distinct_growths(growth)
+            # Transfers move the loaded rows, so they share the growth of loading if it was shown to be
+            # unusual.
             is_shown = first == FIRST_TRAINER + trainers and growth.surprise > 0
-            forms = grows[::-1] if is_shown else grows
-            lines.append(_likeliest(seen, () if knows_itself else mates, forms))
+            forms = growth_choices[::-1] if is_shown else growth_choices
+            lines.append(_most_likely_line(trainer_points, () if has_sizes else peers, forms))
         stages.append(tuple(lines))
     fitted = Fit(
         sample=sample,
@@ -255,50 +264,52 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
         synchronize_s=float(newest.seconds[SYNCHRONIZE]),
         core_part=1 / limits.cores,
     )
-    # Cores that are in use most of the time are what the iteration waits for, and no work is more than they
-    # can do.
+    # Cores that are busy most of the time are the bottleneck, and their work cannot exceed their capacity.
     iteration_s = float(newest.seconds[ITERATION])
     core_s = fitted.core_s(newest.assignment.split, newest.assignment.threads)
-    if core_s > _BUSY_PART * limits.cores * iteration_s and (
-        core_s > limits.cores * iteration_s or iteration_s > _SLOWER * fitted.iteration_s(newest.assignment)
+    if core_s > _SATURATED_FRACTION * limits.cores * iteration_s and (
+        core_s > limits.cores * iteration_s
+        or iteration_s > _MIN_SLOWDOWN * fitted.iteration_s(newest.assignment)
     ):
         return replace(fitted, core_part=iteration_s / core_s)
     return fitted
 
 
 def _errors(evidence: Evidence, index: int) -> list[float]:
-    """Relative standard error of each time of a period."""
+    """Return the relative standard error of each time in a period."""
     result: list[float] = (evidence.noise / np.sqrt(evidence.periods[index].steps)).tolist()
     return result
 
 
 class Point(NamedTuple):
-    """What a stage of a trainer took in a period: a tuple, of which a decision makes hundreds."""
+    """Observed time of a trainer's stage in a period; a tuple for speed, since a decision creates
+    hundreds.
+    """
 
     units: float
-    """The units that it had."""
+    """Units of the trainer."""
     seconds: float
-    """The time that it took."""
+    """Observed time."""
     error: float
-    """The relative error of that time."""
+    """Relative error of the time."""
     age: int
-    """How many periods ago that was."""
+    """Age in periods."""
     threads: int
-    """The threads of the host's trainer."""
+    """Threads of the host trainer."""
 
-    def of_a_mate(self) -> Point:
-        """The same, of another trainer of the kind: it is not quite as fast."""
-        return Point(self.units, self.seconds, self.error + _MATE_ERROR, self.age + 1, self.threads)
+    def as_peer(self) -> Point:
+        """Return the point as seen by another trainer of the kind: less certain and older."""
+        return Point(self.units, self.seconds, self.error + _PEER_ERROR, self.age + 1, self.threads)
 
     def times(self, factor: float) -> Point:
-        """The same at another speed."""
+        """Return the point at another speed."""
         return self._replace(seconds=self.seconds * factor) if factor != 1.0 else self
 
 
 def _points(
     periods: Sequence[Period], errors: Sequence[Sequence[float]], trainer: int, column: int
 ) -> list[Point]:
-    """Of the periods in which the trainer had units."""
+    """Return the points of the periods in which the trainer had units."""
     return [
         Point(
             float(period.assignment.split[trainer]),
@@ -313,108 +324,114 @@ def _points(
 
 
 def _line(
-    seen: Sequence[Point],
-    mates: Sequence[Sequence[Point]] = (),
+    observed: Sequence[Point],
+    peers: Sequence[Sequence[Point]] = (),
     growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadCurve | None = None,
 ) -> tuple[Line | None, float]:
-    """The line through the newest point, whose launch part the others say; and its misfit.
+    """Fit the line through the newest point, with the launch fraction from other points; return it and its
+    cost.
 
-    Where mates contradict it or each other, one of them may be left out: the kind's odd one.
+    If trainers of the same kind contradict it or each other, one of them may be excluded as an outlier.
     """
-    if not seen:
+    if not observed:
         return None, 0.0
-    newest = seen[0]
+    newest = observed[0]
     if newest.seconds <= 0:
         return Line(0.0, 0.0), 0.0
     speed = curve.at(newest.threads) if curve else 1.0
     work = growth.of(newest.units) * speed
 
     def ratios(points: Sequence[Point], errors: float) -> list[_Ratio]:
-        found = []
+        constraints = []
         for point in points:
-            part = growth.of(point.units) * (curve.at(point.threads) if curve else 1.0) / work
+            work_ratio = growth.of(point.units) * (curve.at(point.threads) if curve else 1.0) / work
             ratio = point.seconds / newest.seconds
             spread = max(
                 (
                     newest.error**2
                     + (point.error * max(ratio, 0.1)) ** 2
-                    # Off by a part of what grows: that is little where most of a time is launch.
-                    + (_FORM_ERROR * (1 + point.age / 4) * min(abs(1 - part), abs(1 - ratio))) ** 2
+                    # Error of the model form, relative to the growing part: small for launch-bound times.
+                    + (_FORM_ERROR * (1 + point.age / 4) * min(abs(1 - work_ratio), abs(1 - ratio))) ** 2
                 )
                 ** 0.5,
                 1e-6,
             )
-            found.append((part, ratio, spread, errors))
-        return found
+            constraints.append((work_ratio, ratio, spread, errors))
+        return constraints
 
-    own = ratios(seen[1:], _ODD_ERRORS)
-    of_mates = [ratios(points, _ODD_MATE_ERRORS) for points in mates]
-    known = [*own, *chain.from_iterable(of_mates)]
-    launch = _launch(known)
-    misfit = _misfit(known, launch) + _surprise(launch)
-    if len(of_mates) > 1 and _misfit(known, launch) > _ODD_MATE_ERRORS**2:
-        for left_out in range(len(of_mates)):
-            rest = [*own, *chain.from_iterable(of_mates[:left_out] + of_mates[left_out + 1 :])]
+    trainer_ratios = ratios(observed[1:], _MAX_ERRORS)
+    peer_ratios = [ratios(points, _MAX_PEER_ERRORS) for points in peers]
+    all_ratios = [*trainer_ratios, *chain.from_iterable(peer_ratios)]
+    launch = _launch(all_ratios)
+    cost = _squared_error(all_ratios, launch) + _prior_penalty(launch)
+    if len(peer_ratios) > 1 and _squared_error(all_ratios, launch) > _MAX_PEER_ERRORS**2:
+        for excluded in range(len(peer_ratios)):
+            rest = [
+                *trainer_ratios,
+                *chain.from_iterable(peer_ratios[:excluded] + peer_ratios[excluded + 1 :]),
+            ]
             other = _launch(rest)
-            off = _misfit(known, other) + _surprise(other)
-            if off < misfit:
-                launch, misfit = other, off
-    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), misfit / 2
+            other_cost = _squared_error(all_ratios, other) + _prior_penalty(other)
+            if other_cost < cost:
+                launch, cost = other, other_cost
+    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), cost / 2
 
 
 _Ratio = tuple[float, float, float, float]
-"""What a point says of a line through the newest one: its work and its time, over those of the newest one;
-the error of the latter; and from how many errors on it says no more than that it is another device."""
+"""Constraint on a line through the newest point: work and time relative to it, error of the time ratio, and
+the number of errors at which the constraint saturates as an outlier."""
 
 
 def _launch(known: Sequence[_Ratio]) -> float:
-    """The part of the newest point's time that does not grow, by least squares and what is usual."""
-    weight = 1 / _LAUNCH_SPREAD**2
-    total = _LAUNCH_PART * weight
+    """Return the launch fraction of the newest point by least squares with a prior."""
+    weight = 1 / _LAUNCH_DEVIATION**2
+    total = _LAUNCH_FRACTION * weight
     largest = 1.0
-    for part, ratio, spread, _ in known:
-        # A time that no line through the newest one reaches is from before a change.
-        if min(part, 1.0) * 0.7 < ratio < max(part, 1.0) * 1.4:
-            lever = (1 - part) / spread
+    for work_ratio, ratio, spread, _ in known:
+        # Skip times that no line through the newest point can reach: they precede a speed change.
+        if min(work_ratio, 1.0) * 0.7 < ratio < max(work_ratio, 1.0) * 1.4:
+            lever = (1 - work_ratio) / spread
             weight += lever**2
-            total += lever * (ratio - part) / spread
-            largest = max(largest, part)
-    # Of the time of the largest share that was seen, at least a little grows: of a small one, hardly any may.
-    most = _MOST_LAUNCH * largest / (_MOST_LAUNCH * largest + 1 - _MOST_LAUNCH)
-    return min(max(total / weight, 0.0), most)
+            total += lever * (ratio - work_ratio) / spread
+            largest = max(largest, work_ratio)
+    # At the largest observed share, part of the time must grow; at a small share, almost none has to.
+    max_launch = _MAX_LAUNCH_FRACTION * largest / (_MAX_LAUNCH_FRACTION * largest + 1 - _MAX_LAUNCH_FRACTION)
+    return min(max(total / weight, 0.0), max_launch)
 
 
-def _misfit(known: Sequence[_Ratio], launch: float) -> float:
-    """Squared errors of a line with that launch part."""
-    misfit = 0.0
-    for part, ratio, spread, errors in known:
-        misfit += min(((launch + (1 - launch) * part - ratio) / spread) ** 2, errors**2)
-    return misfit
+def _squared_error(known: Sequence[_Ratio], launch: float) -> float:
+    """Return the sum of squared, saturated errors of a line with that launch fraction."""
+    total = 0.0
+    for work_ratio, ratio, spread, errors in known:
+        total += min(((launch + (1 - launch) * work_ratio - ratio) / spread) ** 2, errors**2)
+    return total
 
 
-def _surprise(launch: float) -> float:
-    """How unusual a launch part is, as a misfit."""
-    return (launch - _LAUNCH_PART) ** 2 / _LAUNCH_SPREAD**2
+def _prior_penalty(launch: float) -> float:
+    """Return the prior's penalty for a launch fraction."""
+    return (launch - _LAUNCH_FRACTION) ** 2 / _LAUNCH_DEVIATION**2
 
 
-def _likeliest(
-    seen: Sequence[Point], mates: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
+def _most_likely_line(
+    observed: Sequence[Point], peers: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
 ) -> Line | None:
-    """In proportion to the units, or to the work of the host's stages; of equally likely ones the first."""
-    return min((_line(seen, mates, each) for each in growths), key=lambda found: found[1])[0]
+    """Return the line of the most likely growth; the first of equally likely growths."""
+    return min(
+        (_line(observed, peers, growth) for growth in growths), key=lambda line_and_cost: line_and_cost[1]
+    )[0]
 
 
-def _told_apart(growth: ShareGrowth) -> tuple[ShareGrowth, ...]:
+def _distinct_growths(growth: ShareGrowth) -> tuple[ShareGrowth, ...]:
     return (PROPORTIONAL,) if growth.is_proportional else (PROPORTIONAL, growth)
 
 
-def _host_line(seen: Sequence[Point], growth: ShareGrowth) -> tuple[ThreadCurve, Line | None]:
-    """Of the host's trainer: with the curve over its threads that explains its times best."""
+def _host_line(observed: Sequence[Point], growth: ShareGrowth) -> tuple[ThreadCurve, Line | None]:
+    """Fit the host trainer's line together with the thread curve that explains its times best."""
     fits = [
-        (curve, *_line(seen, (), each, curve))
-        for curve in possible_curves([point.threads for point in seen] or [1])
-        for each in _told_apart(growth)
+        (curve, *_line(observed, (), choice, curve))
+        for curve in possible_curves([point.threads for point in observed] or [1])
+        for choice in _distinct_growths(growth)
     ]
-    curve, line, _ = min(fits, key=lambda found: found[2] + found[0].surprise)
+    curve, line, _ = min(fits, key=lambda candidate: candidate[2] + candidate[0].surprise)
     return curve, line

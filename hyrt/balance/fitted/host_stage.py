@@ -1,4 +1,4 @@
-"""How long sampling and loading take on the host, by split and threads."""
+"""Time of sampling and loading on the host, as a function of split and threads."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
 Floats = NDArray[np.float64]
 
-# What a trainer's units cost against those of the others: the same, give or take this much for its kind,
-# which may take its input in another form, and for itself.
-_KIND_SPREAD = 0.25
-_OWN_SPREAD = 0.1
-# The form of the model is off by this much for a share, and by so much more for one e times smaller than the
-# largest: what does not grow with the units counts in small ones.
+# Prior standard deviations of a trainer's cost per unit relative to others: for its kind, which may use
+# another input form, and for the trainer itself.
+_KIND_DEVIATION = 0.25
+_TRAINER_DEVIATION = 0.1
+# Relative error of the model form for a share, plus an error per e-fold reduction relative to the largest
+# share: fixed costs matter in small shares.
 _FORM_ERROR = 0.03
 _SMALL_ERROR = 0.05
-# This part of what a share takes at least, by what the others took, is nothing.
-_NOTHING = 0.02
-# So many of the newest periods say how the stage is.
-_PERIODS = 6
+# A share that takes less than this fraction of its expected minimum takes no time.
+_NEGLIGIBLE = 0.02
+# Number of newest periods to fit.
+_MAX_PERIODS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of a step: one_thread_s · sum of weight · growth of the units, over the threads."""
+    """Sampling or loading of a step: one_thread_s · sum of weight · growth of the units, times the thread
+    curve.
+    """
 
     one_thread_s: float
-    """The time of a trainer with one unit of work, weight 1 and one thread."""
+    """Time of one unit of work with weight 1 and one thread."""
     weights: tuple[float, ...]
-    """The weight of each trainer."""
+    """Weight per trainer."""
     growth: ShareGrowth
-    """How a share's work grows with its units."""
+    """Growth of a share's work with its units."""
     curve: ThreadCurve
-    """How the time depends on the threads."""
+    """Dependence of the time on the threads."""
 
     def share_s(self, trainer: int, units: float) -> float:
-        """Time of a trainer's share with one thread."""
+        """Return the single-thread time of a trainer's share."""
         return self.one_thread_s * self.weights[trainer] * self.growth.of(units)
 
     def work_s(self, split: Sequence[float]) -> float:
-        """Time of a step with one thread."""
+        """Return the single-thread time of a step."""
         growth, work = self.growth, 0.0
         for weight, units in zip(self.weights, split, strict=True):
             if units > 0 and weight:
@@ -53,34 +55,34 @@ class HostStage:
         return self.one_thread_s * work
 
     def seconds(self, split: Sequence[float], threads: int) -> float:
-        """Time of a step."""
+        """Return the time of a step."""
         return self.work_s(split) * self.curve.at(threads)
 
     def fewest_threads(self, work_s: float, within_s: float) -> float:
-        """Threads that do that work in time; infinite where none do."""
+        """Return the minimum threads for an amount of work in a time; infinite if no number suffices."""
         return self.curve.fewest(within_s / work_s) if work_s > 0 else 1
 
 
 def by_size_alone(stage: HostStage, shares_s: Floats, units: Floats, threads: int) -> HostStage:
-    """The stage if its shares differ by their sizes alone, and not by whose they are.
+    """Return the stage with equal trainer weights: its shares differ only by size.
 
     Parameters
     ----------
     stage
-        What it is otherwise.
+        The fitted stage.
     shares_s, units
-        float64 [trainers], what each share took in a step, and its units; 0 where there was none.
+        float64 [trainers], time and units of each share in a step; 0 for trainers without a share.
     threads
-        Those of the step.
+        Threads of the step.
     """
     busy = (shares_s > 0) & (units > 0)
-    took = np.log(shares_s[busy])
+    log_seconds = np.log(shares_s[busy])
     growths = possible_growths(float(units.sum()))
-    off = took - logarithms(growths, units[busy])
-    growth = growths[int(np.argmin(off.var(axis=1)))]
+    residuals = log_seconds - logarithms(growths, units[busy])
+    growth = growths[int(np.argmin(residuals.var(axis=1)))]
     needs = tuple(float(weight > 0) for weight in stage.weights)
-    other = HostStage(1.0, needs, growth, stage.curve)
-    one_thread_s = float(shares_s.sum()) / other.seconds(units.tolist(), threads)
+    equal_stage = HostStage(1.0, needs, growth, stage.curve)
+    one_thread_s = float(shares_s.sum()) / equal_stage.seconds(units.tolist(), threads)
     return HostStage(one_thread_s, needs, growth, stage.curve)
 
 
@@ -92,56 +94,57 @@ def fit_host_stage(
     usual: Sequence[float],
     kinds: Sequence[str],
 ) -> HostStage:
-    """The stage that explains the times of the shares best; the newest step's time is explained exactly.
+    """Fit the stage to the times of the shares; it reproduces the newest step exactly.
 
-    The logarithm of a time is a constant, the growth, the curve, and what is not known of trainer, step and
-    share: normal, with known spreads. So the constant and the weights are linear in the logarithms (kriging),
-    and of all pairs of growth and curve the likeliest counts.
+    The logarithm of a time is a constant, plus growth, plus thread curve, plus unknown effects of trainer,
+    step and share, which are normal with known standard deviations. Constant and weights are therefore linear
+    in the logarithms (kriging), and the most likely pair of growth and curve is selected.
 
     Parameters
     ----------
     shares_s, splits
-        float64 [periods, trainers], time and units of each share, the newest period first; 0 where a trainer
-        had none, or needs nothing done.
+        float64 [periods, trainers], time and units of each share, newest period first; 0 for trainers without
+        a share or without work.
     threads, errors
-        Those of each period; the errors of its times are relative.
+        Threads and relative error of the times, per period.
     usual
-        The trainers' weights where nothing is known: 0 for one that does not need the stage.
+        Prior weights of the trainers: 0 for a trainer that does not need the stage.
     kinds
-        The kind of each trainer.
+        Kind of each trainer.
     """
     same = np.array([[one == other for other in kinds] for one in kinds])
-    # A kind does not need the stage if a share of it took next to nothing: work grows at most with the units.
-    parts = np.minimum(1.0, splits[:, :, None] / np.maximum(splits, 1.0)[:, None])
-    nothing = (splits > 0) & (shares_s <= _NOTHING * (parts * shares_s[:, None]).max(axis=2))
-    needs = np.array(usual) * ~(nothing.any(axis=0) @ same)
-    good = np.flatnonzero((shares_s * needs).any(axis=1))[:_PERIODS]
-    if not len(good):
+    # A kind does not need the stage if one of its shares took almost no time: work grows at most in
+    # proportion.
+    unit_ratios = np.minimum(1.0, splits[:, :, None] / np.maximum(splits, 1.0)[:, None])
+    is_negligible = (splits > 0) & (shares_s <= _NEGLIGIBLE * (unit_ratios * shares_s[:, None]).max(axis=2))
+    needs = np.array(usual) * ~(is_negligible.any(axis=0) @ same)
+    used = np.flatnonzero((shares_s * needs).any(axis=1))[:_MAX_PERIODS]
+    if not len(used):
         return HostStage(0.0, tuple(usual), ShareGrowth(), ThreadCurve())
-    rows, trainers = np.nonzero(shares_s[good] * needs)
-    periods = good[rows]
-    units, took = splits[periods, trainers], np.log(shares_s[periods, trainers])
+    rows, trainers = np.nonzero(shares_s[used] * needs)
+    periods = used[rows]
+    units, log_seconds = splits[periods, trainers], np.log(shares_s[periods, trainers])
     growths = possible_growths(float(splits[0].sum()))
-    curves = possible_curves([threads[index] for index in good])
-    grown = logarithms(growths, units)
+    curves = possible_curves([threads[index] for index in used])
+    log_work = logarithms(growths, units)
     speeds = np.log([[curve.at(count) for count in threads] for curve in curves])[:, periods]
-    off = (took - grown[:, None] - speeds[None]).reshape(-1, len(took))
-    prior = _KIND_SPREAD**2 * same + _OWN_SPREAD**2 * np.eye(len(kinds))
-    of_share = _FORM_ERROR + _SMALL_ERROR * np.log(units.max() / units)
-    of_period = (periods[:, None] == periods) * np.square(errors)[periods]
-    precision = np.linalg.inv(prior[trainers[:, None], trainers] + of_period + np.diag(of_share**2))
+    residuals = (log_seconds - log_work[:, None] - speeds[None]).reshape(-1, len(log_seconds))
+    prior = _KIND_DEVIATION**2 * same + _TRAINER_DEVIATION**2 * np.eye(len(kinds))
+    share_errors = _FORM_ERROR + _SMALL_ERROR * np.log(units.max() / units)
+    period_errors = (periods[:, None] == periods) * np.square(errors)[periods]
+    precision = np.linalg.inv(prior[trainers[:, None], trainers] + period_errors + np.diag(share_errors**2))
     ones = precision.sum(axis=0)
-    weighed = off @ precision
-    constant = weighed.sum(axis=1) / ones.sum()
-    misfit = ((weighed - constant[:, None] * ones) * off).sum(axis=1) / 2
-    misfit += np.add.outer(
+    weighted = residuals @ precision
+    constant = weighted.sum(axis=1) / ones.sum()
+    cost = ((weighted - constant[:, None] * ones) * residuals).sum(axis=1) / 2
+    cost += np.add.outer(
         [growth.surprise for growth in growths], [curve.surprise for curve in curves]
     ).ravel()
-    best = int(np.argmin(misfit))
+    best = int(np.argmin(cost))
     growth, curve = growths[best // len(curves)], curves[best % len(curves)]
-    known = weighed[best] - constant[best] * ones
-    weights = needs * np.exp(prior[:, trainers] @ known)
+    corrections = weighted[best] - constant[best] * ones
+    weights = needs * np.exp(prior[:, trainers] @ corrections)
     stage = HostStage(1.0, tuple(weights.tolist()), growth, curve)
-    newest = int(good[0])
+    newest = int(used[0])
     one_thread_s = float(shares_s[newest].sum()) / stage.seconds(splits[newest].tolist(), threads[newest])
     return HostStage(one_thread_s, stage.weights, growth, curve)

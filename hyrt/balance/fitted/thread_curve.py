@@ -1,4 +1,4 @@
-"""How a stage's time goes with its threads."""
+"""Dependence of a stage's time on its threads."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ThreadCurve:
-    """Time with k threads over that with one: serial + (1 - serial) / min(k, most)."""
+    """Time with k threads relative to one: serial + (1 - serial) / min(k, maximum)."""
 
     serial: float = 0.02
-    """The part that threads do not shorten (Amdahl's law)."""
+    """Serial fraction (Amdahl's law)."""
     most: float = math.inf
-    """Threads beyond this many change nothing: the memory is saturated."""
+    """Maximum useful number of threads: beyond it, the memory is saturated."""
 
     @property
     def surprise(self) -> float:
-        """How unusual it is, as a misfit: nearly all of a stage is shared among its threads."""
+        """Prior penalty: usually, almost all of a stage runs in parallel."""
         return 2 * abs(self.serial - 0.02) + (0.5 if self.most < math.inf else 0.0)
 
     def at(self, threads: float) -> float:
-        """Time with that many threads, over that with one."""
+        """Return the time with that many threads relative to one thread."""
         return self.serial + (1 - self.serial) / min(threads, self.most)
 
     def fewest(self, relative: float) -> float:
-        """Threads that `at` most `relative` takes; infinite where none are enough."""
+        """Return the minimum threads with relative time of at most `relative`; infinite if no number
+        suffices.
+        """
         if relative <= self.serial:
             return math.inf
         count = (1 - self.serial) / (relative - self.serial)
@@ -37,11 +39,11 @@ _SERIAL = (0.0, 0.02, 0.06, 0.12, 0.25, 0.5, 1.0)
 
 
 def possible_curves(threads: Sequence[int]) -> list[ThreadCurve]:
-    """The curves that times with these numbers of threads can tell apart; the usual one is first."""
+    """Return the curves that times with these numbers of threads can distinguish, the usual one first."""
     usual = ThreadCurve()
     counts = sorted(set(threads))
     if len(counts) < 2:
         return [usual]
     curves = [usual, *(ThreadCurve(serial) for serial in _SERIAL if serial != usual.serial)]
-    # A limit shows only in steps with more threads than that.
+    # A limit is visible only in steps with more threads.
     return curves + [ThreadCurve(0.0, float(count)) for count in counts[:-1]]

@@ -1,1 +1,1 @@
-"""Measuring a machine for the performance model."""
+"""Calibration: measurements of a machine for the performance model."""

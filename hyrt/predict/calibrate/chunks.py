@@ -1,4 +1,6 @@
-"""What chunks of whole graphs take on the CPU: gathering, copying, products, dropout and the loss alone."""
+"""Measurement of full-graph chunks on the CPU: gathering, copying, products, dropout and the loss
+separately.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,23 @@ from hyrt.nn.model import GNN
 from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import thread_counts
 
-# Intervals of which all, some and hardly any rows lie in a cache.
+# Matrix sizes of which all, some and almost no rows fit in a cache.
 _MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Columns of narrow rows and wide ones, and the edges that are read at a time.
+# Row widths, and edges that are read at a time for each.
 _EDGES = {16: 400_000, 128: 100_000}
-# Edges of a row that is added to, where there are many.
+# Edges per destination row, if rows have many.
 _DEGREE = 16
 _CLASSES = 32
-# The rows of products and losses.
+# Rows of products and losses, per width.
 _ROWS = {16: 1 << 16, 128: 1 << 14}
-_FEW = 16
+_FEW_EDGES = 16
 _DROPOUT = 0.5
 _REPETITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredChunk:
-    """Random edges between two intervals, with factors of their ends."""
+    """Random edges between two intervals, with weights of their ends."""
 
     edges: EdgeChunk
     of_rows: np.ndarray
@@ -55,33 +57,33 @@ class _MeasuredChunk:
         return cls(edges, np.ones(rows, np.float32), np.ones(vertices, np.float32))
 
     def seconds(self, kernels: ChunkKernels, *, scaled: bool = False) -> float:
-        """Of gathering along them in the second layer."""
+        """Return the seconds to gather along the edges in the second layer."""
         factors = self.of_columns if scaled else None
 
         def gather() -> None:
             kernels.gather(1, self.edges, self.of_rows, factors, own=False, back=False)
             kernels.wait()
 
-        return _least_s(gather)
+        return _min_s(gather)
 
 
 @contextmanager
 def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[ChunkKernels]:
-    """What computes chunks on the CPU with so many threads, of a model whose rows have so many columns."""
+    """Yield chunk kernels on the CPU with `threads` threads, for a model with rows of `width` columns."""
     backend, info = find_device("cpu:0")
     model = GNN(Architecture(kind="gcn", in_features=width, hidden=width, num_classes=_CLASSES, dropout=0.0))
     sizes = ChunkSizes(vertices=vertices, targets=min(vertices, _ROWS[width]), edges=edges, edge_rows=edges)
     with opened(backend, info, DeviceOptions(threads=threads)) as device:
         load_replica(device, model, list(model.parameters()), Classification())
         assert isinstance(device, SharesColumns)
-        room = device.chunk_room(1)
-        with room.errors():
-            kernels = room.take(sizes)
+        memory = device.chunk_room(1)
+        with memory.errors():
+            kernels = memory.take(sizes)
             kernels.begin(0, 0)
             kernels.put("read", np.ones((vertices, width), np.float32))
             kernels.clear("accumulated", vertices, width)
             yield kernels
-        room.release()
+        memory.release()
 
 
 def chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
@@ -90,41 +92,41 @@ def chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
     Raises
     ------
     HyrtError
-        As a step in chunks does.
+        If a chunked training step fails.
     """
     return tuple(_rates(threads) for threads in thread_counts(cores))
 
 
 def _rates(threads: int) -> HostChunkRates:
-    many: dict[tuple[int, int], float] = {}
-    single: dict[int, float] = {}
+    many_edges_s: dict[tuple[int, int], float] = {}
+    single_edge_s: dict[int, float] = {}
     scaled: dict[int, float] = {}
     products: dict[int, float] = {}
     middle = _MATRIX_BYTES[1]
-    copy_s = call_s = drop_s = lose_s = 0.0
+    copy_s = call_s = dropout_s = loss_s = 0.0
     for width, count in _EDGES.items():
         for matrix_bytes in _MATRIX_BYTES:
             vertices = matrix_bytes // (4 * width)
-            # Added to are no more rows than an interval has.
+            # There are no more destination rows than an interval has.
             rows = min(vertices, count // _DEGREE)
             chunk = _MeasuredChunk.drawn(vertices, rows, _DEGREE)
             with _kernels(threads, width, max(vertices, _ROWS[width]), count) as kernels:
-                many[width, matrix_bytes] = chunk.seconds(kernels) / (rows * _DEGREE)
+                many_edges_s[width, matrix_bytes] = chunk.seconds(kernels) / (rows * _DEGREE)
                 if matrix_bytes != middle:
                     continue
                 scaled[width] = chunk.seconds(kernels, scaled=True) / (rows * _DEGREE)
-                alone = min(vertices, count)
-                single[width] = _MeasuredChunk.drawn(vertices, alone, 1).seconds(kernels) / alone
-                call_s = _MeasuredChunk.drawn(vertices, 1, _FEW).seconds(kernels)
+                num_rows = min(vertices, count)
+                single_edge_s[width] = _MeasuredChunk.drawn(vertices, num_rows, 1).seconds(kernels) / num_rows
+                call_s = _MeasuredChunk.drawn(vertices, 1, _FEW_EDGES).seconds(kernels)
                 products[width] = _products_s(kernels, width)
                 copy_s = _copy_s(kernels, vertices, width)
-                drop_s = _drop_s(kernels, width)
-                lose_s = _lose_s(kernels, width)
-    # Of one edge in a row, and of many.
-    row_s = {w: max(0.0, (single[w] - many[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
+                dropout_s = _dropout_s(kernels, width)
+                loss_s = _loss_s(kernels, width)
+    # Compare rows with one edge and rows with many.
+    row_s = {w: max(0.0, (single_edge_s[w] - many_edges_s[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
     narrow, wide = sorted(_EDGES)
     row_value_s = max(0.0, (row_s[wide] - row_s[narrow]) / (wide - narrow))
-    factors = {w: max(0.0, scaled[w] - many[w, middle]) for w in _EDGES}
+    factors = {w: max(0.0, scaled[w] - many_edges_s[w, middle]) for w in _EDGES}
     factor_value_s = max(0.0, (factors[wide] - factors[narrow]) / (wide - narrow))
     mac_s, value_s = non_negative(
         np.array([[3 * w * w * _ROWS[w], 2 * w * _ROWS[w]] for w in _EDGES])
@@ -133,7 +135,7 @@ def _rates(threads: int) -> HostChunkRates:
     return HostChunkRates(
         threads=threads,
         copy_gb_s=1e-9 / copy_s,
-        reads=tuple(_read(many, row_s, matrix_bytes) for matrix_bytes in _MATRIX_BYTES),
+        reads=tuple(_read(many_edges_s, row_s, matrix_bytes) for matrix_bytes in _MATRIX_BYTES),
         factor_s=max(0.0, factors[narrow] - narrow * factor_value_s),
         factor_value_s=factor_value_s,
         row_s=max(0.0, row_s[narrow] - narrow * row_value_s),
@@ -141,15 +143,19 @@ def _rates(threads: int) -> HostChunkRates:
         call_s=call_s,
         macs_per_s=float(1 / mac_s) if mac_s else math.inf,
         values_per_s=float(1 / value_s) if value_s else math.inf,
-        drawn_per_s=1 / drop_s,
-        scores_per_s=1 / lose_s,
+        drawn_per_s=1 / dropout_s,
+        scores_per_s=1 / loss_s,
     )
 
 
-def _read(many: dict[tuple[int, int], float], row_s: dict[int, float], matrix_bytes: int) -> ChunkReadCost:
-    """The costs of an edge and of a row's bytes, from two widths, without those of rows that are added to."""
+def _read(
+    many_edges_s: dict[tuple[int, int], float], row_s: dict[int, float], matrix_bytes: int
+) -> ChunkReadCost:
+    """Return the costs per edge and per row byte, from two widths, excluding the costs of destination
+    rows.
+    """
     narrow, wide = sorted(_EDGES)
-    short_s, long_s = (max(0.0, many[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (narrow, wide))
+    short_s, long_s = (max(0.0, many_edges_s[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (narrow, wide))
     byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
     return ChunkReadCost(
         matrix_bytes=matrix_bytes, edge_s=max(0.0, short_s - 4 * narrow * byte_s), gb_s=1e-9 / byte_s
@@ -157,13 +163,13 @@ def _read(many: dict[tuple[int, int], float], row_s: dict[int, float], matrix_by
 
 
 def _rows_to_read(kernels: ChunkKernels, width: int) -> np.ndarray:
-    """Bring as many rows as are computed at a time; their numbers."""
+    """Upload as many rows as are computed at a time; return their indices."""
     kernels.put("read", np.ones((_ROWS[width], width), np.float32))
     return np.arange(_ROWS[width])
 
 
 def _products_s(kernels: ChunkKernels, width: int) -> float:
-    """Seconds of a layer's product and its activation, forward and back."""
+    """Return the seconds of a layer's product and activation, forward and backward."""
     vertices = _rows_to_read(kernels, width)
 
     def compute() -> None:
@@ -171,11 +177,11 @@ def _products_s(kernels: ChunkKernels, width: int) -> float:
         kernels.turn_back(0, "read", "accumulated", vertices, wanted=True)
         kernels.wait()
 
-    return _least_s(compute)
+    return _min_s(compute)
 
 
 def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
-    """Seconds for a byte that is brought, or brought back."""
+    """Return the seconds per byte to upload or download rows."""
     rows = np.ones((vertices, width), np.float32)
 
     def copy() -> None:
@@ -183,35 +189,35 @@ def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
         kernels.get("accumulated", rows)
         kernels.wait()
 
-    return _least_s(copy) / (2 * rows.nbytes)
+    return _min_s(copy) / (2 * rows.nbytes)
 
 
-def _drop_s(kernels: ChunkKernels, width: int) -> float:
-    """Seconds of dropout for a number."""
+def _dropout_s(kernels: ChunkKernels, width: int) -> float:
+    """Return the seconds of dropout per value."""
     vertices = _rows_to_read(kernels, width)
 
     def drop() -> None:
         kernels.drop("read", vertices, width, 0, _DROPOUT)
         kernels.wait()
 
-    return _least_s(drop) / (width * len(vertices))
+    return _min_s(drop) / (width * len(vertices))
 
 
-def _lose_s(kernels: ChunkKernels, width: int) -> float:
-    """Seconds of the loss and its gradient for a score."""
+def _loss_s(kernels: ChunkKernels, width: int) -> float:
+    """Return the seconds of the loss and its gradient per score."""
     vertices = _rows_to_read(kernels, width)
     labels = vertices % _CLASSES
     kernels.compute(1, "read", vertices)
 
-    def lose() -> None:
+    def compute_loss() -> None:
         kernels.lose(labels, None, None)
         kernels.wait()
 
-    return _least_s(lose) / (_CLASSES * len(vertices))
+    return _min_s(compute_loss) / (_CLASSES * len(vertices))
 
 
-def _least_s(work: Callable[[], object]) -> float:
-    """The shortest of some repetitions; the first one warms up."""
+def _min_s(work: Callable[[], object]) -> float:
+    """Return the minimum of some repetitions, after one warm-up."""
     spent = []
     for _ in range(1 + _REPETITIONS):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How fast the disk is on which matrices live that exceed a budget of host memory."""
+"""Measurement of the disk that stores matrices beyond the host memory budget."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import os
 import tempfile
 import time
 
-# Written and read in a fraction of a second on any disk that is worth using.
+# Written and read in a fraction of a second on any reasonable disk.
 _BYTES = 64 << 20
 
 
 def file_gb_s() -> float | None:
-    """1e9 bytes a second that are written to a file of the system's temporary folder, and read again from the
-    disk; None where no file can be written there.
+    """Measure the bandwidth of writing a temporary file and reading it back from disk, in 1e9 bytes per
+    second.
+
+    The result is None if no temporary file can be written.
     """
     block = os.urandom(1 << 20)
     try:

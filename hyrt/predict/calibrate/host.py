@@ -1,4 +1,4 @@
-"""What the host's own stages take: reading memory, sampling, loading."""
+"""Measurement of the host stages: memory bandwidth, sampling, loading."""
 
 from __future__ import annotations
 
@@ -29,41 +29,42 @@ from hyrt.sampling.saint.saint_sampler import SaintSampler
 from hyrt.sampling.saint_settings import SaintSettings
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
-# So many repetitions are enough where their median is this little above the lower quartile.
-_ENOUGH, _AGREE = 3, 0.02
-# The smaller graph and its rows fit into most last-level caches, the larger ones into none. The least one is
-# in a core's own cache, as graphs of a few thousand vertices are.
+# Stop repeating once the median is this close to the lower quartile.
+_MIN_REPETITIONS, _MAX_SPREAD = 3, 0.02
+# SMALL and its rows fit in most last-level caches, LARGE does not fit in any. LEAST fits in a core's private
+# cache, as graphs of a few thousand vertices do.
 LEAST = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
-# Its rows lie on more pages of memory than a processor keeps the addresses of: each costs twice as much.
+# Its rows span more memory pages than the TLB covers: each row costs twice as much.
 HUGE = "synthetic:papers-s,features=4"
-# It is left out where less memory is free: its widest rows take 1.3 GB, and its edges are copied.
+# HUGE is skipped if less memory is available: its widest rows take 1.3 GB, and its edges are copied.
 HUGE_BYTES = 6e9
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024, 4096)
-_LOADED_BATCH = 1024
-# What a step reads and writes for each target between two mini-batches of one stage, about: the rows of
-# sources and results of all layers, forward and backward. Where cores have 2 MiB of cache each and share
-# more, sampling and loading take up to 2.5 times as long after a large step as after a small one.
-_STEP_BYTES_PER_TARGET, _MOST_SWEPT_BYTES = 80_000, 2**28
-# Stored values of sparse rows. Shorter ones lie in so few bytes that a core's own cache holds many of them.
+_LOAD_BATCH = 1024
+# Approximate bytes that a step reads and writes per target between two mini-batches of one stage: source rows
+# and results of all layers, forward and backward. If cores have 2 MiB of private cache and a larger shared
+# cache, sampling and loading take up to 2.5 times as long after a large step as after a small one.
+_STEP_BYTES_PER_TARGET, _MAX_SWEEP_BYTES = 80_000, 2**28
+# Stored values per sparse row. Shorter rows are so small that a core's private cache holds many of them.
 _ROW_ENTRIES = (16, 128)
-# Targets whose sparse rows are loaded: few enough that most rows are left out. Where nearly all are read in
-# their order, the processor fetches the next one ahead, which it cannot do in a run.
+# Targets whose sparse rows are loaded: few enough that most rows are skipped. If almost all rows are read in
+# order, hardware prefetching hides the cost, which it cannot do in a run.
 _SPARSE_BATCH = 128
-# Targets of a mini-batch that is loaded for what it costs whatever its rows.
+# Targets of a mini-batch that measures the fixed cost of loading.
 _FEW_TARGETS = 2
-# Walks of a subgraph and of a very small one, and the edges a vertex keeps where steps of walks shall be most
-# of the work.
+# Walks of a subgraph and of a very small subgraph, walk length, and edges per vertex in the graph for which
+# walk steps dominate the work.
 _ROOTS, _FEW_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 20, 2, 3
-# Columns of sparse rows, as unevenly frequent as words are, and of their products: weights that a core's own
-# cache holds, and others. The gradient of products of up to 32 columns is added up by one thread.
+# Columns of sparse rows, with frequencies as skewed as those of words, and columns of their products: weights
+# that fit in a core's private cache, and larger ones. The gradient of products with up to 32 columns is
+# summed by one thread.
 _SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 32, 64, 256)
-# So many rows that the products take much longer than what each weight costs.
+# Enough rows that the products take much longer than the cost per weight.
 _SPARSE_ROWS, _SPARSE_ENTRIES, _SPARSE_REPETITIONS = 4000, 64, 8
-# As the models' first layers aggregate.
+# Input plans of the models' first layers.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
     ("sparse", ""): InputPlan("sparse"),
@@ -75,25 +76,25 @@ _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Repetitions of one measurement."""
+    """Statistics of a repeated measurement."""
 
     seconds: float
-    """The lower quartile: whatever else the machine does only adds."""
+    """Lower quartile, since disturbances only add time."""
     spread: float
-    """How far the median is above it, relatively."""
+    """Relative difference between median and lower quartile."""
 
 
 class CacheSweep:
-    """Empties the caches as far as the other stages of a run do between two mini-batches of one stage.
+    """Callable that evicts caches as the other stages of a run do between two mini-batches of one stage.
 
     Parameters
     ----------
     targets
-        The targets of a mini-batch.
+        Targets of a mini-batch.
     """
 
     def __init__(self, targets: int = 400) -> None:
-        self._buffer = np.ones(min(targets * _STEP_BYTES_PER_TARGET, _MOST_SWEPT_BYTES) // 8)
+        self._buffer = np.ones(min(targets * _STEP_BYTES_PER_TARGET, _MAX_SWEEP_BYTES) // 8)
 
     def __call__(self) -> None:
         self._buffer += 1
@@ -102,14 +103,14 @@ class CacheSweep:
 def timing(
     work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
 ) -> Timing:
-    """Time a call several times, each after `before`; the first one, which may compile, is left out.
+    """Time a call several times, each after `before`, excluding a first call that may compile.
 
     Parameters
     ----------
     work, before
-        The call, and what is done before each.
+        The call, and a call before each repetition.
     repetitions
-        How often at most; fewer are enough where they agree.
+        Maximum number of repetitions; fewer are made if they agree.
     """
     work()
     spent: list[float] = []
@@ -122,25 +123,27 @@ def timing(
 
 
 def agree(spent: Sequence[float]) -> bool:
-    """Whether repetitions are enough: three or more whose lower quartile and median are nearly equal."""
-    return len(spent) >= _ENOUGH and summarize(spent).spread <= _AGREE
+    """Return whether repetitions suffice: at least three, whose lower quartile and median are almost
+    equal.
+    """
+    return len(spent) >= _MIN_REPETITIONS and summarize(spent).spread <= _MAX_SPREAD
 
 
 def summarize(spent: Sequence[float]) -> Timing:
-    """Lower quartile and spread of repetitions."""
+    """Return lower quartile and spread of repetitions."""
     ordered = sorted(spent)
     low = ordered[len(ordered) // 4]
     return Timing(low, statistics.median(ordered) / low - 1)
 
 
 def thread_counts(cores: int) -> list[int]:
-    """What is measured: powers of two and all cores."""
+    """Return the numbers of threads to measure: powers of two and all cores."""
     counts = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     return sorted({*counts, cores})
 
 
 def sequential_gb_s(workers: Workers) -> Timing:
-    """Seconds to copy 1e9 bytes there and back again (read and written) with a team of threads."""
+    """Measure the seconds to copy 1e9 bytes (read and written) with the worker threads."""
     source = np.ones(2**25, np.float32)
     target = np.empty_like(source)
 
@@ -152,7 +155,7 @@ def sequential_gb_s(workers: Workers) -> Timing:
 
 
 def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
-    """The sampling table of a graph, with the spread of every entry."""
+    """Measure the sampling table of a graph; yield each entry with its spread."""
     targets = graph.split("train")
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
         sampler, sweep = NeighborSampler(graph, targets, _FANOUTS, batch, 0), CacheSweep(batch)
@@ -169,39 +172,47 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
                     workers: Workers = workers,
                 ) -> None:
                     step = next(steps)
-                    drawn = sampler.sample(step, sampler.units(step), workers, in_place=in_place)
-                    edges.append(drawn.num_edges)
-                    drawn.release()
+                    batch_sample = sampler.sample(step, sampler.units(step), workers, in_place=in_place)
+                    edges.append(batch_sample.num_edges)
+                    batch_sample.release()
 
                 measured = timing(sample, before=sweep)
-                drawn_edges = statistics.median(edges)
+                median_edges = statistics.median(edges)
                 cost = SampleCost(
                     renumbers=renumbers,
                     graph_bytes=graph_bytes,
-                    edges=drawn_edges,
+                    edges=median_edges,
                     threads=threads,
-                    edges_per_s=drawn_edges / measured.seconds,
+                    edges_per_s=median_edges / measured.seconds,
                 )
                 yield cost, measured.spread
 
 
 def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
-    """The table of random walks over a graph.
+    """Measure the random-walk table of a graph.
 
-    What a step costs and what an edge costs that is looked at follow from two graphs: this one, and the same
-    with few edges a vertex. What a mini-batch costs whatever its size follows from a few walks.
+    The costs per walk step and per scanned edge follow from two graphs: this one, and the same with few edges
+    per vertex. The fixed cost of a mini-batch follows from a few walks.
     """
-    few = _with_few_edges(graph)
+    sparse_graph = _with_few_edges(graph)
     for threads in thread_counts(cores):
         rows, seconds = [], []
         with Workers(threads, "hyrt.calibrate.sample") as workers:
-            for each, roots in ((graph, _ROOTS), (few, _ROOTS), (few, _FEW_ROOTS)):
+            for probe_graph, roots in ((graph, _ROOTS), (sparse_graph, _ROOTS), (sparse_graph, _FEW_ROOTS)):
                 settings = SaintSettings(kind="saint", roots=roots, walk_length=_WALK_LENGTH)
-                # The counts of its normalisation change nothing in what sampling takes.
+                # The number of normalization samples does not affect the sampling time.
                 sampler = SaintSampler(
-                    each, each.split("train"), 2, roots, _WALK_LENGTH, 1, 0, coverage=1, workers=workers
+                    probe_graph,
+                    probe_graph.split("train"),
+                    2,
+                    roots,
+                    _WALK_LENGTH,
+                    1,
+                    0,
+                    coverage=1,
+                    workers=workers,
                 )
-                sizes, spent = _walked(sampler, settings, workers, CacheSweep(roots))
+                sizes, spent = _sample_walks(sampler, settings, workers, CacheSweep(roots))
                 rows.append([1.0, sizes.walk_steps, sizes.scanned_edges])
                 seconds.append(spent)
         launch_s, step_s, scan_s = non_negative(np.array(rows) / np.array(seconds)[:, None]).tolist()
@@ -210,10 +221,10 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
         )
 
 
-def _walked(
+def _sample_walks(
     sampler: SaintSampler, settings: SaintSettings, workers: Workers, sweep: CacheSweep
 ) -> tuple[BlockSizes, float]:
-    """The sizes of a subgraph, and seconds to sample one."""
+    """Return the sizes of a subgraph, and the seconds to sample one."""
     spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
         if agree(spent[2:]):
@@ -229,31 +240,35 @@ def _walked(
 
 def _with_few_edges(graph: Graph) -> Graph:
     indptr, indices = graph.topology.indptr, graph.topology.indices
-    place = np.arange(len(indices)) - np.repeat(indptr[:-1], np.diff(indptr))
-    kept = place < _FEW_EDGES
+    position = np.arange(len(indices)) - np.repeat(indptr[:-1], np.diff(indptr))
+    is_kept = position < _FEW_EDGES
     degrees = np.minimum(np.diff(indptr), _FEW_EDGES)
-    few = np.zeros_like(indptr)
-    np.cumsum(degrees, out=few[1:])
-    return replace(graph, topology=Topology(few, indices[kept]))
+    new_indptr = np.zeros_like(indptr)
+    np.cumsum(degrees, out=new_indptr[1:])
+    return replace(graph, topology=Topology(new_indptr, indices[is_kept]))
 
 
 def sparse_products(cores: int) -> Iterator[SparseCost]:
-    """The table of products of sparse rows."""
+    """Measure the table of sparse products."""
     for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
-        # With recycled memory, as the CPU trainer has it.
+        # With a buffer pool, like the CPU trainer.
         with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, working(workers):
-            many, one = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
+            many_rows_s, one_row_s = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
         yield SparseCost(
             product_width=width,
             weight_bytes=4 * columns * width,
             threads=threads,
-            macs_per_s=2 * _SPARSE_ROWS * _SPARSE_ENTRIES * width / max(many - one, many / 10),
-            weight_s=one / (columns * width),
+            macs_per_s=2
+            * _SPARSE_ROWS
+            * _SPARSE_ENTRIES
+            * width
+            / max(many_rows_s - one_row_s, many_rows_s / 10),
+            weight_s=one_row_s / (columns * width),
         )
 
 
 def _product_s(rows: int, columns: int, width: int) -> float:
-    """Seconds for a product of sparse rows and the weights' gradient."""
+    """Return the seconds of a product of sparse rows and the weight gradient."""
     sparse = SparseRows.of(sparse_features(rows, columns, _SPARSE_ENTRIES))
     weight = torch.ones(width, columns, requires_grad=True)
     grad = torch.ones(rows, width)
@@ -266,28 +281,31 @@ def _product_s(rows: int, columns: int, width: int) -> float:
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
-    """Rows of equally many stored values; column k is 10 / (10 + k) times as frequent as the first."""
+    """Create sparse rows with equal numbers of values; the frequency of column k is proportional to 10 / (10
+    + k).
+    """
     random = np.random.default_rng(0)
     frequency = 1.0 / (10.0 + np.arange(columns))
-    drawn = np.searchsorted(np.cumsum(frequency) / frequency.sum(), random.random(rows * entries))
-    found = random.permutation(columns).astype(np.int32)[np.minimum(drawn, columns - 1)]
+    sampled = np.searchsorted(np.cumsum(frequency) / frequency.sum(), random.random(rows * entries))
+    column_indices = random.permutation(columns).astype(np.int32)[np.minimum(sampled, columns - 1)]
     indptr = np.arange(0, rows * entries + 1, entries, dtype=np.int64)
-    return SparseFeatures(indptr, found, np.ones(rows * entries, np.float32), columns)
+    return SparseFeatures(indptr, column_indices, np.ones(rows * entries, np.float32), columns)
 
 
 def loading(
     graph: Graph, cores: int, forms: Collection[LoadForm] = ("rows", "sparse", "aggregated")
 ) -> Iterator[tuple[LoadCost, float]]:
-    """The loading table of a graph's size: costs of a row and of its bytes, from two widths, and of a
-    mini-batch, from one with few targets.
+    """Measure the loading table for a graph's size; yield each entry with its spread.
+
+    Costs per row and per byte follow from two widths, and the cost per mini-batch from one with few targets.
     """
-    drawn = {
+    samplers = {
         form: (NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0), CacheSweep(batch))
-        for form, batch in (("dense", _LOADED_BATCH), ("sparse", _SPARSE_BATCH), ("few", _FEW_TARGETS))
+        for form, batch in (("dense", _LOAD_BATCH), ("sparse", _SPARSE_BATCH), ("few", _FEW_TARGETS))
     }
     count = graph.num_vertices
     dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
-    # What is gathered depends on how many values are stored, not on which.
+    # Gathering depends on the number of stored values, not on their columns.
     sparse = [
         SparseFeatures(
             np.arange(0, count * entries + 1, entries, dtype=np.int64),
@@ -303,13 +321,13 @@ def loading(
         rows = []
         measured = []
         sources: Sequence[DenseFeatures | SparseFeatures] = sparse if form == "sparse" else dense
-        many, few = drawn["sparse" if form == "sparse" else "dense"], drawn["few"]
+        many, few = samplers["sparse" if form == "sparse" else "dense"], samplers["few"]
         with Workers(threads, "hyrt.calibrate.load") as workers:
             for source, (sampler, sweep) in ((sources[0], few), (sources[0], many), (sources[1], many)):
                 loader = Loader(source)
                 spent: list[float] = []
                 loaded: list[int] = []
-                # Another mini-batch each time: rows of the last one may still be in a cache.
+                # Use a new mini-batch each time: rows of the last one may still be cached.
                 for step in range(REPETITIONS + 2):
                     if agree(spent[2:]):
                         break
@@ -321,14 +339,14 @@ def loading(
                     block = batch.blocks[0]
                     loaded.append(block.num_edges + block.num_dst if form == "aggregated" else block.num_src)
                     batch.release()
-                # The first ones compile and make the buffers.
+                # The first repetitions compile and allocate buffers.
                 measured.append(summarize(spent[2:]))
                 rows.append(statistics.median(loaded[2:]))
         narrow, wide = (source.nbytes / count for source in sources)
         byte_s = max(1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide - narrow))
-        # Of a narrow row.
-        whole_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
-        row_s = max(0.0, whole_s - byte_s * narrow)
+        # For the narrower rows.
+        narrow_row_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
+        row_s = max(0.0, narrow_row_s - byte_s * narrow)
         cost = LoadCost(
             form=form,
             model=model,
@@ -336,6 +354,6 @@ def loading(
             threads=threads,
             row_s=row_s,
             gb_s=1e-9 / byte_s,
-            launch_s=max(0.0, measured[0].seconds - rows[0] * whole_s),
+            launch_s=max(0.0, measured[0].seconds - rows[0] * narrow_row_s),
         )
         yield cost, max(entry.spread for entry in measured)

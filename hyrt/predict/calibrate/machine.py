@@ -1,4 +1,4 @@
-"""Calibrating this machine: everything the performance model needs to know of it, measured."""
+"""Calibration of this machine: all measurements that the performance model needs."""
 
 from __future__ import annotations
 
@@ -73,17 +73,18 @@ KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: tuple[LoadForm, ...] = ("rows", "aggregated", "in_place", "sparse")
 
 Say = Callable[[str], None]
-"""Called with what is being measured."""
+"""Callback for progress messages."""
 
 
 @dataclass(slots=True)
 class _Trainer:
-    """What was measured of one device."""
+    """Measurements of one device."""
 
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
     alone: dict[str, TrainerRates] = field(default_factory=dict)
-    """`rates` and `alone`: by kind of model; of the CPU with all threads and with one, where it has more."""
+    """`rates` and `alone`: rates per kind of model; for the CPU with all threads, and with one thread if it
+    has several."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -92,35 +93,36 @@ class _Trainer:
 
 
 def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Calibration:
-    """Measure this machine: on two cores in about a minute, and longer with every device beside them.
+    """Measure this machine: about a minute on two cores, longer if every device is measured.
 
     Parameters
     ----------
     say
-        Called with what is being measured.
+        Callback for progress messages.
     everything
-        Whether devices that share the CPU's cores are measured too. Most of their time is compiling kernels.
+        Whether devices that share the CPU's cores are also measured; most of their time is kernel
+        compilation.
 
     Raises
     ------
     HyrtError
-        If not even the CPU can be measured. A device that fails is left out, with its reason in `measured`.
+        If the CPU cannot be measured. Other devices that fail are skipped, with the reason in `measured`.
     """
     started, date = time.perf_counter(), datetime.date.today().isoformat()
     cores = shared_cores()
     say("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
-    widened = Widths({SMALL: small, LARGE: large, DENSE: open_graph(DENSE)})
+    graphs = Widths({SMALL: small, LARGE: large, DENSE: open_graph(DENSE)})
     found = real_devices()
-    wanted = [info for info in found if everything or not shares_cores(info)]
-    trainers, left_out = _measure_trainers(
-        wanted, widened, say, lambda info: cores if info.kind == "cpu" else max(1, cores // 2)
+    selected = [info for info in found if everything or not shares_cores(info)]
+    trainers, skipped = _measure_trainers(
+        selected, graphs, say, lambda info: cores if info.kind == "cpu" else max(1, cores // 2)
     )
-    left_out |= {
+    skipped |= {
         info.name: "computes on the CPU's cores; `hyrt calibrate --all` measures it, which takes minutes"
         for info in found
-        if info not in wanted
+        if info not in selected
     }
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
     host = _with_cpu(host, cpu)
@@ -135,12 +137,12 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
         accelerators=tuple(_accelerator(trainer) for trainer in others),
         source=f"measured {date}",
     )
-    runs = _runs(platform, widened, cpu, others, say)
-    overlap = fit_overlap(runs)
+    runs = _runs(platform, graphs, cpu, others, say)
+    fit = fit_overlap(runs)
     platform = replace(
         platform,
-        host=overlap.of(host),
-        relative_error=round(max(0.05, statistics.fmean(abs(error) for error in overlap.relative_errors)), 3),
+        host=fit.of(host),
+        relative_error=round(max(0.05, statistics.fmean(abs(error) for error in fit.relative_errors)), 3),
     )
     measured |= {
         "spread": {
@@ -148,9 +150,9 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
             **{trainer.info.name: max(trainer.spreads) for trainer in trainers},
         },
         "fit_errors": {trainer.info.name: trainer.errors for trainer in trainers},
-        "runs": _lines(runs, overlap),
-        "left_out": left_out,
-        "devices": _reached(trainers, date),
+        "runs": _summarize_runs(runs, fit),
+        "left_out": skipped,
+        "devices": _reached_rates(trainers, date),
     }
     return Calibration(
         machine=this_machine({trainer.info.name: trainer.info.description for trainer in trainers}),
@@ -167,22 +169,22 @@ def measure_devices(
     kinds: Sequence[str] = KINDS,
     known: Calibration | None = None,
 ) -> tuple[Calibration, dict[str, str]]:
-    """Measure devices alone, beside what is known of this machine as long as that still holds.
+    """Measure devices alone and merge them into the calibration of this machine, if it is still valid.
 
     Parameters
     ----------
     infos
-        The devices, real ones.
+        The devices; real ones only.
     say
-        Called with what is being measured.
+        Callback for progress messages.
     kinds
-        The kinds of models; each device is measured with the first of them that it runs.
+        Kinds of models; each device is measured with the first kind that it supports.
     known
-        What is known; by default, what was stored.
+        Existing calibration; by default the stored one.
 
     Returns
     -------
-    Everything that is now known of the machine; and by name why a device could not be measured.
+    The merged calibration, and by device name the reason why a device could not be measured.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def measure_devices(
     known = known or read_measured()
     if known is not None and why_other_machine(known, this_machine({})):
         known = None
-    trainers, left_out = _measure_trainers(
+    trainers, skipped = _measure_trainers(
         infos,
         Widths({name: open_graph(name) for name in _graphs(kinds)}),
         say,
@@ -204,7 +206,7 @@ def measure_devices(
     date = datetime.date.today().isoformat()
     devices = {} if known is None else dict(known.machine.devices)
     accelerators = {} if known is None else accelerators_by_name(known)
-    # Until the CPU is measured nothing is known of the host, and it trains nothing.
+    # Until the CPU is measured, the host is unknown and does not train.
     host = Host(memory_gb_s=1.0, macs_per_s=1.0, trains=False) if known is None else known.platform.host
     for trainer in trainers:
         name = trainer.info.name
@@ -212,13 +214,13 @@ def measure_devices(
             host = _with_cpu(replace(host, trains=True), trainer)
             host = replace(host, cores=cores)
         else:
-            found = _accelerator(trainer)
-            before = accelerators.get(name)
-            if known is not None and before is not None and not _has_changed(known, trainer.info):
-                found = replace(found, models={**before.models, **found.models})
-            accelerators[name] = found
+            accelerator = _accelerator(trainer)
+            previous = accelerators.get(name)
+            if known is not None and previous is not None and not _has_changed(known, trainer.info):
+                accelerator = replace(accelerator, models={**previous.models, **accelerator.models})
+            accelerators[name] = accelerator
     measured = {} if known is None else dict(known.measured)
-    measured["devices"] = {**measured.get("devices", {}), **_reached(trainers, date)}
+    measured["devices"] = {**measured.get("devices", {}), **_reached_rates(trainers, date)}
     machine = this_machine(
         {**devices, **{trainer.info.name: trainer.info.description for trainer in trainers}}
     )
@@ -230,59 +232,60 @@ def measure_devices(
         relative_error=None if known is None else known.platform.relative_error,
     )
     if known is not None:
-        return replace(known, machine=machine, platform=platform, measured=measured), left_out
-    return Calibration(
-        machine=machine, date=date, seconds=0.0, platform=platform, measured=measured
-    ), left_out
+        return replace(known, machine=machine, platform=platform, measured=measured), skipped
+    return Calibration(machine=machine, date=date, seconds=0.0, platform=platform, measured=measured), skipped
 
 
 def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibration:
-    """Measure the CPU with further kinds of models, whose costs are like those of no other.
+    """Measure the CPU with further kinds of models, whose costs equal those of no other kind.
 
     Parameters
     ----------
     kinds
-        The kinds, by the names that `model.kind` gives.
+        Kinds, by their `model.kind` names.
     say
-        Called with what is being measured.
+        Callback for progress messages.
 
     Returns
     -------
-    The stored calibration of this machine with their rates.
+    The stored calibration of this machine, extended by the new rates.
 
     Raises
     ------
     ConfigError
-        If there is no such kind, or it has the costs of another.
+        If there is no such kind, or it has the costs of another kind.
     HyrtError
         If this machine has not been calibrated, or a kind cannot be measured.
     """
     for kind in kinds:
-        if like := find_model(kind).costs_like:
+        if similar := find_model(kind).costs_like:
             raise ConfigError(
-                f"--model {kind}: it has the costs of {like}, which every calibration measures: omit it"
+                f"--model {kind}: it has the costs of {similar}, which every calibration measures: omit it"
             )
-        if why := why_not_measured(kind):
-            raise ConfigError(f"--model {kind}: {why}")
-    found = read_calibration()
-    if stale := why_other_machine(found, this_machine({})):
+        if reason := why_not_measured(kind):
+            raise ConfigError(f"--model {kind}: {reason}")
+    calibration = read_calibration()
+    if stale := why_other_machine(calibration, this_machine({})):
         raise DeviceUnavailable(f"the calibration was {stale}: run `hyrt calibrate` first")
     for kind in kinds:
         say(f"cpu:0 with model.kind={kind}")
-        found, left_out = measure_devices([find_device("cpu:0")[1]], kinds=[kind], known=found)
-        if left_out:
-            raise UnsupportedModel(f"model.kind={kind}: {' '.join(left_out.values())}")
-        host = found.platform.host
+        calibration, skipped = measure_devices([find_device("cpu:0")[1]], kinds=[kind], known=calibration)
+        if skipped:
+            raise UnsupportedModel(f"model.kind={kind}: {' '.join(skipped.values())}")
+        host = calibration.platform.host
         if host.whole_graph is None or find_model(kind).typed:
             continue
         if (loops := loop_cost(kind, host.whole_graph)) is not None:
-            whole = replace(host.whole_graph, loops={**host.whole_graph.loops, kind: loops})
-            found = replace(found, platform=replace(found.platform, host=replace(host, whole_graph=whole)))
-    return found
+            full_graph = replace(host.whole_graph, loops={**host.whole_graph.loops, kind: loops})
+            calibration = replace(
+                calibration,
+                platform=replace(calibration.platform, host=replace(host, whole_graph=full_graph)),
+            )
+    return calibration
 
 
 def _graphs(kinds: Sequence[str]) -> Sequence[str]:
-    """The graphs that some kinds of models are measured with."""
+    """Return the graphs that the kinds of models are measured with."""
     typed = {find_model(kind).typed for kind in kinds}
     return [*([SMALL, LARGE, DENSE] if False in typed else []), *([TYPED] if True in typed else [])]
 
@@ -292,10 +295,10 @@ def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
 
 
 def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[str, Any]]:
-    """A host whose trainer is not known yet, and its figures."""
+    """Measure the host; return it without its trainer's rates, and further figures."""
     with Workers(1, "hyrt.calibrate") as one, Workers(cores, "hyrt.calibrate") as all_cores:
-        alone = host_measurements.sequential_gb_s(one)
-        together = host_measurements.sequential_gb_s(all_cores)
+        one_thread = host_measurements.sequential_gb_s(one)
+        all_threads = host_measurements.sequential_gb_s(all_cores)
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
     walking: list[WalkCost] = []
@@ -327,12 +330,12 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     )
     figures = {
         "memory_gb_s": {
-            "sequential, 1 thread": 1 / alone.seconds,
-            f"sequential, {cores} threads": 1 / together.seconds,
+            "sequential, 1 thread": 1 / one_thread.seconds,
+            f"sequential, {cores} threads": 1 / all_threads.seconds,
             f"random rows, {cores} threads": random_gb_s,
         },
         "spread": {
-            "memory": max(alone.spread, together.spread),
+            "memory": max(one_thread.spread, all_threads.spread),
             "sampling": statistics.median(spread for _, spread in sampling),
             "loading": statistics.median(spread for _, spread in loading),
         },
@@ -348,77 +351,79 @@ def _measure_trainers(
     kinds: Sequence[str] = KINDS,
     most: int = len(KINDS),
 ) -> tuple[list[_Trainer], dict[str, str]]:
-    """Every device that can be measured; and by name why others cannot. Without the CPU nothing is."""
+    """Measure every device; return the measured ones, and by name why others failed. A failure of the CPU is
+    raised.
+    """
     trainers: list[_Trainer] = []
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     for info in infos:
         say(f"{info.name}: {info.description}")
         try:
             trainers.append(_measure_trainer(info, graph, threads(info), kinds, most))
-        except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
+        except Exception as error:  # A plug-in may raise anything; the other devices are still measured.
             if info.kind == "cpu":
                 raise
-            left_out[info.name] = " ".join(describe(error).split())
-    return trainers, left_out
+            skipped[info.name] = " ".join(describe(error).split())
+    return trainers, skipped
 
 
 def _measure_trainer(
     info: DeviceInfo, graph: Widths, threads: int, kinds: Sequence[str] = KINDS, most: int = len(KINDS)
 ) -> _Trainer:
-    """Rates of a device for the kinds of models that it runs, for so many of them at most."""
-    backend, there = find_device(info.name)
-    found = _Trainer(info)
-    everything: list[Measured] = []
+    """Measure a device's rates for the kinds of models that it supports, at most `most` kinds."""
+    backend, device_info = find_device(info.name)
+    trainer = _Trainer(info)
+    all_measured: list[Measured] = []
     for kind in kinds:
-        if len(found.rates) == most:
+        if len(trainer.rates) == most:
             break
-        # Of the CPU, one thread first: what waking others costs is in no figure then.
-        of_one = 1 if info.kind == "cpu" else threads
+        # Measure the CPU with one thread first, so that its rates exclude the cost of waking threads.
+        first_threads = 1 if info.kind == "cpu" else threads
         typed = find_model(kind).typed
         probes = (TYPED_PROBES,) if typed else ()
-        several: Sequence[Probe] = TYPED_SHARED_PROBES if typed else SHARED_PROBES
-        measured = measure_kind(backend, there, of_one, kind, graph, *probes)
+        shared_probes: Sequence[Probe] = TYPED_SHARED_PROBES if typed else SHARED_PROBES
+        measured = measure_kind(backend, device_info, first_threads, kind, graph, *probes)
         if not measured:
             continue
         fit = fit_trainer(measured)
-        # Of many edges: with few, it is the call that takes the time.
-        widest = max(measured, key=lambda each: sum(each.workload.edges))
+        # With few edges, the call dominates the time.
+        widest = max(measured, key=lambda entry: sum(entry.workload.edges))
         rates = replace(fit.rates, sorted_edges_per_s=widest.sorted_edges_per_s)
         if "sparse" in info.forms and not typed:
-            for sparse in measure_kind(backend, there, of_one, kind, graph, (SPARSE_PROBE,)):
+            for sparse in measure_kind(backend, device_info, first_threads, kind, graph, (SPARSE_PROBE,)):
                 rates = with_sparse_launch(rates, sparse.workload, sparse.propagate.seconds)
-        found.rates[kind] = rates
+        trainer.rates[kind] = rates
         shared: list[Measured] = []
-        if threads > of_one:
-            shared = measure_kind(backend, there, threads, kind, graph, several)
-            found.alone[kind] = rates
-            found.rates[kind] = shared_rates(
+        if threads > first_threads:
+            shared = measure_kind(backend, device_info, threads, kind, graph, shared_probes)
+            trainer.alone[kind] = rates
+            trainer.rates[kind] = shared_rates(
                 rates,
-                [each.workload for each in shared],
-                [each.propagate.seconds for each in shared],
+                [entry.workload for entry in shared],
+                [entry.propagate.seconds for entry in shared],
                 threads=threads,
                 chunk_rows=CHUNK_ROWS.get(kind, product.GRAIN),
             )
-        found.errors += fit.relative_errors
-        found.spreads.append(statistics.median(entry.propagate.spread for entry in measured))
-        everything += measured + shared
-        found.first_probe_s = found.first_probe_s or (shared or measured)[0].propagate.seconds
-    if not found.rates:
+        trainer.errors += fit.relative_errors
+        trainer.spreads.append(statistics.median(entry.propagate.spread for entry in measured))
+        all_measured += measured + shared
+        trainer.first_probe_s = trainer.first_probe_s or (shared or measured)[0].propagate.seconds
+    if not trainer.rates:
         raise UnsupportedModel(f"{info.name} runs none of {', '.join(kinds)}")
     if not info.zero_copy:
-        found.link = fit_link(everything)
-    found.reached = {
-        "macs_per_s": max(_macs(each.workload) / each.propagate.seconds for each in everything),
+        trainer.link = fit_link(all_measured)
+    trainer.reached = {
+        "macs_per_s": max(_macs(entry.workload) / entry.propagate.seconds for entry in all_measured),
         "memory_bytes_per_s": max(
-            trainer_s(each.workload, 1.0, math.inf) / each.propagate.seconds for each in everything
+            trainer_s(entry.workload, 1.0, math.inf) / entry.propagate.seconds for entry in all_measured
         ),
     }
-    return found
+    return trainer
 
 
-# A probe whose repetitions differ by more is measured once more, after all others: what disturbed it is over
-# by then.
-_DISTURBED = 0.04
+# A probe whose repetitions differ by more than this is measured again after all others, when a disturbance is
+# probably over.
+_MAX_SPREAD = 0.04
 
 
 def measure_kind(
@@ -429,28 +434,30 @@ def measure_kind(
     graph: Widths,
     probes: Sequence[Probe] = PROBES,
 ) -> list[Measured]:
-    """All probes of a kind of model, as runs have it by default or else plain; none where neither runs."""
+    """Run all probes of a kind of model, with its default options or plain; empty if it supports neither."""
     for plain in (False, True):
         try:
             with opened(backend, info, DeviceOptions(threads=threads)) as device:
-                found = [measure(device, kind, probe, graph.of(probe), plain=plain) for probe in probes]
-                for place, probe in enumerate(probes):
-                    if found[place].propagate.spread > _DISTURBED:
-                        again = measure(device, kind, probe, graph.of(probe), plain=plain)
-                        found[place] = min(found[place], again, key=lambda each: each.propagate.seconds)
-                return found
+                results = [measure(device, kind, probe, graph.of(probe), plain=plain) for probe in probes]
+                for index, probe in enumerate(probes):
+                    if results[index].propagate.spread > _MAX_SPREAD:
+                        repeated = measure(device, kind, probe, graph.of(probe), plain=plain)
+                        results[index] = min(
+                            results[index], repeated, key=lambda result: result.propagate.seconds
+                        )
+                return results
         except UnsupportedModel:
             continue
     return []
 
 
 def _macs(workload: Workload) -> float:
-    """Multiply-accumulates of forward and backward."""
+    """Return the multiply-accumulates of forward and backward passes."""
     return trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
 
 
 def _with_cpu(host: Host, cpu: _Trainer) -> Host:
-    """The host with its trainer's rates with all threads."""
+    """Return the host with its trainer's rates with all threads."""
     general = next((rates for kind, rates in cpu.rates.items() if kind in KINDS), None)
     if general is not None:
         host = replace(
@@ -467,8 +474,8 @@ def _with_cpu(host: Host, cpu: _Trainer) -> Host:
     )
 
 
-def _reached(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
-    """When every device was measured, and the rates that it reached at least, fitted or not."""
+def _reached_rates(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
+    """Return each device's measurement date and the rates that it reached, fitted or not."""
     return {trainer.info.name: {"date": date, **trainer.reached} for trainer in trainers}
 
 
@@ -497,31 +504,32 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A short run with a probe's shape. `steps` count."""
+    """A short run with the shape of a probe; `steps` steps are measured."""
 
     kind: str
     probe: Probe
-    """Its widths are those of a probe of trainers, so that nothing is compiled anew, but for sparse rows."""
+    """Widths equal those of a trainer probe, so that no further kernels are compiled, except for sparse
+    rows."""
     steps: int
     walks: int = 0
-    """Random walks of a subgraph, of which `probe.targets` are a step; 0 draws neighbours."""
+    """Random walks per subgraph, with `probe.targets` subgraphs per step; 0 for neighbor sampling."""
 
 
-def _narrow(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
+def _narrow_probe(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
     return Probe(features=100, hidden=64, classes=47, targets=targets, fanouts=fanouts, graph=graph)
 
 
-# Long steps and short ones, on a graph beyond the caches and on one within them.
+# Long and short steps, on a graph beyond the caches and on one within the caches.
 _RUNS = (
     _Run("graphsage", Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)), 14),
-    _Run("gcn", _narrow(1024, fanouts=(25, 10), graph=LARGE), 24),
-    _Run("gin", _narrow(512), 50),
-    _Run("gat", _narrow(256), 30),
-    _Run("graphsage", _narrow(1024), 50),
-    _Run("graphsage", _narrow(64), 80),
-    _Run("gcn", _narrow(128), 80),
-    _Run("graphsage", _narrow(1), 40, walks=1000),
-    # Many weights and few values: what the weights cost shows.
+    _Run("gcn", _narrow_probe(1024, fanouts=(25, 10), graph=LARGE), 24),
+    _Run("gin", _narrow_probe(512), 50),
+    _Run("gat", _narrow_probe(256), 30),
+    _Run("graphsage", _narrow_probe(1024), 50),
+    _Run("graphsage", _narrow_probe(64), 80),
+    _Run("gcn", _narrow_probe(128), 80),
+    _Run("graphsage", _narrow_probe(1), 40, walks=1000),
+    # Many weights and few values, which exposes the cost of weights.
     _Run(
         "gcn",
         Probe(
@@ -530,54 +538,54 @@ _RUNS = (
         30,
     ),
 )
-_WARM = 9
+_WARMUP_STEPS = 9
 
 
 def _runs(
     platform: Platform, graphs: Widths, cpu: _Trainer, others: Sequence[_Trainer], say: Say
 ) -> list[MeasuredRun]:
-    """Train the CPU alone, every accelerator alone, and both together, for a second each."""
+    """Train the CPU alone, every accelerator alone, and both together, for about a second each."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
-    # What a step asks for is the same on all of them.
-    works = {what: sampled_workload(_config(what), graphs.of(what.probe)) for what in _RUNS}
+    # The work of a step is the same on all of them.
+    works = {spec: sampled_workload(_config(spec), graphs.of(spec.probe)) for spec in _RUNS}
     runs = []
     for trainers in sets:
         say(f"short runs on {' and '.join(trainer.info.name for trainer in trainers)}")
         kinds = [trainer.info.kind for trainer in trainers]
-        part = replace(
+        subset = replace(
             platform,
             host=replace(platform.host, trains="cpu" in kinds),
             accelerators=tuple(a for a in platform.accelerators if a.kind in kinds),
         )
-        for what, work in works.items():
-            if all(_can(trainer, what) for trainer in trainers):
+        for spec, work in works.items():
+            if all(_can_run(trainer, spec) for trainer in trainers):
                 try:
                     run = short_run(
-                        _config(what, trainers), graphs.of(what.probe), warm=_WARM, steps=what.steps
+                        _config(spec, trainers), graphs.of(spec.probe), warm=_WARMUP_STEPS, steps=spec.steps
                     )
                 except UnsupportedModel:
-                    continue  # A device that has run the kind only plain, which no run is by default.
+                    continue  # The device supports only the plain form of the kind.
                 assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
                 synchronize_s = run.stage_s["synchronize"]
-                runs.append(MeasuredRun(part, work, assignment, run.iteration_s, synchronize_s, run.gap_s))
+                runs.append(MeasuredRun(subset, work, assignment, run.iteration_s, synchronize_s, run.gap_s))
     return runs
 
 
-def _can(trainer: _Trainer, what: _Run) -> bool:
-    """Dense rows of so many columns would say nothing of what a run is like."""
-    return what.kind in trainer.rates and (not what.probe.row_entries or "sparse" in trainer.info.forms)
+def _can_run(trainer: _Trainer, run: _Run) -> bool:
+    """Return whether a trainer can execute a run; sparse rows must stay sparse to be representative."""
+    return run.kind in trainer.rates and (not run.probe.row_entries or "sparse" in trainer.info.forms)
 
 
-def _config(what: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
-    """The settings of a short run; by default on the devices that runs have by default."""
-    probe = what.probe
+def _config(run: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
+    """Return the settings of a short run, by default on the default devices."""
+    probe = run.probe
     settings: dict[str, Any] = {
-        "model": {"kind": what.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},
+        "model": {"kind": run.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},
         "sampler": {"fanout": list(probe.fanouts)},
         "data": {"batch_size": probe.targets},
     }
-    if what.walks:
-        settings["sampler"] = {"kind": "saint", "roots": what.walks, "units": probe.targets}
+    if run.walks:
+        settings["sampler"] = {"kind": "saint", "roots": run.walks, "units": probe.targets}
     if trainers:
         shares = [1 / trainer.first_probe_s for trainer in trainers]
         settings["devices"] = [trainer.info.name for trainer in trainers]
@@ -585,7 +593,7 @@ def _config(what: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
     return build_config(settings)
 
 
-def _lines(runs: Sequence[MeasuredRun], overlap: Overlap) -> list[dict[str, Any]]:
+def _summarize_runs(runs: Sequence[MeasuredRun], overlap: Overlap) -> list[dict[str, Any]]:
     return [
         {
             "split": list(run.assignment.split),

@@ -1,4 +1,4 @@
-"""A short training run, for its times."""
+"""Short training runs for measurements."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from hyrt.training.train import Training
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """What the whole steps of a run took: all but the last of an epoch, which may be smaller."""
+    """Times of the full steps of a run: all but the last of an epoch, which may be smaller."""
 
     iteration_s: float
-    """Median over groups of steps of the wall time of a step."""
+    """Median wall time of a step, over groups of steps."""
     gap_s: float
-    """Median over groups of what a step took besides propagation and synchronization."""
+    """Median step time outside propagation and synchronization, over groups of steps."""
     stage_s: Mapping[str, float]
-    """Means of the stages' work."""
+    """Mean work time per stage."""
     split: Mapping[str, int]
     threads: Mapping[str, int]
-    """`split` and `threads`: what it ran under."""
+    """`split` and `threads`: assignment of the run."""
 
 
 def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: bool = False) -> ShortRun:
-    """Train `warm` steps and then at least `steps` that count; evaluates nothing and writes nothing.
+    """Train `warm` steps and then at least `steps` measured steps, without evaluation and output.
 
     Parameters
     ----------
     config, graph
         The run.
     warm, steps
-        Steps before those that count, and those.
+        Warm-up steps and measured steps.
     balance
-        Whether the run starts from its prediction and its policy may move work; else it stays as the settings
-        say.
+        Whether the run starts from its prediction and its policy may move work; otherwise the configured
+        assignment is kept.
 
     Raises
     ------
     HyrtError
-        As a run does.
+        If the run fails.
     """
     groups: list[StepGroup] = []
 
-    def hear(event: Event) -> None:
+    def record(event: Event) -> None:
         if isinstance(event, StepGroup):
             groups.append(event)
 
-    def is_enough() -> bool:
+    def is_complete() -> bool:
         return bool(groups) and groups[-1].step >= warm + steps
 
-    # More epochs than are needed: the run is stopped.
+    # More epochs than needed: the run is stopped early.
     train = config.train.model_copy(update={"epochs": warm + steps})
     evaluate = config.evaluate.model_copy(update={"every": 0})
-    # What is measured stays as it is, whatever an older calibration says.
+    # The measurement must not depend on an older calibration.
     fixed = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
         compose_run(
@@ -66,35 +66,35 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
                 update={"train": train, "evaluate": evaluate, "balance": config.balance if balance else fixed}
             ),
             graph,
-            emit=hear,
-            should_stop=is_enough,
+            emit=record,
+            should_stop=is_complete,
             predict=predict_run,
         )
     ).run()
-    counted = _of_whole_steps([group for group in groups if group.step - len(group.losses) >= warm])
-    gaps = [group.step_s - group.stage_s["propagate"] - group.stage_s["synchronize"] for group in counted]
+    measured = _full_step_groups([group for group in groups if group.step - len(group.losses) >= warm])
+    gaps = [group.step_s - group.stage_s["propagate"] - group.stage_s["synchronize"] for group in measured]
     return ShortRun(
-        _median([group.step_s for group in counted], counted),
-        _median(gaps, counted),
+        _median([group.step_s for group in measured], measured),
+        _median(gaps, measured),
         {
-            stage: sum(group.stage_s[stage] * len(group.losses) for group in counted)
-            / sum(len(group.losses) for group in counted)
-            for stage in counted[0].stage_s
+            stage: sum(group.stage_s[stage] * len(group.losses) for group in measured)
+            / sum(len(group.losses) for group in measured)
+            for stage in measured[0].stage_s
         },
-        counted[-1].split,
-        counted[-1].threads,
+        measured[-1].split,
+        measured[-1].threads,
     )
 
 
-def _of_whole_steps(groups: list[StepGroup]) -> list[StepGroup]:
-    """Groups without the last step of an epoch, which is smaller where the targets do not divide; all groups
-    where every one has such a step.
+def _full_step_groups(groups: list[StepGroup]) -> list[StepGroup]:
+    """Return the groups without the last step of an epoch, which may be smaller; all groups if each has such
+    a step.
     """
     return [group for group in groups if group.steps_done < group.steps_per_epoch] or groups
 
 
 def _median(values: Sequence[float], groups: Sequence[StepGroup]) -> float:
-    """The middle one where every group counts as often as it has steps."""
+    """Return the median, with each group weighted by its number of steps."""
     ordered = sorted(zip(values, (len(group.losses) for group in groups), strict=True))
     half, seen = sum(count for _, count in ordered) / 2, 0
     for value, count in ordered:

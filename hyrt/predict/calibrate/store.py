@@ -1,7 +1,7 @@
-"""The one store of measured speeds: a file a machine, and the judgement whether it still holds.
+"""Store of measured speeds: one calibration file per machine, and its validity.
 
-`hyrt calibrate` measures all of it and `hyrt devices --measure` the devices; predictions and `--devices auto`
-read it.
+`hyrt calibrate` measures the whole machine and `hyrt devices --measure` only its devices; predictions and
+`--devices auto` read the file.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PACKAGES = ("hyrt", "torch", "numba", "numpy")
 
 
 def this_machine(devices: Mapping[str, str]) -> Machine:
-    """What makes measurements here comparable.
+    """Describe this machine, to decide whether measurements are comparable.
 
     Parameters
     ----------
     devices
-        The descriptions of the devices that are there, by name.
+        Descriptions of the available devices, by name.
     """
     return Machine(
         node=platform.node(),
@@ -58,12 +58,12 @@ def this_machine(devices: Mapping[str, str]) -> Machine:
 
 
 def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
-    """Every device that may be measured and chosen: all that are real, the CPU once.
+    """Return every device that may be measured and chosen: all real devices, the CPU once.
 
     Parameters
     ----------
     surveys
-        The findings of the backends; they are asked by default.
+        Findings of the backends; by default the backends are queried.
     """
     surveys = survey_devices() if surveys is None else surveys
     found = [info for survey in surveys for info in survey.found if not info.simulated]
@@ -71,21 +71,23 @@ def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
 
 
 def shares_cores(info: DeviceInfo) -> bool:
-    """Whether a device beside the CPU computes on the CPU's cores, and so is never chosen by itself."""
+    """Return whether a device other than the CPU computes on the CPU's cores, so that auto never selects
+    it.
+    """
     return info.kind != "cpu" and info.host_cores > 0
 
 
 def check_place() -> None:
-    """Raise what `keep` would, before anything is measured."""
+    """Raise the error that `keep` would raise, before anything is measured."""
     path = calibration_file()
-    with _place_named(path):
+    with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
 
 
 @contextmanager
-def _place_named(path: Path) -> Iterator[None]:
+def _naming_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -101,20 +103,20 @@ def keep(calibration: Calibration) -> None:
     Raises
     ------
     DataNotWritten
-        If that cannot be written.
+        If the folder is not writable.
     """
     path = calibration_file()
-    with _place_named(path):
+    with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_text(calibration).encode())
 
 
 def usable() -> tuple[Calibration | None, str]:
-    """The calibration, if it was made here with these cores and versions; the devices are not asked.
+    """Return the calibration if it matches this machine's cores and versions; devices are not checked.
 
     Returns
     -------
-    The calibration, or None with the reason, which is empty where nobody has calibrated.
+    The calibration, or None with the reason, which is empty if there is no calibration.
     """
     if not os.path.exists(calibration_file()):
         return None, ""
@@ -131,40 +133,40 @@ def usable() -> tuple[Calibration | None, str]:
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
-    """Read the calibration of this machine, and why it is missing or incomplete; no reason if it is good.
+    """Read this machine's calibration, and the reasons why it is missing or incomplete; no reasons if it is
+    valid.
 
     Parameters
     ----------
     devices
-        The devices that are there now; found out where they are not given.
+        Available devices; discovered by default.
     """
     try:
         calibration = read_calibration()
     except CalibrationError as error:
         return None, [str(error)]
-    there = real_devices() if devices is None else devices
+    found = real_devices() if devices is None else devices
     measured = calibration.machine.devices
-    # What shares the CPU's cores is measured only where it is asked for.
-    wanted = [info for info in there if info.name in measured or not shares_cores(info)]
-    here = this_machine({info.name: info.description for info in wanted})
+    # Devices that share the CPU's cores are only measured on request.
+    expected = [info for info in found if info.name in measured or not shares_cores(info)]
+    here = this_machine({info.name: info.description for info in expected})
     return calibration, why_stale(calibration, here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSpeed:
-    """What is known of a device's speed."""
+    """Known speed of a device."""
 
     trainer: PlatformTrainer | None
-    """The device with its rates for a kind of model, as the performance model takes it; None where nothing is
-    known."""
+    """Device with its rates for a kind of model, as input of the performance model; None if unknown."""
     rates: Rates | None
-    """The rates for people: the middle of those for all kinds of models; None where nothing is known."""
+    """Rates for display: the median over all kinds of models; None if unknown."""
     not_used: str = ""
-    """Why a measurement was not used; empty where none was made, or it was used."""
+    """Reason why a measurement was not used; empty if there is none, or it was used."""
 
 
 def read_measured() -> Calibration | None:
-    """What was measured of this machine, its devices at least; None without a file that can be read."""
+    """Read the calibration of this machine, at least of its devices; None without a readable file."""
     try:
         return read_calibration(whole=False)
     except CalibrationError:
@@ -172,22 +174,22 @@ def read_measured() -> Calibration | None:
 
 
 def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> KnownSpeed:
-    """The measured speed of a device where it still holds, else the assumed one.
+    """Return the measured speed of a device if valid, otherwise the assumed speed.
 
     Parameters
     ----------
     info
-        The device as it was found now.
+        The device as discovered now.
     calibration
-        The measurements of the machine.
+        Measurements of the machine.
     model
-        A kind of model; for one that was not measured the rates of the first count.
+        Kind of model; the rates of the first measured kind are used for an unmeasured one.
     """
     not_used = ""
     if calibration is not None and info.name in calibration.machine.devices:
-        not_used = _why_not(info, calibration)
+        not_used = _invalid_reason(info, calibration)
         if not not_used:
-            return _measured(info, calibration, model)
+            return _measured_speed(info, calibration, model)
     rates = info.rates
     if rates is None:
         return KnownSpeed(trainer=None, rates=None, not_used=not_used)
@@ -205,13 +207,13 @@ def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = 
     return KnownSpeed(trainer=trainer, rates=rates, not_used=not_used)
 
 
-def _why_not(info: DeviceInfo, calibration: Calibration) -> str:
+def _invalid_reason(info: DeviceInfo, calibration: Calibration) -> str:
     here = this_machine({info.name: info.description})
     reasons = [*why_other_machine(calibration, here), why_other_device(calibration, here, info.name)]
     return next((f"measurement {reason}" for reason in reasons if reason), "")
 
 
-def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSpeed:
+def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSpeed:
     platform = calibration.platform
     if info.kind == "cpu":
         trainer, models = platform.trainers(model)[0], platform.host.models
@@ -220,8 +222,8 @@ def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSp
         alone = replace(platform, host=replace(platform.host, trains=False), accelerators=(accelerator,))
         trainer, models = alone.trainers(model)[0], accelerator.models
     reached = calibration.measured.get("devices", {}).get(info.name, {})
-    macs_per_s = _usual([rates.macs_per_s for rates in models.values()], reached.get("macs_per_s"))
-    memory_bytes_per_s = _usual(
+    macs_per_s = _typical_rate([rates.macs_per_s for rates in models.values()], reached.get("macs_per_s"))
+    memory_bytes_per_s = _typical_rate(
         [rates.memory_bytes_per_s for rates in models.values()], reached.get("memory_bytes_per_s")
     )
     rates = info.rates
@@ -235,17 +237,18 @@ def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSp
     return KnownSpeed(trainer=trainer, rates=rates)
 
 
-def _usual(fitted: Sequence[float], reached: Any) -> float:
-    """The middle of the rates that were fitted to kinds of models, at least what was reached; 0 without any.
+def _typical_rate(fitted: Sequence[float], reached: Any) -> float:
+    """Return the median of the rates fitted to kinds of models, at least the reached rate; 0 if there are
+    none.
 
-    A kind that hardly uses a term says little of its rate: a fit may find far too high a one, or none.
+    A kind that hardly depends on a term says little about its rate: the fit may be far too high, or infinite.
     """
-    known = [each for each in fitted if math.isfinite(each)]
-    least = float(reached) if isinstance(reached, int | float) and math.isfinite(reached) else 0.0
-    return max(statistics.median(known), least) if known else least
+    finite = [rate for rate in fitted if math.isfinite(rate)]
+    minimum = float(reached) if isinstance(reached, int | float) and math.isfinite(reached) else 0.0
+    return max(statistics.median(finite), minimum) if finite else minimum
 
 
 def accelerators_by_name(calibration: Calibration) -> dict[str, Accelerator]:
-    """The accelerators that were measured, by the names of their devices."""
+    """Return the measured accelerators by device name."""
     names = [name for name in calibration.machine.devices if not name.startswith("cpu:")]
     return dict(zip(names, calibration.platform.accelerators, strict=True))

@@ -1,4 +1,4 @@
-"""What a trainer's step takes: whole mini-batches of several shapes, through the device protocol alone."""
+"""Measurement of trainer steps: mini-batches of several shapes, through the device protocol only."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ from hyrt.sampling.sampler import Sampler
 from hyrt.training.setup import build_model
 
 DENSE = "synthetic:tiny,edges=200k"
-"""A graph with many edges for its vertices."""
+"""A graph with many edges per vertex."""
 
 TYPED = "synthetic:typed"
-"""A graph of several types and relations."""
+"""A graph with several types and relations."""
 
 HEADS = 4
 CHUNK_ROWS = {"gat": attention.GRAIN}
-"""Rows that a thread of the CPU trainer computes at a time, by kind of model; `product.GRAIN` for others."""
-# Short steps are repeated more often: their times are less sure.
-_LEAST, _MOST, _ENOUGH_S = 2, 10, 0.15
-# The first ones compile kernels, make the buffers that the others use again, and show a team of threads which
-# work is worth sharing.
-_WARM = 4
+"""Rows that a CPU trainer thread computes at a time, by kind of model; `product.GRAIN` for other kinds."""
+# Short steps are repeated more often, because their times are less certain.
+_MIN_REPETITIONS, _MAX_REPETITIONS, _ENOUGH_S = 2, 10, 0.15
+# The first steps compile kernels, allocate reused buffers, and tune which work is shared among threads.
+_WARMUP_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +63,23 @@ class Probe:
     """`features`, `hidden` and `classes`: widths of the model."""
     targets: int
     fanouts: tuple[int, ...]
-    """`targets` and `fanouts`: of the mini-batch; the targets' fan-out first."""
+    """`targets` and `fanouts`: shape of the mini-batch, the targets' fan-out first."""
     row_entries: int = 0
-    """Stored values of a sparse row; 0 for dense rows."""
+    """Stored values per sparse row; 0 for dense rows."""
     graph: str = LARGE
-    """The graph whose topology is sampled."""
+    """Graph whose topology is sampled."""
 
 
-# They differ in which term they are made of: products, fixed costs, values, and aggregation. Where vertices
-# have few edges, the rates of aggregation and of values cannot be told apart: what GIN's values cost was
-# taken for aggregation, and subgraphs with many edges were predicted up to twice too long. So two probes have
-# 25 edges for each vertex, one of them with narrow rows, of which each costs more than its bytes. Small ones
-# tell fixed costs: with wide weights and with narrow ones, since each weight costs, and with two layers and
-# with three, since a further layer costs other calls than the first two.
+# The probes differ in the dominating term: products, fixed costs, values, and aggregation. If vertices have
+# few edges, the rates of aggregation and of values are not identifiable: the value costs of GIN were
+# attributed to aggregation, and subgraphs with many edges were predicted up to twice too long. Two probes
+# therefore have 25 edges per vertex, one of them with narrow rows, which cost more than their bytes. Small
+# probes determine fixed costs: with wide and narrow weights, since each weight costs, and with two and three
+# layers, since a further layer makes other calls than the first two.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
-    # Rows in full multiples of what the libraries pad chunks to: of fewer, padding is most of the products.
+    # Row counts in full multiples of the libraries' padding: with fewer rows, padding dominates the products.
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(2, 2)),
     Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
@@ -89,17 +88,17 @@ PROBES = (
     Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
     Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
-    # Many narrow rows: a row costs, however narrow it is.
+    # Many narrow rows, which expose the cost per row.
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=16, fanouts=(3, 2, 2), graph=SMALL),
 )
-# A step over sparse rows of which launches are nearly all.
+# A step over sparse rows that consists almost entirely of launches.
 SPARSE_PROBE = Probe(
     features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
-# The same of a typed graph, whose runs, the edges of one relation into one vertex, have many edges or few.
+# Heterogeneous probes, whose segments (the edges of one relation into one vertex) have many edges or few.
 TYPED_PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=TYPED),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=TYPED),
@@ -115,36 +114,35 @@ TYPED_PROBES = (
     Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=TYPED),
 )
 
-# Steps with rows for several chunks, long ones and short: with them, what further threads spare is seen, and
-# what waking them costs.
+# Long and short steps with rows for several chunks: they determine the gain from further threads and the cost
+# of waking them.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
 TYPED_SHARED_PROBES = (*TYPED_PROBES[:4], TYPED_PROBES[5])
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A probe on a device."""
+    """Measurement of a probe on a device."""
 
     workload: Workload
-    """The sizes of the mini-batch; the first layer's edges are 0 where the input came aggregated."""
+    """Sizes of the mini-batch; the first layer's edges are 0 if the input was aggregated while loading."""
     propagate: Timing
-    """The time of the device's own work."""
+    """Time of the propagation."""
     transfer: Timing
-    """Until the mini-batch is there."""
+    """Time of the transfer."""
     moved_bytes: float
-    """The bytes of its inputs."""
+    """Bytes of the inputs."""
     sorted_edges_per_s: float = math.inf
-    """Edges a second that are sorted by their sources before `propagate` needs them so; infinite where that
-    is a part of it."""
+    """Edges per second sorted by source before `propagate`; infinite if sorting is part of `propagate`."""
 
 
 class Widths:
-    """Graphs with features and classes of probes' widths; features are made once a width.
+    """Graphs with features and classes of given widths; features are created once per width.
 
     Parameters
     ----------
     graphs
-        Whose topologies, splits and labels are used, by the names that probes have for them.
+        Graphs that provide topologies, splits and labels, by the names that probes use.
     """
 
     def __init__(self, graphs: Mapping[str, Graph]) -> None:
@@ -152,7 +150,7 @@ class Widths:
         self._features: dict[tuple[str, int, int], DenseFeatures | SparseFeatures] = {}
 
     def of(self, probe: Probe) -> Graph:
-        """The graph for a probe."""
+        """Return the graph for a probe."""
         graph, key = self._graphs[probe.graph], (probe.graph, probe.features, probe.row_entries)
         if graph.types is not None:
             return of_widths(graph, probe.features, probe.classes)
@@ -168,21 +166,21 @@ class Widths:
 
 
 def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False) -> Measured:
-    """Train a few mini-batches of one shape; the first ones, which compile, are left out.
+    """Train a few mini-batches of one shape, excluding the first ones, which compile.
 
     Parameters
     ----------
     device, kind, probe
-        What trains, a kind of model, and its shape.
+        Device, kind of model, and shape.
     graph
-        A graph of the probe's widths.
+        A graph with the probe's widths.
     plain
-        Whether to leave out the dropout and the norm that the kind has by default.
+        Whether to disable the kind's default dropout and norm.
 
     Raises
     ------
     UnsupportedModel
-        If the device cannot run the kind of model.
+        If the device does not support the kind of model.
     """
     model = build_model(_settings(kind, probe, plain=plain), graph)
     name, parameters = device.info.name, list(model.parameters())
@@ -198,16 +196,19 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
     transfer: list[float] = []
     moved, edges, sorting = 0.0, 0, []
     is_host = device.info.kind == "cpu"
-    # The last step of an epoch, which may be smaller, is left out.
-    whole = len(sampler.units(0))
-    drawn = ((step, units) for step in itertools.count() if len(units := sampler.units(step)) == whole)
+    # Skip the last step of an epoch, which may be smaller.
+    full_size = len(sampler.units(0))
+    steps = ((step, units) for step in itertools.count() if len(units := sampler.units(step)) == full_size)
     with named_at_the_end(name, "measurement"), Workers(1, "hyrt.calibrate") as workers:
-        for step, units in itertools.islice(drawn, _WARM + _MOST):
-            if len(propagate) >= _WARM + _LEAST and sum(propagate[_WARM:]) > _ENOUGH_S:
+        for step, units in itertools.islice(steps, _WARMUP_STEPS + _MAX_REPETITIONS):
+            if (
+                len(propagate) >= _WARMUP_STEPS + _MIN_REPETITIONS
+                and sum(propagate[_WARMUP_STEPS:]) > _ENOUGH_S
+            ):
                 break
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
-            # Models of typed graphs sort the edges of relations, as a part of `propagate`.
+            # Heterogeneous models sort the edges of relations as part of `propagate`.
             if is_host and graph.types is None:
                 started = time.perf_counter()
                 edges = _sort_by_source(batch)
@@ -217,7 +218,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             staged_at = time.perf_counter()
             result = device.propagate(staged)
             done_at = time.perf_counter()
-            # A transfer may go on after its call, into propagate's: the device's own clock tells them apart.
+            # A transfer may continue asynchronously during propagate: the device's clock separates the two.
             transfer.append(result.seconds.get("transfer") or staged_at - started)
             propagate.append(result.seconds.get("propagate") or done_at - staged_at)
             sizes = _workload(kind, probe, batch, plan, graph)
@@ -225,15 +226,15 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             batch.release()
     return Measured(
         sizes,
-        summarize(propagate[_WARM:]),
-        summarize(transfer[_WARM:]),
+        summarize(propagate[_WARMUP_STEPS:]),
+        summarize(transfer[_WARMUP_STEPS:]),
         moved,
-        edges / summarize(sorting[_WARM:]).seconds if edges else math.inf,
+        edges / summarize(sorting[_WARMUP_STEPS:]).seconds if edges else math.inf,
     )
 
 
 def _sort_by_source(batch: MiniBatch) -> int:
-    """Bring the edges along which gradients go back into the form that this takes; how many there are."""
+    """Sort the edges of the backward pass by source; return their number."""
     blocks = [block for block in batch.blocks if not block.in_place]
     for block in blocks:
         block.transposed()
@@ -253,9 +254,9 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan, graph:
     sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
-    made = find_model(kind)
+    model_kind = find_model(kind)
     work = model_workload(
-        made.costs_like or "gcn",
+        model_kind.costs_like or "gcn",
         sizes.vertices,
         edges,
         widths,
@@ -263,7 +264,7 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan, graph:
         hidden=probe.hidden,
         row_entries=float(probe.row_entries) if plan.form == "sparse" else None,
     )
-    products = made.products({})
+    products = model_kind.products({})
     return work if products is None else work.with_products(*products)
 
 
@@ -274,22 +275,24 @@ def _input_bytes(batch: MiniBatch) -> float:
     if isinstance(inputs, TypedInput):
         return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
     if inputs is None or isinstance(inputs, InPlace | TypedInPlace | SparseRows):
-        return 0.0  # No link carries them: who takes sparse rows reads them where they are.
+        return 0.0  # Not transferred: devices that accept sparse rows read them in place.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
 
 
 def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
-    """Rates of a device for one kind of model; what is not measured is as for `fit_rates`."""
+    """Fit a device's rates for one kind of model; unmeasured terms as in `fit_rates`."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
 def fit_link(measured: Sequence[Measured]) -> tuple[float, float]:
-    """Latency in seconds and 1e9 bytes a second of a link, from transfers of several sizes."""
+    """Fit a link's latency in seconds and its bandwidth in 1e9 bytes per second to transfers of several
+    sizes.
+    """
     moved = np.array([entry.moved_bytes for entry in measured])
     seconds = np.array([entry.transfer.seconds for entry in measured])
-    slope, start = np.polyfit(moved, seconds, 1, w=1 / seconds)
-    if slope <= 0 or start < 0:
-        # Latency is lost in the noise: all of it is bandwidth.
+    slope, latency_s = np.polyfit(moved, seconds, 1, w=1 / seconds)
+    if slope <= 0 or latency_s < 0:
+        # The latency is not distinguishable from noise: attribute all time to bandwidth.
         return 0.0, float(np.median(moved / seconds)) / 1e9
-    return float(start), float(1 / slope) / 1e9
+    return float(latency_s), float(1 / slope) / 1e9

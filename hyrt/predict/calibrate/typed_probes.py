@@ -1,4 +1,4 @@
-"""Mini-batches of a generated typed graph, to measure models with."""
+"""Mini-batches of a generated heterogeneous graph, to measure models."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from hyrt.sampling.relations.relation_sampler import RelationSampler
 
 
 def of_widths(graph: Graph, features: int, classes: int) -> Graph:
-    """A typed graph with other widths: its first type has so many features, each further one half as many.
+    """Return a heterogeneous graph with other widths: `features` columns for its first type, halved for each
+    further type.
 
-    Types without features stay without.
+    Types without features stay without features.
     """
     types, rows = graph.types, graph.features
     assert types is not None
@@ -37,14 +38,16 @@ def of_widths(graph: Graph, features: int, classes: int) -> Graph:
 
 
 def relation_sampler(graph: Graph, fanouts: tuple[int, ...], targets: int) -> RelationSampler:
-    """Draws mini-batches with the same fan-outs along all relations."""
+    """Create a sampler with the same fan-outs along all relations."""
     assert graph.types is not None
     by_relation = [[fanout] * len(graph.types.relations) for fanout in fanouts]
     return RelationSampler(graph, graph.split("train"), by_relation, targets, 0)
 
 
 def typed_work(kind: str, batch: MiniBatch, graph: Graph, **widths: Any) -> Workload:
-    """The work of a mini-batch of a typed graph, of a model of the widths `typed_workload` takes."""
+    """Return the work of a heterogeneous mini-batch, for a model with the widths that `typed_workload`
+    takes.
+    """
     assert graph.types is not None
     sizes = relation_sizes(batch, graph.types)
     return typed_workload(kind, sizes, typed_graph_sizes(graph, batch.targets).widths, **widths)

@@ -1,4 +1,4 @@
-"""What steps over whole graphs take on the CPU: the compiled gathering alone, and whole steps."""
+"""Measurement of full-graph steps on the CPU: the compiled gathers alone, and whole steps."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 from hyrt.predict.whole_graphs.whole_graph_work import can_say, whole_graph_step
 from hyrt.sampling.full.full_sampler import FullSampler
 
-# Matrices of which all, some and hardly any rows lie in a core's own cache or the one that cores share.
+# Matrix sizes of which all, some and almost no rows fit in a core's private cache or the shared cache.
 _MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Heads and columns of each: rows of one line of memory, and of many.
+# Heads and columns per head: rows of one cache line, and of several.
 _HEADS = ((1, 16), (4, 32))
-# Edges read at a time: few enough for a tenth of a second, and more than a cache has rows.
+# Edges read at a time, per width: about a tenth of a second, and more rows than a cache holds.
 _READS = {16: 2_000_000, 128: 750_000}
-_REPETITIONS, _AGREE = 3, 0.03
+_REPETITIONS, _MAX_SPREAD = 3, 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A model and a random graph: steps that differ in what they are made of."""
+    """A model and a random graph; the probes differ in their dominating terms."""
 
     kind: str
     vertices: int
@@ -58,7 +58,7 @@ class _Probe:
     classes: int
 
 
-# Few different widths: each has a loop of its own to compile.
+# Few distinct widths, because each requires the compilation of a loop.
 _PROBES = (
     _Probe("gcn", 1 << 9, 4, 16, 16, 16),
     _Probe("gcn", 1 << 17, 2, 16, 16, 16),
@@ -69,13 +69,13 @@ _PROBES = (
 )
 
 
-# For loops of a kind of model: narrow messages and wide ones, along few edges a vertex and along many.
+# Probes for the loops of a kind of model: narrow and wide messages, few and many edges per vertex.
 _LOOP_PROBES = ((1 << 15, 32, 16), (1 << 16, 8, 64), (1 << 15, 8, 16))
 
 
 @contextmanager
 def _team(cores: int) -> Iterator[Workers]:
-    """The threads that steps are measured with."""
+    """Yield the worker threads of the measurements."""
     with (
         Workers(cores, "hyrt.calibrate.train", on_start=use_one_torch_thread, pool=BufferPool()) as workers,
         torch_threads(1),
@@ -84,14 +84,14 @@ def _team(cores: int) -> Iterator[Workers]:
 
 
 def loop_cost(kind: str, rates: WholeGraphRates) -> LoopCost | None:
-    """What the loops over edges of a kind of model take; None where it has none, or torch computes them.
+    """Measure the edge loops of a kind of model; None if it has none, or torch computes them.
 
     Parameters
     ----------
     kind
-        The kind of model.
+        Kind of model.
     rates
-        What all else of a step takes on this machine.
+        Rates of all other parts of a step on this machine.
     """
     terms, seconds = [], []
     with _team(rates.threads) as workers:
@@ -100,12 +100,14 @@ def loop_cost(kind: str, rates: WholeGraphRates) -> LoopCost | None:
             if not can_say(_model(probe)):
                 return None
             step, measured_s = _measured_step(probe, workers)
-            loops = [each for each in step.reads if each.kind == "loops"]
+            loops = [reads for reads in step.reads if reads.kind == "loops"]
             if not loops:
                 return None
-            left_s = measured_s - rates.rows_s(step, rates.threads)
-            terms.append([sum(each.rows for each in loops), sum(each.rows * each.width for each in loops)])
-            seconds.append(max(left_s, 0.1 * measured_s))
+            rest_s = measured_s - rates.rows_s(step, rates.threads)
+            terms.append(
+                [sum(reads.rows for reads in loops), sum(reads.rows * reads.width for reads in loops)]
+            )
+            seconds.append(max(rest_s, 0.1 * measured_s))
     edge_s, value_s = non_negative(np.array(terms) / np.array(seconds)[:, None])
     return LoopCost(edge_s=float(edge_s), value_s=float(value_s))
 
@@ -116,22 +118,22 @@ def whole_graph_rates(cores: int) -> WholeGraphRates:
     Raises
     ------
     HyrtError
-        As a step does.
+        If a step fails.
     """
     with _team(cores) as workers:
         reads = tuple(_reads(workers))
         mask_s = _mask_s(workers)
-        looped = _looped(workers)
-        only = WholeGraphRates(
+        loop_ratios = _loop_ratios(workers)
+        gather_rates = WholeGraphRates(
             threads=cores, reads=reads, mask_s=mask_s, call_s=0.0, macs_per_s=math.inf, values_per_s=math.inf
         )
         terms, seconds = [], []
         for probe in _PROBES:
             step, measured_s = _measured_step(probe, workers)
-            left_s = measured_s - only.reads_s(step.reads, cores)
-            # Where the gathering alone seems to take longer, all that is left is noise.
+            rest_s = measured_s - gather_rates.reads_s(step.reads, cores)
+            # If the gathers alone appear to take longer than the step, the remainder is noise.
             terms.append([step.calls, step.macs, step.values])
-            seconds.append(max(left_s, 0.1 * measured_s))
+            seconds.append(max(rest_s, 0.1 * measured_s))
     call_s, mac_s, value_s = non_negative(np.array(terms) / np.array(seconds)[:, None])
     return WholeGraphRates(
         threads=cores,
@@ -140,12 +142,12 @@ def whole_graph_rates(cores: int) -> WholeGraphRates:
         call_s=float(call_s),
         macs_per_s=1 / mac_s if mac_s else math.inf,
         values_per_s=1 / value_s if value_s else math.inf,
-        looped=looped,
+        looped=loop_ratios,
     )
 
 
 def _reads(workers: Workers) -> Iterator[ReadCost]:
-    """The costs of reading rows, from two widths each."""
+    """Yield the costs of reading rows, from two widths each."""
     for matrix_bytes in _MATRIX_BYTES:
         by_width: dict[int, tuple[float, float, float]] = {}
         for heads, columns in _HEADS:
@@ -154,8 +156,8 @@ def _reads(workers: Workers) -> Iterator[ReadCost]:
             topology = _random_topology(rows, _READS[width])
             by_width[width] = _read_s(topology, heads, columns, workers)
         (narrow, narrow_s), (wide, wide_s) = sorted(by_width.items())
-        what = (("sum", False), ("attention", False), ("attention", True))
-        for (kind, back), short_s, long_s in zip(what, narrow_s, wide_s, strict=True):
+        operations = (("sum", False), ("attention", False), ("attention", True))
+        for (kind, back), short_s, long_s in zip(operations, narrow_s, wide_s, strict=True):
             byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
             yield ReadCost(
                 kind=kind,  # type: ignore[arg-type]
@@ -167,7 +169,7 @@ def _reads(workers: Workers) -> Iterator[ReadCost]:
 
 
 def _random_topology(vertices: int, edges: int) -> Topology:
-    """About so many edges; as good as any other for the time that reading along them takes."""
+    """Create random edges, approximately `edges` in number, which are representative for reading times."""
     random, degree = np.random.default_rng(0), max(1, edges // vertices)
     indices = random.integers(0, vertices, (vertices, degree), dtype=np.int32)
     indices.sort(axis=1)
@@ -175,11 +177,11 @@ def _random_topology(vertices: int, edges: int) -> Topology:
 
 
 def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> tuple[float, float, float]:
-    """Seconds for a row: of a sum, of attention, and of attention back."""
+    """Return the seconds per row: of a sum, of attention, and of the attention gradient."""
     rows, shape = topology.num_vertices, (topology.num_vertices, heads, columns)
     x, out, positive, grad, x_grad = (torch.ones(shape).numpy() for _ in range(5))
-    numbers = [torch.ones(shape[:2]).numpy() for _ in range(6)]
-    at_source, at_destination, lse, weight, source_grad, destination_grad = numbers
+    vertex_arrays = [torch.ones(shape[:2]).numpy() for _ in range(6)]
+    at_source, at_destination, lse, weight, source_grad, destination_grad = vertex_arrays
     scale = np.ones(rows, np.float32)
     edges = (topology.indptr, topology.indices)
 
@@ -198,51 +200,56 @@ def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> t
             destination_grad, workers=workers,
         )  # fmt: skip
 
-    add_s, attend_s, back_s = (_least_s(work) for work in (add, attend, attend_back))
-    # A row of its own for each vertex, too.
+    add_s, attend_s, back_s = (_min_s(work) for work in (add, attend, attend_back))
+    # Vertices also read their own rows.
     num_rows = topology.num_edges + rows
     return add_s / num_rows, attend_s / num_rows, back_s / num_rows
 
 
-def _looped(workers: Workers) -> dict[str, float]:
-    """How many times as long as the compiled operators the loops take that run where chunks do."""
+def _loop_ratios(workers: Workers) -> dict[str, float]:
+    """Return the time of the loops used with chunks, relative to the compiled operators."""
     heads, columns = _HEADS[-1]
     width = heads * columns
     rows = _MATRIX_BYTES[1] // (4 * width)
     topology = _random_topology(rows, _READS[width])
     x, out, positive, grad, x_grad = (torch.ones(rows, width).numpy() for _ in range(5))
-    numbers = [torch.ones(rows, heads).numpy() for _ in range(6)]
-    at_source, at_destination, kept, _, source_grad, destination_grad = numbers
+    vertex_arrays = [torch.ones(rows, heads).numpy() for _ in range(6)]
+    at_source, at_destination, lse, _, source_grad, destination_grad = vertex_arrays
     winners, scale = np.zeros((rows, width), np.int32), np.ones(rows, np.float32)
-    whole = WholeEdges(topology, has_loops=True, row_scale=scale, loop_scale=scale)
+    weighted = WholeEdges(topology, has_loops=True, row_scale=scale, loop_scale=scale)
     plain = WholeEdges(topology).by_destination(None)
-    into, back = whole.by_destination(None), WholeEdges(topology, has_loops=True).by_source(None)
+    into, back = weighted.by_destination(None), WholeEdges(topology, has_loops=True).by_source(None)
     sums, largest = LoopedSum(None, has_loops=True), largest_loops(width)[0]
     attention = looped_attention(heads, columns, 0.2, None)
     add_s, attend_s, back_s = (
-        each * (topology.num_edges + rows) for each in _read_s(topology, heads, columns, workers)
+        row_s * (topology.num_edges + rows) for row_s in _read_s(topology, heads, columns, workers)
     )
 
-    def largest_of_own() -> None:
+    def largest_by_operator() -> None:
         largest_into(topology.indptr, topology.indices, x, out, winners, workers=workers)
 
-    own = {"sum": add_s, "max": _least_s(largest_of_own), "attention": attend_s, "attention back": back_s}
+    operator_s = {
+        "sum": add_s,
+        "max": _min_s(largest_by_operator),
+        "attention": attend_s,
+        "attention back": back_s,
+    }
     operands = [x, at_source, at_destination]
     edges = WholeEdges(topology, has_loops=True).by_destination(None)
     looped: dict[str, Callable[[], object]] = {
         "sum": lambda: sums.forward(into, x, out, workers),
         "max": lambda: run_loop(largest, plain, [x], (out, winners), None, workers),
-        "attention": lambda: attention.forward(edges, operands, out, kept, workers),
+        "attention": lambda: attention.forward(edges, operands, out, lse, workers),
         "attention back": lambda: run_attention_back(
-            *(attention, edges, back, operands, (kept, positive), grad),
+            *(attention, edges, back, operands, (lse, positive), grad),
             *((x_grad, source_grad, destination_grad), workers),
         ),
     }
-    return {what: _least_s(work) / own[what] for what, work in looped.items()}
+    return {name: _min_s(work) / operator_s[name] for name, work in looped.items()}
 
 
 def _mask_s(workers: Workers) -> float:
-    """Seconds that a mask adds to attention, for an edge and a head."""
+    """Return the seconds that a mask adds to attention, per edge and head."""
     heads, columns = _HEADS[-1]
     rows = _MATRIX_BYTES[1] // (4 * heads * columns)
     topology = _random_topology(rows, _READS[heads * columns])
@@ -255,8 +262,8 @@ def _mask_s(workers: Workers) -> float:
             mask=mask, workers=workers,
         )  # fmt: skip
 
-    masked_s = _least_s(lambda: attend(AttentionMask.of(0.5, 0, 0, 1)))
-    return max(0.0, masked_s - _least_s(lambda: attend(None))) / (heads * (topology.num_edges + rows))
+    masked_s = _min_s(lambda: attend(AttentionMask.of(0.5, 0, 0, 1)))
+    return max(0.0, masked_s - _min_s(lambda: attend(None))) / (heads * (topology.num_edges + rows))
 
 
 def _model(probe: _Probe) -> GNN:
@@ -265,18 +272,18 @@ def _model(probe: _Probe) -> GNN:
 
 
 def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, float]:
-    """What a step is made of, and what it takes."""
+    """Return the work of a step, and its measured time."""
     topology = _random_topology(probe.vertices, probe.vertices * probe.degree)
-    # The transpose of a random graph is another one: what reading along it takes is the same.
+    # The transpose of a random graph is another random graph with the same reading time.
     topology.__dict__["is_symmetric"] = True
-    every = np.ones(probe.vertices, np.bool_)
+    all_vertices = np.ones(probe.vertices, np.bool_)
     graph = Graph.of_arrays(
         "random",
         topology.indptr,
         topology.indices,
         DenseFeatures(np.ones((probe.vertices, probe.features), np.float32)),
         np.arange(probe.vertices, dtype=np.int64) % probe.classes,
-        {"train": every},
+        {"train": all_vertices},
     )
     model = _model(probe)
     sampler = FullSampler(graph, graph.split("train"), len(model.layers), seed=0)
@@ -287,7 +294,7 @@ def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, flo
     assert matrix is not None
     replica = FullGraphReplica.of(model, batch.whole, InPlace(matrix), memory_bytes=0)
     with working(workers):
-        seconds = _least_s(lambda: replica.step(batch, Classification(), workers))
+        seconds = _min_s(lambda: replica.step(batch, Classification(), workers))
     sizes = WholeGraphSizes(
         vertices=probe.vertices,
         edges=topology.num_edges,
@@ -299,15 +306,15 @@ def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, flo
     return whole_graph_step(model, sizes, memory_bytes=0.0, threads=workers.count), seconds
 
 
-def _least_s(work: Callable[[], object]) -> float:
-    """The shortest of some repetitions, each with cold caches; whatever else the machine does only adds.
+def _min_s(work: Callable[[], object]) -> float:
+    """Return the minimum of some repetitions with cold caches, since disturbances only add time.
 
-    Two are enough where they agree.
+    Two repetitions suffice if they agree.
     """
     sweep = CacheSweep()
-    work()  # The first one may compile.
+    work()  # The first call may compile.
     spent: list[float] = []
-    while len(spent) < _REPETITIONS and not (len(spent) > 1 and max(spent) <= (1 + _AGREE) * min(spent)):
+    while len(spent) < _REPETITIONS and not (len(spent) > 1 and max(spent) <= (1 + _MAX_SPREAD) * min(spent)):
         sweep()
         started = time.perf_counter()
         work()

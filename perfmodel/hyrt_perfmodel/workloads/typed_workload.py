@@ -19,7 +19,7 @@ FIRST_COMBINED = ("rgcn", "rsage")
 _FLOAT_BYTES = 4
 # Multiplications that take as long as one random read of a value from memory. Keep equal to the number in
 # relation_sums.py.
-_READ_MACS = 4
+_READ = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def _relation_means(
             read_bytes += edges * columns * _FLOAT_BYTES * (1 if graph.widths[source] else 2)
             continue
         after = sources * width * out
-        if out < width and after < before + _READ_MACS * edges * (width - out):
+        if out < width and after < before + _READ * edges * (width - out):
             macs, columns = macs + after, out
         else:
             macs += before

@@ -16,7 +16,7 @@ from hyrt.balance.fitted.explore import (
     _by_size_alone,
     _fewer_train_threads,
     _larger_share,
-    _seen_small,
+    _launch_bound_devices,
     lighter,
 )
 from hyrt.balance.fitted.fit import Fit, Line, fit
@@ -436,20 +436,20 @@ def test_a_device_that_had_few_targets_is_tried_with_more() -> None:
     evidence = gather(in_a_row(few))
     model = fit(evidence, limits)
     assert best_assignment(model, few.assignment, limits).split[1] < 400
-    found = _seen_small(model, evidence, few.assignment, limits)
+    found = _launch_bound_devices(model, evidence, few.assignment, limits)
     assert found is not None
     assert found[0].split[1] > 600
     # Once each was seen with two numbers of targets, what it takes is known.
     more = seen((400, 600), (0.004, 0.012))
     evidence = gather(in_a_row(few, more))
-    assert _seen_small(fit(evidence, limits), evidence, more.assignment, limits) is None
+    assert _launch_bound_devices(fit(evidence, limits), evidence, more.assignment, limits) is None
 
 
 def test_the_host_is_not_taken_for_launch_bound() -> None:
     limits = replace(of_devices(("cpu:0", "gpu:0"), 1000), is_host=(True, False))
     few = seen((100, 900), (0.002, 0.009))
     evidence = gather(in_a_row(few, seen((100, 600), (0.002, 0.0065))))
-    assert _seen_small(fit(evidence, limits), evidence, few.assignment, limits) is None
+    assert _launch_bound_devices(fit(evidence, limits), evidence, few.assignment, limits) is None
 
 
 def test_the_host_is_tried_alone_where_devices_take_the_same_time_for_any_share() -> None:
@@ -457,13 +457,13 @@ def test_the_host_is_tried_alone_where_devices_take_the_same_time_for_any_share(
     limits = replace(of_devices(("cpu:0", "npu:0", "npu:1"), 1000), is_host=(True, False, False))
     few = seen((100, 225, 675), (0.006, 0.019, 0.019))
     evidence = gather(in_a_row(few))
-    found = _seen_small(fit(evidence, limits), evidence, few.assignment, limits)
+    found = _launch_bound_devices(fit(evidence, limits), evidence, few.assignment, limits)
     assert found is not None
     assert found[0].split == (1000, 0, 0)
     # Where the larger share takes longer, it is work.
     work = seen((100, 225, 675), (0.006, 0.010, 0.019))
     evidence = gather(in_a_row(work))
-    found = _seen_small(fit(evidence, limits), evidence, work.assignment, limits)
+    found = _launch_bound_devices(fit(evidence, limits), evidence, work.assignment, limits)
     assert found is None or found[0].split[0] < 1000
 
 
@@ -471,7 +471,7 @@ def test_devices_that_are_full_are_not_tried_with_more() -> None:
     limits = replace(of_devices(("gpu:0", "npu:0"), 1000), most_units=(900, 100))
     few = seen((900, 100), (0.009, 0.002))
     evidence = gather(in_a_row(few))
-    assert _seen_small(fit(evidence, limits), evidence, few.assignment, limits) is None
+    assert _launch_bound_devices(fit(evidence, limits), evidence, few.assignment, limits) is None
 
 
 def test_one_of_the_devices_behind_a_switch_is_tried_with_all_targets() -> None:

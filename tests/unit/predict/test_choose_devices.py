@@ -202,7 +202,7 @@ def test_a_sampler_that_says_no_sizes_does_not_end_the_run(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hyrt.predict.choose_devices.survey_devices", lambda: SURVEYS)
     monkeypatch.setattr("hyrt.predict.choose_devices._with_cpu", lambda *_: None)
-    monkeypatch.setattr("hyrt.predict.choose_devices._why_not", lambda *_: "")
+    monkeypatch.setattr("hyrt.predict.choose_devices._unsupported_reason", lambda *_: "")
     plain = build_config({"devices": "auto", "data": {"batch_size": 64}})
     config, graph = plain.model_copy(update={"sampler": kind()}), open_graph("synthetic:tiny")
     resolved, choice = resolve_auto(config, PreparedRun(config, graph))
@@ -235,7 +235,8 @@ def test_what_auto_has_built_is_what_the_run_trains(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hyrt.predict.choose_devices._with_cpu", lambda *_: None)
     tried: list[torch.nn.Module] = []
     monkeypatch.setattr(
-        "hyrt.predict.choose_devices._why_not", lambda info, model, objective: tried.append(model) or "no"
+        "hyrt.predict.choose_devices._unsupported_reason",
+        lambda info, model, objective: tried.append(model) or "no",
     )
     built: list[str] = []
     for what in (build_model, build_sampler):

@@ -61,7 +61,7 @@ def test_rates_that_are_known_are_found(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(chunks, "_kernels", kernels)
     monkeypatch.setattr(chunks._MeasuredChunk, "seconds", seconds)
     monkeypatch.setattr(chunks, "_products_s", products_s)
-    for what, costs in (("_copy_s", 5e-10), ("_drop_s", 2e-9), ("_lose_s", 4e-9)):
+    for what, costs in (("_copy_s", 5e-10), ("_dropout_s", 2e-9), ("_loss_s", 4e-9)):
         monkeypatch.setattr(chunks, what, lambda *arguments, costs=costs: costs)
     [rates] = chunk_rates(1)
     for read in rates.reads:

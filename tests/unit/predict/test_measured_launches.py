@@ -29,7 +29,7 @@ def test_walks_of_three_sizes_tell_what_a_mini_batch_a_step_and_an_edge_cost(
         return sizes, 2e-4 + 1.5e-7 * steps + 8e-9 * scanned
 
     monkeypatch.setattr(host, "SaintSampler", lambda graph, *rest, **more: graph.num_edges)
-    monkeypatch.setattr(host, "_walked", walked)
+    monkeypatch.setattr(host, "_sample_walks", walked)
     for cost in host.walking(graph, 1e6, 2):
         assert cost.launch_s == pytest.approx(2e-4)
         assert cost.step_s == pytest.approx(1.5e-7)
