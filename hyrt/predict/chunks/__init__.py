@@ -1,1 +1,1 @@
-"""Predictions of whole graphs in chunks: their schedule, and what stays on the host."""
+"""Prediction of full-graph training in chunks: its schedule, and the arrays that stay on the host."""

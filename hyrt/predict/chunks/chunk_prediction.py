@@ -1,4 +1,4 @@
-"""What training a whole graph in chunks is predicted to take: the schedule of its copies, simulated."""
+"""Prediction of full-graph training in chunks, by simulating the schedule of copies."""
 
 from __future__ import annotations
 
@@ -29,135 +29,137 @@ from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 
 
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
-    """Simulate an epoch in chunks on the devices of the settings, or the first accelerator of a platform.
+    """Simulate an epoch in chunks on the configured devices, or on a platform's first accelerator.
 
-    None where the run is not of a whole graph, no device trains it in chunks, the whole graph fits the device
-    and the settings do not ask for chunks, or no chunks fit.
+    The result is None if the run is not full-graph training, no device trains it in chunks, the graph fits
+    the device and the settings do not request chunks, or no chunks fit.
 
     Parameters
     ----------
     platform, work
         The machine and the work.
     config
-        The settings of the work. Its devices count where there are several, and all are the platform's.
+        Settings of the work. Its devices are used if there are several, all of them the platform's.
     """
     if not config.sampler.whole_graph:
         return None
-    trainers, shares = _chosen(platform, work, config)
-    several = _accelerators(platform, work) if len(trainers) == 1 and not trainers[0].is_host else []
+    trainers, shares = _selected_trainers(platform, work, config)
+    accelerators = _accelerators(platform, work) if len(trainers) == 1 and not trainers[0].is_host else []
     if not trainers:
         return None
     if len(trainers) == 1 and not is_asked_for(platform, work, config):
         if trainers[0].is_host:
-            return None  # It has no memory of its own that a graph might not fit.
+            return None  # It computes in host memory, so no copies in chunks are needed.
         budget = min(free_bytes(trainers[0]), config.fullgraph.device_memory or math.inf)
         if sum(whole_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
-    found = _predicted(platform, work, config, trainers, shares)
-    if found is None or len(several) < 2:
-        return found
-    return replace(found, on_all=_predicted(platform, work, config, several, ()))
+    prediction = _predict_on_trainers(platform, work, config, trainers, shares)
+    if prediction is None or len(accelerators) < 2:
+        return prediction
+    return replace(prediction, on_all=_predict_on_trainers(platform, work, config, accelerators, ()))
 
 
 def chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
-    """What is predicted of a run of these settings that trains in chunks; None where it does not.
+    """Predict a run that trains in chunks with these settings; None if it does not.
 
     Parameters
     ----------
     platform
-        The machine with the run's trainers alone.
+        The machine with only the run's trainers.
     work, config
-        The run's work and its settings.
+        The run's work and settings.
 
     Raises
     ------
     ConfigError
         If such a run cannot be predicted.
     """
-    if why := why_not_in_chunks(platform, work, config):
-        raise ConfigError(why)
-    found = predict_chunks(platform, work, config)
-    if found is None and is_asked_for(platform, work, config):
+    if reason := why_not_in_chunks(platform, work, config):
+        raise ConfigError(reason)
+    prediction = predict_chunks(platform, work, config)
+    if prediction is None and is_asked_for(platform, work, config):
         raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
-    return found
+    return prediction
 
 
 def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> str:
-    """Why a run that trains in chunks cannot be predicted, or not well; empty where it can, and of others.
+    """Return why a run in chunks cannot be predicted accurately; empty if it can, or does not train in
+    chunks.
 
     Parameters
     ----------
     platform, work, config
-        The arguments of `predict_chunks`.
+        Arguments of `predict_chunks`.
     """
-    trainers, _ = _chosen(platform, work, config)
+    trainers, _ = _selected_trainers(platform, work, config)
     if not is_asked_for(platform, work, config):
         return ""
     if config.fullgraph.chunks > MOST_SIMULATED:
-        most = f"{MOST_SIMULATED} x {MOST_SIMULATED}"
-        return f"more than {most} chunks are not simulated (fullgraph.chunks={config.fullgraph.chunks})"
-    loops = ChunkedWork.of(work, config, trainers[-1].device.kind) is None
-    others = [each.name for each in trainers if not each.is_host]
-    if loops and others:
+        limit = f"{MOST_SIMULATED} x {MOST_SIMULATED}"
+        return f"more than {limit} chunks are not simulated (fullgraph.chunks={config.fullgraph.chunks})"
+    uses_loops = ChunkedWork.of(work, config, trainers[-1].device.kind) is None
+    devices = [trainer.name for trainer in trainers if not trainer.is_host]
+    if uses_loops and devices:
         return (
             f"model.kind={config.model.kind} trains in chunks by loops over edges, which were not measured "
-            f"on {listed(others)}: only those of the CPU are known"
+            f"on {listed(devices)}: only those of the CPU are known"
         )
-    whole = platform.host.whole_graph
-    unknown = loops and (whole is None or not whole.looped or work.whole is None)
-    if not loops and len(others) < len(trainers):
-        # Of other machines, rates are assumed.
+    full_graph_rates = platform.host.whole_graph
+    unknown = uses_loops and (full_graph_rates is None or not full_graph_rates.looped or work.whole is None)
+    if not uses_loops and len(devices) < len(trainers):
+        # The rates of other machines are assumed.
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
     if not unknown:
         return ""
-    why = "what chunks of a whole graph take on the CPU was not measured"
-    return f"{why}: run `hyrt calibrate`" if platform.name == THIS_MACHINE else why
+    reason = "what chunks of a whole graph take on the CPU was not measured"
+    return f"{reason}: run `hyrt calibrate`" if platform.name == THIS_MACHINE else reason
 
 
 def is_asked_for(platform: Platform, work: TrainingWorkload, config: Config) -> bool:
-    """Whether a run of these settings trains in chunks whether or not the graph fits.
+    """Return whether a run with these settings trains in chunks even if the graph fits the device.
 
     Parameters
     ----------
     platform, work, config
-        The arguments of `predict_chunks`.
+        Arguments of `predict_chunks`.
     """
-    asked, (trainers, _) = config.fullgraph, _chosen(platform, work, config)
+    settings, (trainers, _) = config.fullgraph, _selected_trainers(platform, work, config)
     if not (config.sampler.whole_graph and trainers):
         return False
-    on_host = all(each.is_host for each in trainers)
-    return len(trainers) > 1 or asked.asks_for_chunks or (asked.host_memory is not None and not on_host)
+    on_host = all(trainer.is_host for trainer in trainers)
+    return len(trainers) > 1 or settings.asks_for_chunks or (settings.host_memory is not None and not on_host)
 
 
-def _chosen(
+def _selected_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """The devices of the settings with their shares, where there are several; or else the first accelerator
-    of the platform, or the CPU of one that has none.
+    """Return the configured devices with their shares if there are several, or a single default device.
+
+    The default is the platform's first accelerator, or its CPU if there is none.
     """
     trainers, shares = named_trainers(platform, work, config)
     if len(trainers) > 1:
         return trainers, shares
-    return _accelerators(platform, work)[:1] or [each for each in trainers if each.is_host], []
+    return _accelerators(platform, work)[:1] or [trainer for trainer in trainers if trainer.is_host], []
 
 
-def _predicted(
+def _predict_on_trainers(
     platform: Platform,
     work: TrainingWorkload,
     config: Config,
     trainers: Sequence[PlatformTrainer],
     shares: Sequence[float],
 ) -> ChunkPrediction | None:
-    """An epoch on some trainers; None where no chunks fit, or what they take is not known."""
+    """Predict an epoch on some trainers; None if no chunks fit, or their cost is unknown."""
     chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
     synchronize_s = StepModel(platform, work, Terms()).synchronize_s(host_trainers(trainers))
     error = ASSUMED_ERROR if platform.relative_error is None else platform.relative_error
     if chunked is None:
         return predict_loops(platform, work, config, trainers, synchronize_s, error)
-    return _simulated(platform, work, chunked, config, trainers, shares, synchronize_s, error)
+    return _simulate(platform, work, chunked, config, trainers, shares, synchronize_s, error)
 
 
-def _simulated(
+def _simulate(
     platform: Platform,
     work: TrainingWorkload,
     chunked: ChunkedWork,
@@ -167,7 +169,7 @@ def _simulated(
     synchronize_s: float,
     error: float,
 ) -> ChunkPrediction | None:
-    asked = config.fullgraph
+    settings = config.fullgraph
     team = PredictedTeam.of(chunked, trainers, platform.host, config, shares)
     if team is None:
         return None
@@ -178,12 +180,12 @@ def _simulated(
         vertices=chunked.vertices,
         targets=round(chunked.targets),
         is_symmetric=chunked.is_symmetric,
-        order=asked.order,
+        order=settings.order,
         devices=len(trainers),
     )
-    kept, (_, busy) = sum(swapped.values()), _busiest(epoch, len(trainers))
+    swapped_bytes, (_, busy) = sum(swapped.values()), _busiest(epoch, len(trainers))
     return ChunkPrediction(
-        device="+".join(each.name for each in trainers),
+        device="+".join(trainer.name for trainer in trainers),
         intervals=team.intervals,
         vertices=math.ceil(chunked.vertices / team.intervals),
         columns=tuple(map(len, dealt_columns(team.intervals, team.shares))),
@@ -192,9 +194,9 @@ def _simulated(
         synchronize_s=synchronize_s,
         relative_error=error,
         gather_part=1 - busy["update"] / max(sum(busy.values()), 1e-30),
-        file_s=file_s(config, platform.host, work, kept),
+        file_s=file_s(config, platform.host, work, swapped_bytes),
         swapped=swapped,
-        file_bytes=file_bytes(config, kept),
+        file_bytes=file_bytes(config, swapped_bytes),
         bound=_bound(epoch, trainers, team.machine),
     )
 
@@ -202,7 +204,8 @@ def _simulated(
 def named_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """The devices of the settings, and their shares if they are given; none where the platform lacks one.
+    """Return the configured devices, and their shares if given; empty if the platform lacks one of the
+    devices.
 
     Parameters
     ----------
@@ -212,15 +215,23 @@ def named_trainers(
         All settings; `devices` names the trainers.
     """
     requests = config.trained_on
-    names, there = [full_name(each.name) for each in requests], platform.trainers(work.model)
-    by_name = {each.name: each for each in there}
+    names, platform_trainers = (
+        [full_name(trainer.name) for trainer in requests],
+        platform.trainers(work.model),
+    )
+    by_name = {trainer.name: trainer for trainer in platform_trainers}
     if sorted(_kind(name) for name in names) == sorted(_kind(name) for name in by_name):
-        # It has been cut down to them, and numbers them anew in their order, the host first.
+        # The platform consists of exactly these devices, renumbered in their order, host first.
         ordered = sorted(names, key=lambda name: _kind(name) != "cpu")
-        by_name = {name: replace(each, name=name) for name, each in zip(ordered, there, strict=True)}
+        by_name = {
+            name: replace(trainer, name=name)
+            for name, trainer in zip(ordered, platform_trainers, strict=True)
+        }
     if any(name not in by_name for name in names):
         return [], []
-    return [by_name[name] for name in names], [each.share for each in requests if each.share is not None]
+    return [by_name[name] for name in names], [
+        trainer.share for trainer in requests if trainer.share is not None
+    ]
 
 
 def _kind(name: str) -> str:
@@ -228,36 +239,36 @@ def _kind(name: str) -> str:
 
 
 def _accelerators(platform: Platform, work: TrainingWorkload) -> list[PlatformTrainer]:
-    there = [each for each in platform.trainers(work.model) if not each.is_host]
-    return [each for each in there if each.device.design is None]
+    candidates = [trainer for trainer in platform.trainers(work.model) if not trainer.is_host]
+    return [trainer for trainer in candidates if trainer.device.design is None]
 
 
 def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
-    """The device that is busy longest, and its seconds of copying, of gathering and of products."""
+    """Return the busiest device, and its seconds of copying, gathering and products."""
     busy = [dict.fromkeys(("copy", "gather", "update"), 0.0) for _ in range(num)]
     for task in epoch.tasks:
         queue, _, device = task.queue.rpartition(" ")
-        what = next((what for what in ("gather", "update") if f": {what} " in task.name), "")
+        activity = next((activity for activity in ("gather", "update") if f": {activity} " in task.name), "")
         if queue.startswith("copy"):
             busy[int(device)]["copy"] += task.seconds
-        elif queue == "compute" and what:
-            busy[int(device)][what] += task.seconds
+        elif queue == "compute" and activity:
+            busy[int(device)][activity] += task.seconds
     index = max(range(num), key=lambda i: sum(busy[i].values()))
     return index, busy[index]
 
 
 def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer], machine: ChunkMachine) -> str:
-    """What the busiest device does most: copying or computing."""
-    index, spent = _busiest(epoch, len(trainers))
+    """Describe the dominating activity of the busiest device: copying or computing."""
+    index, busy_s = _busiest(epoch, len(trainers))
     trainer, costs = trainers[index], machine.devices[index]
-    on = f" on {trainer.name}" if len(trainers) > 1 else ""
-    computing = spent["gather"] + spent["update"]
+    location = f" on {trainer.name}" if len(trainers) > 1 else ""
+    computing = busy_s["gather"] + busy_s["update"]
     if costs.copies_itself:
-        if spent["copy"] > max(spent["gather"], spent["update"]):
-            return f"copying rows in memory ({costs.link_bytes_per_s / 1e9:.3g} GB/s){on}"
-        computing += spent["copy"]
-    elif spent["copy"] > computing:
-        return f"copying over its link ({trainer.device.link_gb_s:.3g} GB/s){on}"
-    if spent["gather"] >= spent["update"]:
-        return f"computing{on}: reading rows along edges {spent['gather'] / computing:.0%}"
-    return f"computing{on}: products {spent['update'] / computing:.0%}"
+        if busy_s["copy"] > max(busy_s["gather"], busy_s["update"]):
+            return f"copying rows in memory ({costs.link_bytes_per_s / 1e9:.3g} GB/s){location}"
+        computing += busy_s["copy"]
+    elif busy_s["copy"] > computing:
+        return f"copying over its link ({trainer.device.link_gb_s:.3g} GB/s){location}"
+    if busy_s["gather"] >= busy_s["update"]:
+        return f"computing{location}: reading rows along edges {busy_s['gather'] / computing:.0%}"
+    return f"computing{location}: products {busy_s['update'] / computing:.0%}"

@@ -1,4 +1,4 @@
-"""The devices that a whole graph is predicted on in chunks: what they have room for, and their shares."""
+"""Devices that train a full graph in chunks: their capacities and shares."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hyrt.config import Config
 from hyrt.predict.chunks.chunked_work import MOST_SIMULATED, ChunkedWork
 
 _GIB = 2**30
-# Of a device's memory, what its driver and others leave.
-_FREE = 0.9
-# As many tell how fast devices are beside each other, and more take longer to simulate.
-_ENOUGH_INTERVALS = 16
+# Fraction of a device's memory that its driver and other processes leave free.
+_FREE_FRACTION = 0.9
+# Enough intervals to compare device speeds; more take longer to simulate.
+_MAX_SPEED_INTERVALS = 16
 
 
 def free_bytes(trainer: PlatformTrainer) -> float:
-    """Memory that chunks may take, without a limit of the settings."""
+    """Return the device memory available for chunks, without a configured limit."""
     memory_gib = trainer.device.memory_gib
-    return math.inf if memory_gib is None else _FREE * memory_gib * _GIB
+    return math.inf if memory_gib is None else _FREE_FRACTION * memory_gib * _GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class PredictedTeam:
     trainers: tuple[PlatformTrainer, ...]
     host: Host
     shares: tuple[float, ...]
-    """How columns are dealt out."""
+    """Relative shares of the columns."""
     intervals: int
     """P."""
     in_flight: int
-    """Chunks on a device at once; the CPU has one."""
+    """Chunks on a device at once; 1 for the CPU."""
     threads: int | None = None
-    """Threads of the CPU's trainer, where that is one of them; None for all."""
+    """Threads of the CPU trainer, if it is one of the devices; None for all."""
 
     @classmethod
     def of(
@@ -52,56 +52,59 @@ class PredictedTeam:
         config: Config,
         shares: Sequence[float] = (),
     ) -> PredictedTeam | None:
-        """What a run takes; None where no chunks fit, or more are asked for than are simulated.
+        """Plan the devices as a run does; None if no chunks fit, or more are configured than can be
+        simulated.
 
         Parameters
         ----------
         work, config
-            The run's.
+            Work and settings of the run.
         trainers, host
-            The devices, and the host that they belong to.
+            The devices, and their host.
         shares
-            How columns are dealt out; by how fast each device would train alone if empty.
+            Relative shares of the columns; if empty, the speed of each device alone.
         """
-        asked, nums = config.fullgraph, []
-        if asked.chunks > MOST_SIMULATED:
+        settings, intervals = config.fullgraph, []
+        if settings.chunks > MOST_SIMULATED:
             return None
         threads = _threads(trainers, host, config)
-        held = [_held(each, asked.in_flight) for each in trainers]
-        for each, in_flight in zip(trainers, held, strict=True):
-            budget = min(free_bytes(each), asked.device_memory or math.inf)
-            nums.append(asked.chunks or work.least_intervals(budget, in_flight, is_host=each.is_host))
-        found = [num for num in nums if num is not None]
-        if len(found) < len(nums):
+        in_flight_counts = [_num_in_flight(trainer, settings.in_flight) for trainer in trainers]
+        for trainer, in_flight in zip(trainers, in_flight_counts, strict=True):
+            budget = min(free_bytes(trainer), settings.device_memory or math.inf)
+            intervals.append(
+                settings.chunks or work.least_intervals(budget, in_flight, is_host=trainer.is_host)
+            )
+        known_intervals = [num for num in intervals if num is not None]
+        if len(known_intervals) < len(intervals):
             return None
         team = cls(
             trainers=tuple(trainers),
             host=host,
-            shares=(1.0,) * len(nums),
-            intervals=min(max(found), work.vertices),
-            in_flight=max(held),
+            shares=(1.0,) * len(intervals),
+            intervals=min(max(known_intervals), work.vertices),
+            in_flight=max(in_flight_counts),
             threads=threads,
         )
-        if len(nums) == 1:
+        if len(intervals) == 1:
             return team
-        given = tuple(shares) or team._speeds(work, config)
-        num = asked.chunks or max(team.intervals, least_parts(given))
-        return replace(team, shares=given, intervals=num)
+        team_shares = tuple(shares) or team._speeds(work, config)
+        num = settings.chunks or max(team.intervals, least_parts(team_shares))
+        return replace(team, shares=team_shares, intervals=num)
 
     @property
     def machine(self) -> ChunkMachine:
-        """The devices as the simulation takes them."""
+        """Machine model of the devices, for the simulation."""
         return team_machine(self.trainers, self.host, self.threads)
 
     def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
-        """The simulated epoch."""
+        """Simulate an epoch."""
         schedule = ChunkSchedule(
             fused=True,
             selective=True,
             filter_below=config.fullgraph.filter_below,
             order=config.fullgraph.order,
             room=self.in_flight,
-            # Where no devices share a switch, each is a chain of its own.
+            # Devices without a shared switch form chains of length one.
             chain=True,
             shares=self.shares,
         )
@@ -109,32 +112,34 @@ class PredictedTeam:
         return simulate_epoch(grid, work.layers, self.machine, schedule, targets)
 
     def limits(self, config: Config) -> list[float]:
-        """Of each column, the useful fraction of rows below which they are filtered for it."""
-        asked, machine = config.fullgraph, self.machine
-        found = [0.0] * self.intervals
+        """Return, per column, the useful fraction of rows below which rows are filtered for the column."""
+        settings, machine = config.fullgraph, self.machine
+        limits = [0.0] * self.intervals
         for device, columns in enumerate(dealt_columns(self.intervals, self.shares)):
             for column in columns:
-                limit = asked.filter_below
-                found[column] = machine.filter_limit(device) if limit is None else limit
-        return found if asked.order == "column-row" else [0.0] * self.intervals
+                limit = settings.filter_below
+                limits[column] = machine.filter_limit(device) if limit is None else limit
+        return limits if settings.order == "column-row" else [0.0] * self.intervals
 
     def _speeds(self, work: ChunkedWork, config: Config) -> tuple[float, ...]:
-        """How fast each device would train alone, beside the fastest, to three digits."""
-        num = min(self.intervals, _ENOUGH_INTERVALS)
-        alone = [replace(self, trainers=(each,), shares=(1.0,), intervals=num) for each in self.trainers]
-        epochs_s = [each.epoch(work, config).seconds for each in alone]
+        """Return each device's speed alone, relative to the fastest, to three digits."""
+        num = min(self.intervals, _MAX_SPEED_INTERVALS)
+        alone = [replace(self, trainers=(team,), shares=(1.0,), intervals=num) for team in self.trainers]
+        epochs_s = [team.epoch(work, config).seconds for team in alone]
         return tuple(float(f"{min(epochs_s) / epoch_s:.3g}") for epoch_s in epochs_s)
 
 
-def _held(trainer: PlatformTrainer, in_flight: int) -> int:
-    """Chunks that a device holds at once: as many as are asked for, or else two where it copies ahead."""
+def _num_in_flight(trainer: PlatformTrainer, in_flight: int) -> int:
+    """Return the chunks that a device holds at once: as configured, or two if the device prefetches
+    copies.
+    """
     if trainer.is_host:
         return 1
     return in_flight or (1 if math.isinf(trainer.device.link_gb_s) else 2)
 
 
 def _threads(trainers: Sequence[PlatformTrainer], host: Host, config: Config) -> int | None:
-    """Threads of the CPU's trainer: those that compute on the host's cores share them; None for all."""
-    here = sum(each.is_host or each.device.host_cores > 0 for each in trainers)
+    """Return the threads of the CPU trainer, which trainers on the host cores share; None for all."""
+    host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     total = config.runtime.train_threads or host.cores
-    return None if total is None else max(1, total // max(1, here))
+    return None if total is None else max(1, total // max(1, host_trainers))

@@ -1,4 +1,4 @@
-"""What training a whole graph in chunks asks of a machine."""
+"""Work of full-graph training in chunks."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ from hyrt.nn.description import ModelDescription, describe
 from hyrt.predict.bare_model import bare_model
 
 _FLOAT_BYTES = _INT_BYTES = 4
-# A simulation of as many chunks squared takes too long beyond this.
+# Maximum number of intervals to simulate: the time of a simulation grows with its square.
 MOST_SIMULATED = 256
 _SCORE_MATRICES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedWork:
-    """A model and the sizes of a graph, as chunks of it are computed."""
+    """A model and the sizes of a graph, for computation in chunks."""
 
     model: ModelDescription
     layers: tuple[GatheringLayer, ...]
-    """The layers: what the first gathers of features is kept, and the last is of the targets alone."""
+    """Layers of the model: the first caches its gathered features, and the last is computed at the targets
+    only."""
     vertices: int
     edges: int
     targets: float
     target_edges: float
-    """`vertices`, `edges`, `targets` and `target_edges`: of the graph, and edges into its targets."""
+    """`vertices`, `edges`, `targets` and `target_edges`: sizes of the graph, and edges into its targets."""
     degrees: DegreeDistribution
-    """How many edges vertices have, or are taken to have."""
+    """Counted or assumed degree distribution."""
     is_symmetric: bool
-    """Whether the edges by source are those by destination."""
+    """Whether the graph is symmetric, so that its edges by source are its edges by destination."""
     counts: Callable[[int], tuple[GridSizes, GridSizes]] | None = None
-    """Counts the chunks in so many intervals, and those of the targets; None where the graph is not open."""
+    """Function that counts the chunks for a number of intervals, and the chunks of the targets; None if the
+    graph is not open."""
 
     @classmethod
     def of(cls, work: TrainingWorkload, config: Config, device: str) -> ChunkedWork | None:
-        """That of a run; None where its model is none that is trained in chunks.
+        """Return the work of a run; None if its model is not trained in chunks.
 
         Parameters
         ----------
         work, config
-            The run's.
+            Work and settings of the run.
         device
-            A kind of device, for messages.
+            Kind of device, for messages.
         """
         step = work.at(float(work.batch_size))
         try:
             described = describe(bare_model(config, step.features[0], step.features[-1]), device)
         except UnsupportedModel:
             return None
-        # Expected sizes are whole numbers but for their rounding.
+        # Expected sizes are whole numbers except for rounding errors.
         vertices, edges = round(step.vertices[0]), round(step.edges[0])
         targets = float(work.targets or vertices)
         return cls(
@@ -77,7 +79,9 @@ class ChunkedWork:
         )
 
     def grids(self, num: int) -> tuple[GridSizes, GridSizes]:
-        """The chunks in so many intervals, and those of the edges into the targets: counted, or expected."""
+        """Return the chunks for a number of intervals, and those of the edges into the targets: counted or
+        expected.
+        """
         if self.counts is not None:
             return self.counts(num)
         num = min(num, self.vertices)
@@ -86,24 +90,26 @@ class ChunkedWork:
         )
 
     def least_intervals(self, budget_bytes: float, in_flight: int, *, is_host: bool = False) -> int | None:
-        """The least P whose chunks fit a device, found as a run finds it; None where none do. Unless they are
-        counted, they are alike.
+        """Return the smallest P whose chunks fit a device, by the search that a run uses; None if there is
+        none.
+
+        Chunks are assumed to have equal sizes unless they can be counted.
 
         Parameters
         ----------
         budget_bytes
-            What there is for chunks.
+            Memory for chunks.
         in_flight
             Chunks on the device at once.
         is_host
-            Whether the CPU computes, by operators that make rows of scores beside.
+            Whether the CPU computes, with operators that create additional score rows.
         """
         if math.isinf(budget_bytes):
             return 1
         weights = sum(product.weight.numel() for layer in self.model.layers for product in layer.products)
         scored = self.model.layers[-1].products[-1].weight.shape[0] if is_host else 0
 
-        def alike(num: int) -> int:
+        def uniform(num: int) -> int:
             interval, count = math.ceil(self.vertices / num), math.ceil(self.edges / num**2)
             chunks = ChunkSizes(
                 vertices=interval,
@@ -116,35 +122,40 @@ class ChunkedWork:
         def counted(num: int) -> int:
             return self._needed_bytes(self._largest(num), in_flight, weights, scored)
 
-        needs = alike if self.counts is None else counted
-        most = min(MOST_SIMULATED, self.vertices)
+        needs = uniform if self.counts is None else counted
+        max_intervals = min(MOST_SIMULATED, self.vertices)
         try:
-            return least_number(alike, needs, math.floor(budget_bytes), first=1, most=most)
+            return least_number(uniform, needs, math.floor(budget_bytes), first=1, most=max_intervals)
         except NoneFits:
             return None
 
     def _largest(self, num: int) -> ChunkSizes:
-        """The largest counted chunks, as `ChunkGrid` has them."""
-        every, into = self.grids(num)
-        read = (every, into) if len(self.layers) > 1 else (into,)
-        edges = max(int(each.edges.max()) for each in read)
-        rows = max(int(max(each.destinations.max(), min(each.edges.max(), each.rows.max()))) for each in read)
+        """Return the sizes of the largest counted chunks, as in `ChunkGrid`."""
+        grid, target_grid = self.grids(num)
+        read = (grid, target_grid) if len(self.layers) > 1 else (target_grid,)
+        edges = max(int(entry.edges.max()) for entry in read)
+        rows = max(
+            int(max(entry.destinations.max(), min(entry.edges.max(), entry.rows.max()))) for entry in read
+        )
         return ChunkSizes(
-            vertices=int(every.rows.max()), targets=int(into.rows_into.max()), edges=edges, edge_rows=rows
+            vertices=int(grid.rows.max()),
+            targets=int(target_grid.rows_into.max()),
+            edges=edges,
+            edge_rows=rows,
         )
 
     def _needed_bytes(self, chunks: ChunkSizes, in_flight: int, weights: int, scored: int) -> int:
-        places = PlaceSizes.of(self.model, chunks)
-        of_edges = _INT_BYTES * (2 * places.edge_rows + 1 + places.edges)
-        of_edges += 2 * _FLOAT_BYTES * places.vertices
-        needed = in_flight * (_FLOAT_BYTES * places.read + of_edges)
-        needed += _FLOAT_BYTES * (places.accumulated + sum(places.results) + 2 * weights)
-        # Scores with their loss, and what autograd makes beside.
+        buffers = PlaceSizes.of(self.model, chunks)
+        edge_bytes = _INT_BYTES * (2 * buffers.edge_rows + 1 + buffers.edges)
+        edge_bytes += 2 * _FLOAT_BYTES * buffers.vertices
+        needed = in_flight * (_FLOAT_BYTES * buffers.read + edge_bytes)
+        needed += _FLOAT_BYTES * (buffers.accumulated + sum(buffers.results) + 2 * weights)
+        # Scores with their loss, and temporary matrices of autograd.
         return needed + _FLOAT_BYTES * chunks.targets * (_SCORE_MATRICES * scored + 4 * bool(scored))
 
 
 def gathering_layers(model: ModelDescription) -> tuple[GatheringLayer, ...]:
-    """The layers of a model, as chunks of it are computed."""
+    """Return the layers of a model, for computation in chunks."""
     last = len(model.layers) - 1
     return tuple(
         GatheringLayer(
@@ -152,7 +163,7 @@ def gathering_layers(model: ModelDescription) -> tuple[GatheringLayer, ...]:
             out=layer.products[-1].weight.shape[0],
             gathers_back=i > 0,
             kept=i == 0 and not model.input_dropout and last > 0,
-            shapes=tuple((each.weight.shape[1], each.weight.shape[0]) for each in layer.products),
+            shapes=tuple((product.weight.shape[1], product.weight.shape[0]) for product in layer.products),
             reads_own=layer.aggregation.self_path != "none",
             scales_sources=layer.aggregation.reduce == "gcn",
             drops=layer.dropout > 0,

@@ -1,4 +1,4 @@
-"""What ranks compute that train their parts of a whole graph in chunks."""
+"""Prediction of ranks that train their partitions of a full graph in chunks."""
 
 from __future__ import annotations
 
@@ -17,61 +17,68 @@ from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 
 @dataclass(frozen=True, slots=True)
 class RankChunks:
-    """An epoch in chunks of all ranks together, as if one machine computed it."""
+    """Epoch in chunks of all ranks together, as if computed on one machine."""
 
     prediction: ChunkPrediction
-    """That machine's: it cuts vertices into as many intervals as all ranks together."""
+    """Prediction of that machine, which has as many intervals as all ranks together."""
     edges_s: float
-    """Seconds of gathering along edges, with the copying for it."""
+    """Seconds of gathering along edges, including its copies."""
     rows_s: float
-    """Seconds of all else."""
+    """Seconds of all other work."""
     columns: tuple[int, ...] | None
-    """Columns of the rows that travel forward in each epoch, and of their gradients back; None where as many
-    travel as without chunks."""
+    """Columns of the rows exchanged forward per epoch, and of their gradients backward; None if they are the
+    same as without chunks."""
 
 
 def chunks_on_ranks(
     platform: Platform, work: TrainingWorkload, config: Config, ranks: int, threads: int
 ) -> RankChunks | None:
-    """What equal ranks compute; None where they do not train in chunks.
+    """Predict the compute of equal ranks; None if they do not train in chunks.
 
-    Each rank cuts its own vertices into P intervals, and rows of other ranks into intervals that are no
-    longer, so that chunks are those of one machine with P intervals for each rank.
+    Each rank divides its vertices into P intervals, and remote rows into intervals that are no longer, so
+    that the chunks are those of one machine with P intervals per rank.
 
     Parameters
     ----------
     platform
-        The machine of one rank, with its trainers alone.
+        Machine of one rank, with only its trainers.
     work, config
-        The work of all, and its settings.
+        Work of all ranks, and its settings.
     ranks
-        How many there are.
+        Number of ranks.
     threads
-        How many threads compute on the machine, of all its ranks.
+        Threads that compute on the machine, for all its ranks.
 
     Raises
     ------
     ConfigError
         If such ranks cannot be predicted.
     """
-    asked, kinds = config.fullgraph, {each.name.partition(":")[0] for each in config.trained_on}
-    if not (asked.asks_for_chunks or len(config.trained_on) > 1 or kinds != {"cpu"}):
+    settings, device_kinds = (
+        config.fullgraph,
+        {chunks_per_rank.name.partition(":")[0] for chunks_per_rank in config.trained_on},
+    )
+    if not (settings.asks_for_chunks or len(config.trained_on) > 1 or device_kinds != {"cpu"}):
         return None
-    if why := why_not_in_chunks(platform, work, config):
-        raise ConfigError(why)
-    each = asked.chunks
-    if not each:
-        # Where the graph fits one machine, each rank has one interval.
-        alone = predict_chunks(platform, work, config)
-        each = 1 if alone is None else math.ceil(alone.intervals / ranks)
+    if reason := why_not_in_chunks(platform, work, config):
+        raise ConfigError(reason)
+    chunks_per_rank = settings.chunks
+    if not chunks_per_rank:
+        # If the graph fits one machine, each rank has one interval.
+        single = predict_chunks(platform, work, config)
+        chunks_per_rank = 1 if single is None else math.ceil(single.intervals / ranks)
     runtime = config.runtime.model_copy(update={"train_threads": threads})
-    cut = asked.model_copy(update={"chunks": ranks * each})
+    cut = settings.model_copy(update={"chunks": ranks * chunks_per_rank})
     config = config.model_copy(update={"fullgraph": cut, "runtime": runtime})
-    found = predict_chunks(platform, work, config)
-    if found is None:
+    prediction = predict_chunks(platform, work, config)
+    if prediction is None:
         raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
-    part, computing_s = found.gather_part, found.epoch_s - found.synchronize_s
+    gather_fraction, computing_s = prediction.gather_part, prediction.epoch_s - prediction.synchronize_s
     described = ChunkedWork.of(work, config, config.trained_on[0].name)
-    # Rows travel before they are multiplied, and features do so once.
-    columns = None if described is None else tuple(each.gathered for each in described.layers[1:])
-    return RankChunks(found, part * computing_s, (1 - part) * computing_s, columns)
+    # Rows are exchanged before they are multiplied, and features only once.
+    columns = (
+        None
+        if described is None
+        else tuple(chunks_per_rank.gathered for chunks_per_rank in described.layers[1:])
+    )
+    return RankChunks(prediction, gather_fraction * computing_s, (1 - gather_fraction) * computing_s, columns)

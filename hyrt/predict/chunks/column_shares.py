@@ -1,4 +1,4 @@
-"""Shares of a whole graph that several devices train, from their measured rates."""
+"""Shares of a full graph among several devices, from their measured rates."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hyrt.training.setup import PreparedRun
 
 
 def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
-    """Give the devices of a whole graph shares by how fast each would train it alone.
+    """Set the devices' shares of a full graph to the speed of each device alone.
 
-    They stand in the settings then, so that a run that is resumed keeps them.
+    The shares become part of the settings, so that a resumed run keeps them.
 
     Parameters
     ----------
     config
-        All settings. Those of other runs, with shares, or with `balance.predict=false` stay as they are.
+        All settings. Settings of other runs, with shares, or with `balance.predict=false` are unchanged.
     prepared
         The run's graph and model.
 
     Returns
     -------
-    The settings; and in words what the shares are from, or why there are none. Empty for other runs.
+    The settings, and a description of the shares' origin or of why there are none; empty for other runs.
     """
     is_team = config.sampler.whole_graph and len(config.trained_on) > 1
     if not is_team or config.gives_split or not config.balance.predict or prepared.is_own_model:
@@ -47,7 +47,7 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
     team = None if chunked is None else PredictedTeam.of(chunked, trainers, platform.host, config)
     if team is None:
         return config, ""
-    shares = dict(zip((each.name for each in trainers), team.shares, strict=True))
+    shares = dict(zip((trainer.name for trainer in trainers), team.shares, strict=True))
     devices = [f"{name}={share:.3g}" for name, share in shares.items()]
-    said = f"columns of chunks are dealt out by measured rates: {', '.join(devices)}"
-    return config.model_copy(update={"devices": devices}), said
+    text = f"columns of chunks are dealt out by measured rates: {', '.join(devices)}"
+    return config.model_copy(update={"devices": devices}), text

@@ -1,4 +1,4 @@
-"""The chunks of an open graph, counted as a run cuts them."""
+"""Chunk counts of an open graph, with the intervals of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def counted_chunks(topology: Topology, targets: Array, parts: int) -> tuple[GridSizes, GridSizes]:
-    """Chunks of all edges, and of those into the targets.
+    """Count the chunks of all edges, and of the edges into the targets.
 
     Parameters
     ----------
@@ -25,23 +25,25 @@ def counted_chunks(topology: Topology, targets: Array, parts: int) -> tuple[Grid
     targets
         [n] the targets.
     parts
-        P, into how many intervals vertices are cut; of a smaller graph, as many as there are vertices.
+        P, number of intervals; capped at the number of vertices.
 
     Returns
     -------
-    The sizes of both, as `hyrt.fullgraph.grid.least_grid.ChunkGrid` cuts them.
+    Both sizes, with the intervals of `hyrt.fullgraph.grid.least_grid.ChunkGrid`.
     """
     vertices = Intervals(topology.num_vertices, min(parts, topology.num_vertices))
-    of_targets = Intervals(len(targets), -(-len(targets) // max(1, vertices.longest)))
-    chosen = np.sort(targets)
-    return _sizes(topology, vertices, vertices, None), _sizes(topology, of_targets, vertices, chosen)
+    target_intervals = Intervals(len(targets), -(-len(targets) // max(1, vertices.longest)))
+    sorted_targets = np.sort(targets)
+    return _sizes(topology, vertices, vertices, None), _sizes(
+        topology, target_intervals, vertices, sorted_targets
+    )
 
 
 def _sizes(topology: Topology, into: Intervals, sources: Intervals, chosen: Array | None) -> GridSizes:
     counts = count_chunks(topology.indptr, topology.indices, into, sources, chosen)
     starts, rows = sources.starts, np.diff(sources.starts).astype(np.float64)
     if chosen is None and topology.is_symmetric:
-        # A vertex that has edges into an interval has edges from it.
+        # In a symmetric graph, vertices with edges into an interval also have edges from it.
         return GridSizes(
             rows=rows,
             edges=counts.edges.T.astype(np.float64),
@@ -53,28 +55,28 @@ def _sizes(topology: Topology, into: Intervals, sources: Intervals, chosen: Arra
         read = np.zeros(topology.num_vertices, np.bool_)
         read[_sources(topology, chosen, *into.range(column))] = True
         touched[:, column] = np.add.reduceat(read, starts[:-1], dtype=np.int64)
-    own = None
+    in_both = None
     if chosen is not None:
         inside = [np.diff(np.searchsorted(chosen[slice(*into.range(q))], starts)) for q in range(into.num)]
-        own = np.array(inside, np.float64).reshape(into.num, sources.num).T
+        in_both = np.array(inside, np.float64).reshape(into.num, sources.num).T
     return GridSizes(
         rows=rows,
         edges=counts.edges.T.astype(np.float64),
         sources=touched,
         destinations=counts.rows.T.astype(np.float64),
         into=None if chosen is None else np.diff(into.starts).astype(np.float64),
-        own=own,
+        own=in_both,
     )
 
 
 def _sources(topology: Topology, chosen: Array | None, first: int, last: int) -> Array:
-    """The sources of all edges into some destinations."""
+    """Return the sources of all edges into some destinations."""
     if chosen is None:
         edges: Array = topology.indices[topology.indptr[first] : topology.indptr[last]]
         return edges
     vertices = chosen[first:last]
     begins, counts = topology.indptr[vertices], topology.indptr[vertices + 1] - topology.indptr[vertices]
     ends = np.cumsum(counts)
-    at = np.repeat(begins - (ends - counts), counts) + np.arange(int(ends[-1]) if len(ends) else 0)
-    found: Array = topology.indices[at]
-    return found
+    indices = np.repeat(begins - (ends - counts), counts) + np.arange(int(ends[-1]) if len(ends) else 0)
+    sources: Array = topology.indices[indices]
+    return sources

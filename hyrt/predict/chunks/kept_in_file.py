@@ -1,4 +1,4 @@
-"""What is kept in a file because it exceeds the budget of host memory, and what that takes."""
+"""File storage of matrices beyond the host memory budget, and its cost."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hyrt.config import Config
 from hyrt.quantities import duration, size
 
 _GIB, _GB = 2**30, 1e9
-# A matrix is written forward; backward it is read, and its gradient takes its place.
+# A matrix is written in the forward pass; in the backward pass it is read, and overwritten by its gradient.
 _PASSES = 3
 
 
 def file_bytes(config: Config, kept_bytes: float) -> float:
-    """Bytes of a file, where matrices of so many bytes exceed `fullgraph.host_memory`."""
+    """Return the bytes stored in a file, if the matrices exceed `fullgraph.host_memory`."""
     limit = config.fullgraph.host_memory
     return 0.0 if limit is None else max(0.0, kept_bytes - limit)
 
 
 def file_s(config: Config, host: Host, work: TrainingWorkload, kept_bytes: float) -> float:
-    """Seconds of an epoch in which the disk reads and writes what no memory keeps of that file.
+    """Return the seconds of disk I/O per epoch for the part of the file that does not fit the page cache.
 
     Parameters
     ----------
     config, host, work
-        The run's settings, machine and work.
+        Settings, machine and work of the run.
     kept_bytes
         Bytes of all matrices, in memory and in the file.
     """
@@ -36,23 +36,23 @@ def file_s(config: Config, host: Host, work: TrainingWorkload, kept_bytes: float
     if limit is None or host.memory_gib is None or host.file_gb_s is None:
         return 0.0
     data = [work.feature_bytes, work.graph_bytes, work.transpose_bytes]
-    held = sum(each for each in data if math.isfinite(each)) + limit
-    cached = max(0.0, host.memory_gib * _GIB - held)
+    resident = sum(size for size in data if math.isfinite(size)) + limit
+    cached = max(0.0, host.memory_gib * _GIB - resident)
     return missed_s(in_file, _PASSES * in_file, cached, host.file_gb_s * _GB)
 
 
 def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
-    """What is said of the file of a CPU that trains without chunks; empty where there is none."""
+    """Describe the file of a CPU that trains without chunks; empty if there is no file."""
     if config.fullgraph.host_memory is None or work.whole is None:
         return ""
     memory = math.inf if host.memory_gib is None else host.memory_gib * _GIB
-    kept = sum(work.whole(memory, host.cores or 1).matrices.values())
-    in_file = file_bytes(config, kept)
+    matrix_bytes = sum(work.whole(memory, host.cores or 1).matrices.values())
+    in_file = file_bytes(config, matrix_bytes)
     if not in_file:
         return ""
-    more_s = file_s(config, host, work, kept)
+    more_s = file_s(config, host, work, matrix_bytes)
     cost = f"the disk takes {duration(more_s)} more an epoch" if more_s else "memory keeps its pages"
     return (
-        f"{size(in_file)} of the {size(kept)} of matrices are in a file, beyond fullgraph.host_memory="
-        f"{size(config.fullgraph.host_memory)}; {cost}"
+        f"{size(in_file)} of the {size(matrix_bytes)} of matrices are in a file, beyond "
+        f"fullgraph.host_memory={size(config.fullgraph.host_memory)}; {cost}"
     )

@@ -1,4 +1,6 @@
-"""An epoch in chunks of a model whose vertices the host computes, and whose edges are loops of the CPU."""
+"""Prediction of an epoch in chunks for models whose vertex functions run on the host and whose edge loops run
+on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -28,36 +30,36 @@ def predict_loops(
     synchronize_s: float,
     relative_error: float,
 ) -> ChunkPrediction | None:
-    """An epoch on the CPU; None on other devices, and where its loops were not measured.
+    """Predict an epoch on the CPU; None for other devices, or if its loops were not measured.
 
-    The CPU runs the loops of an interval over rows that lie in memory, so that nothing is copied, and however
-    many intervals there are, the same is computed.
+    The CPU runs the loops of an interval over rows in memory, so nothing is copied, and the computation does
+    not depend on the number of intervals.
 
     Parameters
     ----------
     platform, work, config
         The machine, the work and its settings.
     trainers
-        The devices that train.
+        Devices that train.
     synchronize_s, relative_error
         Fields of the prediction.
     """
-    if not all(each.is_host for each in trainers) or work.whole is None:
+    if not all(trainer.is_host for trainer in trainers) or work.whole is None:
         return None
     [trainer] = trainers
     count = config.runtime.train_threads or platform.host.cores or 1
     threads = Threads(sample=1, load=1, train=count)
     step = work.at(float(work.batch_size))
-    took = StepModel(platform, work, Terms()).whole_s(trainer, step, threads, looped=True)
-    if took is None:
+    step_times = StepModel(platform, work, Terms()).whole_s(trainer, step, threads, looped=True)
+    if step_times is None:
         return None
-    gather_s, rest_s = took
+    gather_s, rest_s = step_times
     vertices = round(step.vertices[0])
     num = max(1, min(config.fullgraph.chunks, vertices))
     memory_gib = platform.host.memory_gib
     swapped = work.whole(math.inf if memory_gib is None else memory_gib * _GIB, count).matrices
     seconds = gather_s + rest_s
-    what = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
+    dominating = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
     return ChunkPrediction(
         device=trainer.name,
         intervals=num,
@@ -73,5 +75,5 @@ def predict_loops(
         file_s=file_s(config, platform.host, work, sum(swapped.values())),
         swapped=swapped,
         file_bytes=file_bytes(config, sum(swapped.values())),
-        bound=f"computing: {what[0]} {what[1] / seconds:.0%}",
+        bound=f"computing: {dominating[0]} {dominating[1] / seconds:.0%}",
     )

@@ -1,4 +1,4 @@
-"""What a run that trains a whole graph in chunks is predicted to take."""
+"""Result of predicting full-graph training in chunks."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from hyrt.quantities import duration, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPrediction:
-    """An epoch in chunks on one device, or on several."""
+    """Predicted epoch in chunks on one device, or on several."""
 
     device: str
-    """Its name; those of several with a plus between them."""
+    """Device name; names of several devices are joined by `+`."""
     intervals: int
-    """P: into how many intervals the vertices are cut."""
+    """P: number of vertex intervals."""
     vertices: int
-    """Vertices of an interval."""
+    """Vertices per interval."""
     columns: tuple[int, ...]
-    """Columns of chunks that each device computes."""
+    """Chunk columns per device."""
     in_flight: int
-    """Chunks that are on the device at once."""
+    """Chunks on the device at once."""
     epoch: ChunkedEpoch
     """The simulated epoch."""
     synchronize_s: float
-    """Seconds of adding up gradients and stepping the optimiser."""
+    """Seconds of the gradient reduction and the optimizer step."""
     relative_error: float
-    """How far off it may be."""
+    """Expected relative error."""
     gather_part: float
-    """The part of the epoch in which the busiest device gathers along edges, and copies for that."""
+    """Fraction of the epoch in which the busiest device gathers along edges, including its copies."""
     file_s: float = 0.0
-    """Seconds in which the disk reads and writes what of a file no memory keeps."""
+    """Seconds of disk I/O for the part of a file that does not fit the page cache."""
     swapped: Mapping[str, float]
-    """Bytes of each array that stays on the host, by a name for people."""
+    """Bytes per array that stays on the host, by display name."""
     file_bytes: float
-    """Of them, what has to live in a file."""
+    """Portion of these bytes that must be stored in a file."""
     bound: str
-    """What bounds the epoch, in words."""
+    """Description of what bounds the epoch."""
     on_all: ChunkPrediction | None = None
-    """On all accelerators of the platform that share the graph, where there are several."""
+    """Prediction on all accelerators of the platform together, if there are several."""
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of an epoch."""
+        """Seconds per epoch."""
         return self.epoch.seconds + self.file_s + self.synchronize_s
 
     @property
     def reads(self) -> int:
-        """For how many chunks rows of an interval are copied."""
+        """Number of chunks for which rows of an interval are copied."""
         return sum(task.queue.startswith("copy in") and ": rows " in task.name for task in self.epoch.tasks)
 
     @property
     def filtered(self) -> int:
-        """For how many of them the host filters the rows."""
+        """Number of these chunks whose rows the host filters."""
         return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
 
     @property
     def handed(self) -> int:
-        """For how many chunks a device gets rows from the one before it, under their switch."""
+        """Number of chunks for which a device receives rows from its predecessor under the same switch."""
         return sum("passed on" in task.name for task in self.epoch.tasks)
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --json` prints it."""
+        """Return the content that `hyrt predict --json` prints."""
         return {
             "device": self.device,
             "intervals": self.intervals,
@@ -89,7 +89,7 @@ class ChunkPrediction:
         }
 
     def lines(self) -> list[str]:
-        """As `hyrt predict` prints it."""
+        """Return the lines that `hyrt predict` prints."""
         epoch, num = self.epoch, self.intervals
         low, high = (self.epoch_s * (1 + sign * self.relative_error) for sign in (-1, 1))
         copied = "reads host memory in place"
@@ -97,9 +97,9 @@ class ChunkPrediction:
             copied = f"copying sums and results in memory {duration(epoch.copy_s)}"
         elif epoch.copy_s:
             copied = f"copying {duration(epoch.copy_s)}, {epoch.hidden:.0%} of it hidden"
-        dealt = ""
+        columns = ""
         if len(self.columns) > 1:
-            dealt = f" · {', '.join(map(str, self.columns))} columns each"
+            columns = f" · {', '.join(map(str, self.columns))} columns each"
         handed = f" · rows of {self.handed:,} chunks handed on under a switch" if self.handed else ""
         filtered = f" · rows filtered for {self.filtered:,} of {self.reads:,} chunks" if self.filtered else ""
         in_file = f", {size(self.file_bytes)} of it in a file" if self.file_bytes else ""
@@ -109,7 +109,7 @@ class ChunkPrediction:
         return [
             f"in chunks on {self.device}: epoch {duration(self.epoch_s)} ({duration(low)} to "
             f"{duration(high)}) · {num} x {num} chunks of "
-            f"{self.vertices:,} vertices, {self.in_flight} in flight{dealt} · {copied}{filtered}{handed} · "
+            f"{self.vertices:,} vertices, {self.in_flight} in flight{columns} · {copied}{filtered}{handed} · "
             f"computing {duration(epoch.compute_s)} ◀ bound by {self.bound}",
             f"swapped to the host: {size(sum(self.swapped.values()))}{in_file}:",
             *(f"  {name:{width}} {size(num_bytes):>9}" for name, num_bytes in self.swapped.items()),

@@ -1,1 +1,1 @@
-"""Predicting a run on several ranks: what travels, expected or counted, and what the epoch takes."""
+"""Prediction of distributed runs: traffic, expected or counted, and epoch time."""

@@ -1,4 +1,4 @@
-"""The algorithm that the cost model says is fastest for full-graph training on the ranks of a run."""
+"""Choice of the fastest algorithm for distributed full-graph training, by the cost model."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from hyrt.predict.workload import sampled_workload
 
 
 def chosen_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
-    """The algorithm, its replication, and why, in a sentence.
+    """Return the fastest algorithm, its replication, and an explanation.
 
     Parameters
     ----------
     config
-        All settings; the data are in parts.
+        All settings; the dataset is partitioned.
     ranks
-        How many ranks train.
+        Number of ranks.
     network
-        What joins them.
+        Network between the ranks.
 
     Raises
     ------
     ConfigError
-        If they can follow no algorithm with these parts.
+        If the ranks support no algorithm with these partitions.
     """
     folder = config.data.source
-    # Rank 0 has this one under every algorithm, and need not have others.
+    # Rank 0 has partition 0 under every algorithm; it may not have others.
     part = open_part(folder, 0)
     num_parts = part.manifest.num_parts
     graph = part.graph.with_features(part.rows)
     if part.manifest.topology == "split":
         graph = open_graph(folder, normalize="none")
-    work, where = _work(config, graph)
-    known = [KnownParts(part.homes, num_parts)]
-    found = candidates(graph.topology, known, ranks, work, network)
-    if not found:
+    work, origin = _work_and_origin(config, graph)
+    choices = [KnownParts(part.homes, num_parts)]
+    epochs = candidates(graph.topology, choices, ranks, work, network)
+    if not epochs:
         raise ConfigError(
             f"{folder}: {ranks} ranks cannot share its {num_parts} parts evenly: start a number of ranks "
             f"that divides {num_parts}, or partition again"
         )
-    best = fastest(found)
+    best = fastest(epochs)
     text = (
-        f"distributed.algorithm=auto: {why(found)} (the network does {network.gb_s * 1e3:,.3g} MB/s and "
-        f"{network.latency_s * 1e6:,.3g} us a message; computing is {where})"
+        f"distributed.algorithm=auto: {why(epochs)} (the network does {network.gb_s * 1e3:,.3g} MB/s and "
+        f"{network.latency_s * 1e6:,.3g} us a message; computing is {origin})"
     )
     return best.algorithm, best.replication, text
 
 
-def _work(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
-    """The epoch of one machine, and where its times are from."""
+def _work_and_origin(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
+    """Return the work of an epoch on one machine, and the origin of its times."""
     calibration, _ = usable()
     if calibration is None:
         return work_at_assumed_rates(config, graph), "assumed, for this machine is not calibrated"

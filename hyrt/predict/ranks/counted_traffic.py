@@ -1,4 +1,4 @@
-"""The traffic of a step on a partitioned graph, counted with the run's own sampler."""
+"""Traffic of a step on a partitioned graph, counted with the run's sampler."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.sampler import Sampler
 
-# Steps differ by a few per cent, and each is sampled once for every rank.
+# Number of sampled steps, each of which is sampled for every rank; steps differ by a few per cent.
 _STEPS = 4
-# Of a hop follow each other: counts, vertices, sizes and neighbours.
-_MESSAGES_A_HOP = 4
+# Sequential messages per hop: counts, vertices, sizes and neighbors.
+_MESSAGES_PER_HOP = 4
 
 
 class CountedSteps:
@@ -54,28 +54,28 @@ class CountedSteps:
     graph
         The graph; its features are not read.
     homes
-        [V] the rank that has each vertex's features.
+        [V] rank that owns each vertex's features.
     num_ranks
-        The number of ranks, N.
+        Number of ranks, N.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first; None where `sampler` draws others.
+        Neighbors per vertex and layer, the targets' layer first; None if `sampler` is not a neighbor sampler.
     batch_size
-        Targets of a step, over all ranks.
+        Targets per step, over all ranks.
     seed
-        The seed of the run.
+        Seed of the run.
     split
-        The number of the split, of a graph that has several.
+        Index of the split, for graphs with several.
     wire_part
-        What a row takes on its way, over what it takes in memory.
+        Bytes of a transferred row relative to its bytes in memory.
     cache
-        How much each rank keeps of others' rows: bytes, or a part of all rows; None for nothing. It needs
+        Cache of remote rows per rank: bytes, or a fraction of all rows; None for no cache. Requires
         `fanouts`.
     sampler
-        The run's sampler; None for one that draws neighbours.
+        The run's sampler; None for a neighbor sampler.
     edges_are_split
-        Whether the ranks of the run have the edges into their own vertices alone, and ask for others.
+        Whether the ranks have only the edges into their own vertices, and request others.
     machines
-        [N] equal for ranks that read each other's rows where they lie; each rank sends its own if None.
+        [N] equal for ranks that read each other's rows in shared memory; if None, all rows are sent.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class CountedSteps:
         self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
         self._wire_part, self._cache = wire_part, cache
-        of_ranks = np.arange(num_ranks) if machines is None else np.array(machines)
-        # [N, N] whether a rank reads another one's rows where they lie, or its own.
-        self._is_beside = of_ranks[:, None] == of_ranks
+        machine_ids = np.arange(num_ranks) if machines is None else np.array(machines)
+        # [N, N] whether a rank reads another rank's rows (or its own) in place.
+        self._reads_in_place = machine_ids[:, None] == machine_ids
         if sampler is None:
             assert fanouts is not None
             sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
@@ -111,21 +111,21 @@ class CountedSteps:
         self._steps = range(min(_STEPS, max(1, self._sampler.steps_per_epoch() - 1)))
 
     def traffic(self, strategy: Strategy, work: Workload) -> StepTraffic:
-        """The mean traffic of a step.
+        """Return the mean traffic of a step.
 
         Parameters
         ----------
         strategy
-            Decides where units are trained.
+            Strategy that places the units.
         work
-            A mini-batch, for the sizes of rows, vectors and weights; its numbers do not count.
+            A mini-batch that defines the sizes of rows, vectors and weights; its counts are ignored.
         """
-        total, most, time_steps = Traffic.none(self._num_ranks), 0.0, 1
+        total, largest_share, time_steps = Traffic.none(self._num_ranks), 0.0, 1
         edges = np.zeros((self._num_ranks, self._num_ranks))
         with Workers(1, "hyrt.predict") as workers:
             for step in self._steps:
                 units = self._local.batch(step) if strategy.draws_locally else self._sampler.units(step)
-                placement = self._placed(strategy, units)
+                placement = self._place(strategy, units)
 
                 def batch_of(
                     positions: NDArray[np.intp], step: int = step, units: NDArray[Any] = units
@@ -136,53 +136,53 @@ class CountedSteps:
                     return of(positions).blocks[0]
 
                 if self._edges_are_split:
-                    edges += self._asked(placement, batch_of)
+                    edges += self._edge_request_bytes(placement, batch_of)
                 total += strategy.traffic(placement, self._homes, sampled)
-                of_ranks = np.bincount(placement.ranks, minlength=self._num_ranks)
-                most += float(of_ranks.max() / of_ranks.mean()) / len(self._steps)
+                units_per_rank = np.bincount(placement.ranks, minlength=self._num_ranks)
+                largest_share += float(units_per_rank.max() / units_per_rank.mean()) / len(self._steps)
                 time_steps = placement.num_times
         row_bytes = work.row_bytes * self._wire_part
-        sent = np.where(self._is_beside, 0, total.rows)
-        rows = sent * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
+        sent = np.where(self._reads_in_place, 0, total.rows)
+        rows = sent * self._miss_rates(strategy, row_bytes) * row_bytes / len(self._steps)
         carried = partial_bytes(work, of_sources=isinstance(strategy, NaiveMigration) and strategy.of_sources)
-        found = self._in_bytes(total, rows, most, time_steps, work, carried)
+        traffic = self._in_bytes(total, rows, largest_share, time_steps, work, carried)
         if not edges.any():
-            return found
-        messages = _MESSAGES_A_HOP * len(work.edges) * (self._num_ranks - 1)
-        asked = PurposeTraffic(edges / len(self._steps), messages)
-        return replace(found, purposes={**found.purposes, EDGES: asked})
+            return traffic
+        messages = _MESSAGES_PER_HOP * len(work.edges) * (self._num_ranks - 1)
+        edge_traffic = PurposeTraffic(edges / len(self._steps), messages)
+        return replace(traffic, purposes={**traffic.purposes, EDGES: edge_traffic})
 
-    def _asked(
+    def _edge_request_bytes(
         self, placement: Placement, batch_of: Callable[[NDArray[np.intp]], MiniBatch]
     ) -> NDArray[np.float64]:
-        """[N, N] bytes that ranks send for the neighbours of a step."""
-        of_ranks = [placement.of_rank(rank) for rank in range(self._num_ranks)]
+        """Return [N, N] bytes that ranks send for the neighbors of a step."""
+        positions_of_ranks = [placement.of_rank(rank) for rank in range(self._num_ranks)]
         return sum(
             (
                 asked_bytes(batch_of(positions), self._homes, rank, self._num_ranks)
-                for rank, positions in enumerate(of_ranks)
+                for rank, positions in enumerate(positions_of_ranks)
                 if len(positions)
             ),
             np.zeros((self._num_ranks, self._num_ranks)),
         )
 
-    def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
+    def _place(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
         def expected() -> NDArray[np.float64]:
             assert self._fanouts is not None
             return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanouts[0])
 
-        # As in a run: where nobody can tell, no unit is moved for the sake of balance.
-        can_tell = self._fanouts is not None and not self._edges_are_split
-        return strategy.place(Roots(self._homes[units], self._num_ranks, expected if can_tell else None))
+        # As in a run: without expected rows, no unit is moved for load balancing.
+        has_expected = self._fanouts is not None and not self._edges_are_split
+        return strategy.place(Roots(self._homes[units], self._num_ranks, expected if has_expected else None))
 
-    def _missed(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
-        """[N] the part of the rows that each rank needs of others that it is expected not to have cached."""
-        missed = np.ones(self._num_ranks)
+    def _miss_rates(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
+        """Return [N] expected cache miss rates of each rank's remote rows."""
+        miss_rates = np.ones(self._num_ranks)
         if self._cache is None:
-            return missed
+            return miss_rates
         assert self._fanouts is not None
         share = isinstance(self._cache, float)
-        kept = int(self._cache * (self._topology.num_vertices if share else 1 / row_bytes))
+        num_cached = int(self._cache * (self._topology.num_vertices if share else 1 / row_bytes))
         for rank in range(self._num_ranks):
             reads = remote_reads(
                 self._topology,
@@ -193,16 +193,16 @@ class CountedSteps:
                 strategy,
                 self._batch_size,
                 self._fanouts,
-                np.flatnonzero(self._is_beside[rank]).tolist(),
+                np.flatnonzero(self._reads_in_place[rank]).tolist(),
             )
-            missed[rank] = 1 - reads.of_first(kept) / max(reads.of_first(len(reads.visits)), 1e-30)
-        return missed
+            miss_rates[rank] = 1 - reads.of_first(num_cached) / max(reads.of_first(len(reads.visits)), 1e-30)
+        return miss_rates
 
     def _in_bytes(
         self,
         total: Traffic,
         row_bytes: NDArray[np.float64],
-        most: float,
+        largest_share: float,
         time_steps: int,
         work: Workload,
         carried_bytes: float,
@@ -222,21 +222,21 @@ class CountedSteps:
             purposes={name: traffic for name, traffic in counted.items() if traffic.sent.any()},
             gradient_bytes=model_bytes(work),
             time_steps=time_steps,
-            largest_share=most,
+            largest_share=largest_share,
         )
 
 
 def placing_of(config: Config, name: str, time_steps: int | None = None) -> Strategy:
-    """The strategy of a configured run, which counts what its model makes travel.
+    """Return the strategy of a configured run, set up to count the traffic of its model.
 
     Parameters
     ----------
     config
         The settings.
     name
-        The strategy's.
+        Name of the strategy.
     time_steps
-        Those of `hopgnn`, where they are known.
+        Time steps of `hopgnn`, if known.
     """
     if name == "hopgnn":
         return HopGnn(config.distributed.pre_gather, time_steps)
@@ -250,28 +250,28 @@ def placing_of(config: Config, name: str, time_steps: int | None = None) -> Stra
 
 
 def reads_sources(config: Config) -> bool:
-    """Whether the first layer of a configured model multiplies or compares rows before it sums them."""
+    """Return whether the first layer of a configured model multiplies or compares rows before summing."""
     return not aggregates_first(config) or config.model.aggregate == "max"
 
 
 def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False) -> CountedSteps:
-    """The steps of a configured run, with homes from a file.
+    """Return the steps of a configured run, with homes from a file.
 
     Parameters
     ----------
     config
         The settings.
     file
-        A .npy file: [V] integers, the rank that has each vertex's features.
+        A .npy file: [V] integers, rank that owns each vertex's features.
     num_ranks
-        The number of ranks.
+        Number of ranks.
     edges_are_split
-        Whether the ranks have the edges into their own vertices alone.
+        Whether the ranks have only the edges into their own vertices.
 
     Raises
     ------
     ConfigError
-        If the file has no homes for the graph and the ranks, or a cache does not go with the sampler.
+        If the file does not match the graph and the ranks, or the sampler does not support a cache.
     """
     graph = open_graph(config.data.source, normalize=config.data.normalize)
     homes = read_homes(file, graph.num_vertices)
@@ -298,33 +298,33 @@ def configured_steps(
     edges_are_split: bool = False,
     machines: Sequence[int] | None = None,
 ) -> CountedSteps:
-    """The steps of a configured run on an open graph.
+    """Return the steps of a configured run on an open graph.
 
     Parameters
     ----------
     config
         The settings.
     graph, homes, num_ranks, sampler, edges_are_split, machines
-        The arguments of `CountedSteps`.
+        Arguments of `CountedSteps`.
 
     Raises
     ------
     ConfigError
-        If a cache does not go with the sampler, or with edges that are split, or parts of a step are given
-        for another number of ranks.
+        If the sampler or partitioned edges do not support a cache, or shares are configured for another
+        number of ranks.
     """
-    if refused := why_no_shares(config, num_ranks):
-        raise ConfigError(refused)
+    if problem := why_no_shares(config, num_ranks):
+        raise ConfigError(problem)
     settings, cache = config.sampler, config.distributed.cache
-    draws_neighbours = isinstance(settings, NeighborSettings)
-    if cache is not None and (edges_are_split or not draws_neighbours):
-        lacking = "edges are split" if edges_are_split else f"sampler.kind is {settings.kind}"
+    samples_neighbors = isinstance(settings, NeighborSettings)
+    if cache is not None and (edges_are_split or not samples_neighbors):
+        reason = "edges are split" if edges_are_split else f"sampler.kind is {settings.kind}"
         raise ConfigError(
             "distributed.cache keeps the rows that sampler.kind=neighbor is expected to need with all edges, "
-            f"and {lacking}: omit distributed.cache"
+            f"and {reason}: omit distributed.cache"
         )
     return CountedSteps(
-        *(graph, homes, num_ranks, settings.fanouts(config.model.layers) if draws_neighbours else None),
+        *(graph, homes, num_ranks, settings.fanouts(config.model.layers) if samples_neighbors else None),
         *(config.data.batch_size, config.seed, config.data.split),
         wire_part=wire_part(config, graph),
         cache=cache,
@@ -335,7 +335,9 @@ def configured_steps(
 
 
 def wire_part(config: Config, graph: Graph) -> float:
-    """What a row takes on its way, over what it takes in memory: `distributed.wire` rounds dense float32."""
+    """Return the bytes of a transferred row relative to memory: `distributed.wire` rounds dense float32
+    rows.
+    """
     features = graph.features
     rounds = config.distributed.wire != "float32" and not isinstance(features, SparseSource)
     return 2 / features.value_bytes if rounds else 1.0

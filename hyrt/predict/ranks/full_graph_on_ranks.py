@@ -1,4 +1,4 @@
-"""The prediction of full-graph training on several ranks, algorithm by algorithm."""
+"""Prediction of distributed full-graph training, per algorithm."""
 
 from __future__ import annotations
 
@@ -46,58 +46,60 @@ _DATA = ("topology", "features", "edges by source")
 MOST_REPLICATION = 8
 ASSUMED_BYTES_PER_S = 1e10
 ASSUMED_MACS_PER_S = 5e10
-"""Of a machine that was not calibrated: bytes of rows that are gathered, and products, in a second."""
+"""Assumed rates of an uncalibrated machine: bytes of gathered rows, and multiply-accumulates, per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownParts:
-    """A way to cut a graph."""
+    """A partition of a graph."""
 
     homes: NDArray[Any]
-    """[V] integers, the part of each vertex."""
+    """[V] integers, part of each vertex."""
     number: int
-    """How many parts."""
+    """Number of parts."""
 
     __repr__ = one_line
 
     def blocks(self, count: int) -> NDArray[Any] | None:
-        """[V] the block of each vertex, made of neighbouring parts; None where these cannot make so many."""
+        """Return [V] the block of each vertex, made of adjacent parts; None if the parts do not divide into
+        `count` blocks.
+        """
         return None if self.number % count else merged_parts(self.homes, self.number, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphComparison:
-    """What the performance model says of full-graph training on several ranks."""
+    """Prediction of full-graph training on several ranks."""
 
     machine: str
-    """The name of the platform of every rank."""
+    """Name of the platform of every rank."""
     network: Network
-    """What joins them."""
+    """Network between the ranks."""
     ranks: int
-    """The number of ranks."""
+    """Number of ranks."""
     algorithms: Sequence[AlgorithmEpoch]
-    """One for each algorithm that the ranks can follow."""
+    """One prediction per algorithm that the ranks support."""
     scaling: Sequence[AlgorithmEpoch]
-    """The fastest algorithm for 1, 2, 4, ... ranks."""
+    """Fastest algorithm for 1, 2, 4, ... ranks."""
     relative_error: float
-    """How far off this may be."""
+    """Expected relative error."""
     assumptions: Sequence[str]
-    """What is assumed, one sentence each."""
+    """Assumptions, one sentence each."""
 
     @property
     def best_ranks(self) -> int:
-        """The number of ranks with the shortest epoch, of those in `scaling`."""
-        return min(self.scaling, key=lambda each: (each.epoch_s, each.ranks)).ranks
+        """Number of ranks in `scaling` with the shortest epoch."""
+        return min(self.scaling, key=lambda epoch: (epoch.epoch_s, epoch.ranks)).ranks
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --full-graph --ranks --json` prints it."""
+        """Return the content that `hyrt predict --full-graph --ranks --json` prints."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
             "network": asdict(self.network),
-            "algorithms": [each.to_json() for each in self.algorithms],
+            "algorithms": [epoch.to_json() for epoch in self.algorithms],
             "fastest": fastest(self.algorithms).to_json(),
-            "scaling": [each.to_json() for each in self.scaling],
+            "scaling": [epoch.to_json() for epoch in self.scaling],
             "relative_error": self.relative_error,
             "assumptions": list(self.assumptions),
         }
@@ -117,47 +119,49 @@ def predict_full_graph(
     Parameters
     ----------
     platform
-        The machine of one rank.
+        Machine of one rank.
     work
-        The work, of the whole graph.
+        Work of the full graph.
     config
-        The settings of the work.
+        Settings of the work.
     ranks
-        How many machines.
+        Number of machines.
     network
-        What joins them.
+        Network between the machines.
     homes
-        A .npy file with the part of each vertex; None takes the parts of a dataset in parts, or cuts it.
+        A .npy file with the part of each vertex; None to use the partition of the dataset, or to partition
+        the graph.
     say
-        Receives a line before the graph is cut, which takes time and memory.
+        Callback for a line before the graph is partitioned, which takes time and memory.
 
     Raises
     ------
     ConfigError
-        If ranks cannot share the model, the data cannot be opened, or the homes are not those of the ranks.
+        If ranks cannot train the model together, the data cannot be opened, or the homes do not match the
+        ranks.
     """
-    if refused := why_no_links(config):
-        raise ConfigError(refused)
+    if problem := why_no_links(config):
+        raise ConfigError(problem)
     if work.at(1.0).edge_bytes is not None:
         raise ConfigError(
             f"{config.data.source}: ranks train the whole of a typed graph as one step of all targets with "
             "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
         )
     graph = open_graph(config.data.source, normalize=config.data.normalize)
-    one = full_graph_work(config, graph, platform, work, ranks=ranks)
-    known, said = _known_parts(config, graph, ranks, homes, say)
+    machine_work = full_graph_work(config, graph, platform, work, ranks=ranks)
+    partitions, origin = _find_partitions(config, graph, ranks, homes, say)
 
     def epochs(count: int) -> list[AlgorithmEpoch]:
-        return candidates(graph.topology, known, count, one, network)
+        return candidates(graph.topology, partitions, count, machine_work, network)
 
     algorithms = epochs(ranks)
     if not algorithms:
         raise ConfigError(
-            f"{config.data.source} has {counted(known[-1].number, 'part')}, which {ranks} ranks cannot "
+            f"{config.data.source} has {counted(partitions[-1].number, 'part')}, which {ranks} ranks cannot "
             "share equally: give a number of ranks that divides it"
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
-    scaling = [fastest(found) for count in smaller if (found := epochs(count))]
+    scaling = [fastest(epochs_of_count) for count in smaller if (epochs_of_count := epochs(count))]
     error, sharing = platform.relative_error, network.ranks_of_machine(ranks)
     return FullGraphComparison(
         machine=platform.name,
@@ -167,7 +171,7 @@ def predict_full_graph(
         scaling=[*scaling, fastest(algorithms)],
         relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
         assumptions=[
-            said,
+            origin,
             *([f"{sharing} ranks share the cores of each machine"] if sharing > 1 else []),
             "fewer ranks than that take neighbouring parts together",
             "no time is counted for evaluations, and none for the first exchange of raw features",
@@ -178,50 +182,51 @@ def predict_full_graph(
 def candidates(
     topology: Topology, known: Sequence[KnownParts], ranks: int, work: FullGraphWork, network: Network
 ) -> list[AlgorithmEpoch]:
-    """An epoch under each algorithm that ranks can follow with the parts that there are.
+    """Predict an epoch under each algorithm that the ranks support with the given partitions.
 
     Parameters
     ----------
     topology
         All edges.
     known
-        Ways to cut the graph, of which the first counts that makes as many blocks as an algorithm has.
+        Partitions, in order of preference; the first that divides into an algorithm's number of blocks is
+        used.
     ranks
-        How many ranks.
+        Number of ranks.
     work, network
-        The arguments of `algorithm_epoch`.
+        Arguments of `algorithm_epoch`.
     """
-    found = []
+    epochs = []
     for copies in range(1, min(ranks, MOST_REPLICATION) + 1):
         num = ranks // copies
-        # With more copies than blocks, some ranks would have nothing to multiply with.
-        takes = copies == 1 or (work.adds_up and copies <= num)
-        if ranks % copies or not takes:
+        # With more copies than blocks, some ranks would have no product.
+        is_supported = copies == 1 or (work.adds_up and copies <= num)
+        if ranks % copies or not is_supported:
             continue
-        ways = (each.blocks(num) for each in known)
-        blocks = next((way for way in ways if way is not None), None)
+        block_choices = (partition.blocks(num) for partition in known)
+        blocks = next((way for way in block_choices if way is not None), None)
         if blocks is None:
             continue
         volumes = block_volumes(topology.indptr, topology.indices, blocks, num)
         for way in ("1d", "1d-oblivious") if copies == 1 else ("1.5d", "1.5d-oblivious"):
-            found.append(algorithm_epoch(way, volumes, ranks, work, network))
-    return found
+            epochs.append(algorithm_epoch(way, volumes, ranks, work, network))
+    return epochs
 
 
 def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
-    """The epoch of a machine of which nothing was measured."""
+    """Return the work of an epoch on an uncalibrated machine."""
     model = bare_model(config, graph.num_features, graph.num_outputs)
-    travels = TravellingColumns.of(
+    widths = TravellingColumns.of(
         model, graph.num_vertices, graph.num_edges, is_sparse=isinstance(graph.features, SparseSource)
     )
-    columns, weights = sum(travels.forward) + sum(travels.back), sum(p.numel() for p in model.parameters())
+    columns, weights = sum(widths.forward) + sum(widths.back), sum(p.numel() for p in model.parameters())
     return FullGraphWork(
-        forward=travels.forward,
-        back=travels.back,
-        adds_up=travels.adds_up,
+        forward=widths.forward,
+        back=widths.back,
+        adds_up=widths.adds_up,
         target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=4.0 * columns * graph.num_edges / ASSUMED_BYTES_PER_S,
-        # Forward, forward again, and the gradients of rows and weights.
+        # Forward, recomputed forward, and the gradients of rows and weights.
         rows_s=4.0 * weights * graph.num_vertices / ASSUMED_MACS_PER_S,
         gradient_bytes=4.0 * weights,
         matrix_bytes=0.0,
@@ -239,42 +244,42 @@ def full_graph_work(
     *,
     ranks: int = 1,
 ) -> FullGraphWork:
-    """The epoch of one machine, taken apart.
+    """Return the parts of an epoch on one machine.
 
     Parameters
     ----------
     config, graph, platform
-        The settings, the data and the machine.
+        Settings, data and machine.
     training
-        The work of the whole graph.
+        Work of the full graph.
     threads
-        How many threads compute on the machine, of all its ranks; None for one a core.
+        Threads that compute on the machine, for all its ranks; None for one per core.
     ranks
-        How many there are, whose chunks are as small as they cut them, where they train in chunks.
+        Number of ranks, which determines the size of chunks if they train in chunks.
 
     Raises
     ------
     ConfigError
         If ranks that train in chunks cannot be predicted.
     """
-    alone = predict(platform, training)
+    single = predict(platform, training)
     model = bare_model(config, graph.num_features, graph.num_outputs)
     host = platform.host
     kept_bytes = sys.maxsize if host.memory_gib is None else int(host.memory_gib * 2**30) // KEPT_PART
     is_sparse = isinstance(graph.features, SparseSource)
-    travels = TravellingColumns.of(
+    widths = TravellingColumns.of(
         model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, kept_bytes=kept_bytes
     )
     threads = min(host.cores or 1, threads or host.cores or 1)
-    propagated_s = alone.epoch_s - alone.stages.synchronize_s
-    edges_s = propagated_s * (alone.gather_share or 0.0)
+    propagated_s = single.epoch_s - single.stages.synchronize_s
+    edges_s = propagated_s * (single.gather_share or 0.0)
     rows_s, calls_s, chunk_rows = propagated_s - edges_s, 0.0, 1
     step = step_on_ranks(config, graph, platform, training, kept_bytes=kept_bytes)
     if step is not None:
         edges_s, rows_s, calls_s = step.seconds(threads)
         chunk_rows = step.chunk_rows
-    forward, back = travels.forward, travels.back
-    matrices = sum(size for name, size in alone.arrays.items() if name not in _DATA)
+    forward, back = widths.forward, widths.back
+    matrices = sum(size for name, size in single.arrays.items() if name not in _DATA)
     in_chunks = chunks_on_ranks(platform, training, config, ranks, threads)
     if in_chunks is not None:
         edges_s, rows_s, calls_s, chunk_rows = in_chunks.edges_s, in_chunks.rows_s, 0.0, 1
@@ -284,49 +289,51 @@ def full_graph_work(
     return FullGraphWork(
         forward=forward,
         back=back,
-        adds_up=travels.adds_up,
+        adds_up=widths.adds_up,
         target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=edges_s,
         rows_s=rows_s,
-        rank_s=alone.stages.synchronize_s + calls_s,
+        rank_s=single.stages.synchronize_s + calls_s,
         cores=threads,
         chunk_rows=chunk_rows,
         most_waves=MOST_WAVES,
-        gradient_bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
+        gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
         matrix_bytes=matrices,
-        feature_bytes=alone.arrays.get("features", 0.0),
-        # The topology, and the rank's own part of it both ways.
-        graph_bytes=alone.arrays.get("topology", 0.0),
+        feature_bytes=single.arrays.get("features", 0.0),
+        # Topology, and the rank's part of it in both directions.
+        graph_bytes=single.arrays.get("topology", 0.0),
     )
 
 
-def _known_parts(
+def _find_partitions(
     config: Config, graph: Graph, ranks: int, homes: Path | None, say: Callable[[str], None]
 ) -> tuple[list[KnownParts], str]:
-    """Ways to cut the graph for so many ranks and for fewer, and a sentence that says where they are from."""
+    """Return partitions of the graph for `ranks` ranks and fewer, and a sentence about their origin."""
     folder = Path(config.data.source)
-    known: list[KnownParts] = []
+    partitions: list[KnownParts] = []
     method, seed, for_fewer = "metis", config.seed, ""
     if homes is not None:
-        found = read_homes(homes, graph.num_vertices)
-        num = int(found.max()) + 1
-        return [KnownParts(found, num)], f"rows are those that the {counted(num, 'part')} of {homes} need"
+        homes_of_vertices = read_homes(homes, graph.num_vertices)
+        num = int(homes_of_vertices.max()) + 1
+        return [
+            KnownParts(homes_of_vertices, num)
+        ], f"rows are those that the {counted(num, 'part')} of {homes} need"
     if is_partition(folder):
         manifest = read_manifest(folder)
         num, files = manifest.num_parts, PartFiles.of(folder, str(folder))
-        known.append(KnownParts(files.array(f"{GRAPH}/{HOME}", verify=False), num))
+        partitions.append(KnownParts(files.array(f"{GRAPH}/{HOME}", verify=False), num))
         if not num % ranks:
-            return known, f"rows are those that the {counted(num, 'part')} of {folder} need"
-        # Other parts than those that there are, but as they were cut.
+            return partitions, f"rows are those that the {counted(num, 'part')} of {folder} need"
+        # Partition again with the same method and seed.
         method, seed = manifest.method, manifest.seed
         for_fewer = f", but {counted(num, 'block')} or fewer are made of the parts in {folder}"
     if method in ("metis", "volume") and importlib.util.find_spec("pymetis") is None:
         method = "block"
     training = np.zeros(graph.num_vertices, np.bool_)
     training[graph.split("train", config.data.split)] = True
-    cutter = partition_method(method)
-    bound = cutter.memory_bytes(graph.num_vertices, graph.num_edges)
-    say(f"cutting the graph into {ranks} parts by {method}: at most {size(bound)} of memory more")
-    found = cutter.homes(graph.topology, training, ranks, seed)
-    said = f"rows are those that {ranks} parts by {method} need, cut for this prediction{for_fewer}"
-    return [*known, KnownParts(found, ranks)], said
+    partitioner = partition_method(method)
+    max_bytes = partitioner.memory_bytes(graph.num_vertices, graph.num_edges)
+    say(f"cutting the graph into {ranks} parts by {method}: at most {size(max_bytes)} of memory more")
+    homes_of_vertices = partitioner.homes(graph.topology, training, ranks, seed)
+    origin = f"rows are those that {ranks} parts by {method} need, cut for this prediction{for_fewer}"
+    return [*partitions, KnownParts(homes_of_vertices, ranks)], origin

@@ -1,4 +1,4 @@
-"""The prediction of configured work on several ranks, strategy by strategy."""
+"""Prediction of configured work on several ranks, per strategy."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from hyrt.quantities import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksQuestion:
-    """The ranks of a prediction.
+    """Ranks of a prediction.
 
     Raises
     ------
     ConfigError
-        If the numbers, the network or the strategy are none.
+        If the numbers, the network or the strategy are invalid.
     """
 
     ranks: int
-    """The number of ranks, each a machine of its own."""
+    """Number of ranks, each on a separate machine."""
     network_name: str
     """A name or a rate, for `hyrt_perfmodel.communication.network.find_network`."""
     strategy_name: str | None = None
-    """The strategy; None for all of them."""
+    """Name of the strategy; None for all strategies."""
     locality: float | None = None
-    """The part of the input rows of roots at home that is at home, too; None for that of random homes."""
+    """Fraction of the local targets' input rows that are also local; None for random partitions."""
     homes: Path | None = None
-    """A file with the rank of each vertex: what travels is then counted, and not expected from `locality`.
-    None for the homes of a dataset in as many parts."""
+    """File with the rank of each vertex, to count traffic instead of estimating it from `locality`. None for
+    the partition of a dataset in as many parts."""
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
@@ -75,34 +75,34 @@ class RanksQuestion:
 
     @property
     def strategies(self) -> Sequence[str]:
-        """The strategies that are asked for, in the order of tables."""
+        """Strategies to predict, in table order."""
         return list(STRATEGIES) if self.strategy_name is None else [self.strategy_name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksComparison:
-    """What the performance model says of some work on several ranks."""
+    """Prediction of some work on several ranks."""
 
     machine: str
-    """The name of the platform of every rank."""
+    """Name of the platform of every rank."""
     network: Network
-    """What joins them."""
+    """Network between the ranks."""
     ranks: int
-    """The number of ranks."""
+    """Number of ranks."""
     predictions: Sequence[RanksPrediction]
-    """One for each strategy."""
+    """One prediction per strategy."""
     relative_error: float
-    """How far off this may be."""
+    """Expected relative error."""
     assumptions: Sequence[str]
-    """What is assumed, one sentence each."""
+    """Assumptions, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
-        """As `hyrt predict --ranks --json` prints it."""
+        """Return the content that `hyrt predict --ranks --json` prints."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
             "network": asdict(self.network),
-            "strategies": [each.to_json() for each in self.predictions],
+            "strategies": [prediction.to_json() for prediction in self.predictions],
             "relative_error": self.relative_error,
             "assumptions": list(self.assumptions),
         }
@@ -116,11 +116,11 @@ def predict_on_ranks(
     Parameters
     ----------
     platform
-        The machine of one rank.
+        Machine of one rank.
     work
-        The work; its batch is that of a step over all ranks.
+        The work; its batch size is that of a step over all ranks.
     config
-        The settings of the work; None where it was given in sizes, with a batch for each trainer of a rank.
+        Settings of the work; None if the work was given as sizes, with a batch per trainer of a rank.
     question
         The ranks.
 
@@ -145,9 +145,9 @@ def predict_on_ranks(
         )
     terms = None if config is None else terms_of(config)
     if work.at(1.0).edge_bytes is not None:
-        return _of_whole_datasets(platform, work, config, question, no_kernels)
+        return _predict_replicated(platform, work, config, question, no_kernels)
 
-    question, not_of_parts = _with_own_homes(question, config)
+    question, partition_notes = _with_dataset_partition(question, config)
     counted_steps, is_split = None, config is not None and _is_split(config)
     if question.homes is not None:
         if config is None:
@@ -159,25 +159,29 @@ def predict_on_ranks(
             )
         counted_steps = steps_of(config, question.homes, question.ranks, edges_are_split=is_split)
 
-    def predicted(name: str) -> RanksPrediction:
-        given = None if config is None else config.distributed.time_steps
-        fixed = None if given is None else min(given, question.ranks)
-        # Merging ends where epochs get no faster.
-        merged = range(1, question.ranks + 1) if name == "hopgnn" and fixed is None else [fixed]
-        found = []
-        for times in merged:
-            of_sources = config is not None and reads_sources(config)
-            spread = replace(question.spread, time_steps=times, of_sources=of_sources)
+    def predict_strategy(name: str) -> RanksPrediction:
+        configured_steps = None if config is None else config.distributed.time_steps
+        fixed = None if configured_steps is None else min(configured_steps, question.ranks)
+        # Time steps are merged until epochs become no faster.
+        step_counts = range(1, question.ranks + 1) if name == "hopgnn" and fixed is None else [fixed]
+        predictions_by_steps = []
+        for time_steps in step_counts:
+            multiplies_sources = config is not None and reads_sources(config)
+            spread = replace(question.spread, time_steps=time_steps, of_sources=multiplies_sources)
             if counted_steps is None:
                 traffic = expected_traffic(name, work, spread)
             else:
                 assert config is not None
-                traffic = counted_steps.traffic(placing_of(config, name, times), work.at(1.0))
-            found.append(predict_ranks(name, platform, work, traffic, question.network, terms=terms))
-        return min(found, key=lambda each: each.epoch_s)
+                traffic = counted_steps.traffic(placing_of(config, name, time_steps), work.at(1.0))
+            predictions_by_steps.append(
+                predict_ranks(name, platform, work, traffic, question.network, terms=terms)
+            )
+        return min(predictions_by_steps, key=lambda prediction: prediction.epoch_s)
 
-    refused = {} if config is None else _refused(config, question, edges_are_split=is_split)
-    predictions = [predicted(name) for name in question.strategies if name not in refused]
+    unavailable = (
+        {} if config is None else _unavailable_strategies(config, question, edges_are_split=is_split)
+    )
+    predictions = [predict_strategy(name) for name in question.strategies if name not in unavailable]
     error = platform.relative_error
     return RanksComparison(
         machine=platform.name,
@@ -188,22 +192,24 @@ def predict_on_ranks(
         assumptions=[
             *([] if config is None else assumptions_of(config)),
             *no_kernels,
-            *not_of_parts,
-            *refused.values(),
+            *partition_notes,
+            *unavailable.values(),
             _spread_sentence(question),
-            *_not_counted(config, question),
+            *_uncounted_settings(config, question),
         ],
     )
 
 
-def _of_whole_datasets(
+def _predict_replicated(
     platform: Platform,
     work: TrainingWorkload,
     config: Config | None,
     question: RanksQuestion,
-    said: Sequence[str],
+    notes: Sequence[str],
 ) -> RanksComparison:
-    """Of a typed graph: every rank reads the whole dataset, so that gradients alone travel."""
+    """Predict a heterogeneous graph, which every rank reads completely, so that only gradients are
+    exchanged.
+    """
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
@@ -216,17 +222,17 @@ def _of_whole_datasets(
         gradient_bytes=model_bytes(work.at(work.batch_size / question.ranks)),
     )
     terms = None if config is None else terms_of(config)
-    found = predict_ranks(name, platform, work, traffic, question.network, terms=terms)
+    prediction = predict_ranks(name, platform, work, traffic, question.network, terms=terms)
     error = platform.relative_error
     return RanksComparison(
         machine=platform.name,
         network=question.network,
         ranks=question.ranks,
-        predictions=[found],
+        predictions=[prediction],
         relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
         assumptions=[
             *([] if config is None else assumptions_of(config)),
-            *said,
+            *notes,
             "every rank has all of the typed graph, so no rows travel; the gradients of learned rows do as "
             "those of weights",
         ],
@@ -234,25 +240,33 @@ def _of_whole_datasets(
 
 
 def _is_split(config: Config) -> bool:
-    """Whether the data are parts that have their own edges each."""
+    """Return whether the data is partitioned with separate edges per part."""
     folder = Path(config.data.source)
     return is_partition(folder) and read_manifest(folder).topology == "split"
 
 
-def _refused(config: Config, question: RanksQuestion, *, edges_are_split: bool) -> dict[str, str]:
-    """Why some of the strategies are not in the table, by name; the only one that is asked for is refused."""
+def _unavailable_strategies(
+    config: Config, question: RanksQuestion, *, edges_are_split: bool
+) -> dict[str, str]:
+    """Return why strategies are unavailable, by name; raise the reason if no requested strategy is
+    available.
+    """
     reasons = {
         name: why_impossible(config, name, edges_are_split=edges_are_split) or why_no_links(config, name)
         for name in question.strategies
     }
-    found = {name: reason for name, reason in reasons.items() if reason}
-    if len(found) == len(reasons):
-        raise ConfigError(next(iter(found.values())))
-    return {name: f"not {name}: {reason}" for name, reason in found.items()}
+    unavailable = {name: reason for name, reason in reasons.items() if reason}
+    if len(unavailable) == len(reasons):
+        raise ConfigError(next(iter(unavailable.values())))
+    return {name: f"not {name}: {reason}" for name, reason in unavailable.items()}
 
 
-def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[RanksQuestion, list[str]]:
-    """The question with the homes of a dataset in parts, and a sentence where those are of other ranks."""
+def _with_dataset_partition(
+    question: RanksQuestion, config: Config | None
+) -> tuple[RanksQuestion, list[str]]:
+    """Return the request with the dataset's partition, and a sentence if it is for another number of
+    ranks.
+    """
     if config is None or question.homes is not None or question.locality is not None:
         return question, []
     folder = Path(config.data.source)
@@ -265,14 +279,14 @@ def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[Ran
     return replace(question, homes=folder / GRAPH / f"{HOME}.npy"), []
 
 
-def _not_counted(config: Config | None, question: RanksQuestion) -> list[str]:
-    """What of the settings only counting knows."""
+def _uncounted_settings(config: Config | None, question: RanksQuestion) -> list[str]:
+    """Return sentences about settings that only affect counted traffic."""
     if config is None or question.homes is not None:
         return []
     settings = config.distributed
-    given = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
-    given += [f"distributed.wire={settings.wire}"] * (settings.wire != "float32")
-    return [f"{each} is not in what travels: give parts or --homes" for each in given]
+    uncounted = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
+    uncounted += [f"distributed.wire={settings.wire}"] * (settings.wire != "float32")
+    return [f"{setting} is not in what travels: give parts or --homes" for setting in uncounted]
 
 
 def _spread_sentence(question: RanksQuestion) -> str:

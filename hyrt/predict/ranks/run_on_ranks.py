@@ -1,4 +1,4 @@
-"""The prediction of a run that is one of several ranks, from this machine's calibration and a network."""
+"""Prediction of a distributed run on one of its ranks, from this machine's calibration and a network."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ _MODELS = "models"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """A run of several ranks, as one of them sees it before it starts."""
+    """A distributed run, as seen by one of its ranks before it starts."""
 
     config: Config
-    """All settings; with `--full-graph`, `distributed.algorithm` is no longer `auto`."""
+    """All settings; for full-graph training, `distributed.algorithm` is already resolved."""
     graph: Graph
-    """The graph with the rows of this rank alone, and all edges."""
+    """Graph with only this rank's rows, and all edges."""
     homes: NDArray[Any]
-    """[V] the rank, or for full graphs the block, that has each vertex's rows."""
+    """[V] rank that owns each vertex's rows, or block for full-graph training."""
     num_ranks: int
-    """The number of ranks, N."""
+    """Number of ranks, N."""
     sampler: Callable[[], Sampler]
-    """Gives the sampler of the run."""
+    """Function that returns the run's sampler."""
     edges_are_split: bool = False
-    """Whether the graph has the edges into this rank's vertices alone."""
+    """Whether the graph has only the edges into this rank's vertices."""
     machines: Sequence[int]
-    """[N] equal for ranks that read each other's rows where they lie."""
+    """[N] equal for ranks that read each other's rows in shared memory."""
     measured: Network | None = None
-    """The network, where the start of the run has measured it."""
+    """Network measured at the start of the run, if it was measured."""
 
     __repr__ = one_line
 
     def predict(self, say: Callable[[str], None]) -> ExpectedRun | None:
-        """What the performance model expects of the run; None where it cannot say.
+        """Predict the run; None if it cannot be predicted.
 
-        It takes the other ranks to be like this one, and starts none of them in another way.
+        The other ranks are assumed to be like this rank.
 
         Parameters
         ----------
         say
-            Receives the reason if there is no prediction.
+            Callback for the reason if there is no prediction.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class RankRun:
             raise ConfigError(f"distributed.network: {error}") from error
         calibration, reason = usable()
         if network is None or calibration is None:
-            say(f"no prediction: {_what_lacks(network, reason, calibrated=calibration is not None)}")
+            say(f"no prediction: {_missing_reason(network, reason, calibrated=calibration is not None)}")
             return None
         if self.edges_are_split:
             say(
@@ -91,74 +91,78 @@ class RankRun:
         try:
             platform = devices_of(self.config, calibration.platform)
             if self.config.sampler.whole_graph:
-                return self._whole_graph(platform, network)
-            return self._mini_batches(platform, network)
+                return self._predict_full_graph(platform, network)
+            return self._predict_mini_batches(platform, network)
         except (ConfigError, ValueError) as error:
             say(f"no prediction: {error}")
             return None
 
-    def _mini_batches(self, platform: Platform, network: Network) -> ExpectedRun:
+    def _predict_mini_batches(self, platform: Platform, network: Network) -> ExpectedRun:
         config = self.config
         training = sampled_workload(config, self.graph, self.sampler())
-        found = [
+        predictions = [
             predict_ranks(
                 *(config.distributed.strategy, platform, training, traffic, network),
                 terms=terms_of(config),
-                assign=partial(self._start, platform),
+                assign=partial(self._initial_assignment, platform),
                 ranks_of_machine=local_ranks(),
             )
             for traffic in self._traffics(training)
         ]
         return self._expected(
-            platform, **_stages(min(found, key=lambda each: each.epoch_s)), host_trainers=_hosts(platform)
+            platform,
+            **_stages(min(predictions, key=lambda prediction: prediction.epoch_s)),
+            host_trainers=_num_host_trainers(platform),
         )
 
     def _traffics(self, training: TrainingWorkload) -> list[StepTraffic]:
-        """What travels in a step; of `hopgnn` for every number of time steps that it may come to."""
-        config, given = self.config, self.config.distributed
+        """Return the traffic of a step; for `hopgnn` with every possible number of time steps."""
+        config, settings = self.config, self.config.distributed
         steps = configured_steps(
             config, self.graph, self.homes, self.num_ranks, self.sampler(), machines=self.machines
         )
-        times = [None if given.time_steps is None else min(given.time_steps, self.num_ranks)]
-        if given.strategy == "hopgnn" and given.time_steps is None:
+        times = [None if settings.time_steps is None else min(settings.time_steps, self.num_ranks)]
+        if settings.strategy == "hopgnn" and settings.time_steps is None:
             times = [*range(1, self.num_ranks + 1)]
-        placings = [placing_of(config, given.strategy, num_times) for num_times in times]
+        placings = [placing_of(config, settings.strategy, num_times) for num_times in times]
         return [steps.traffic(placing, training.at(1.0)) for placing in placings]
 
-    def _whole_graph(self, platform: Platform, network: Network) -> ExpectedRun:
+    def _predict_full_graph(self, platform: Platform, network: Network) -> ExpectedRun:
         config, graph = self.config, self.graph
         training = sampled_workload(config, graph)
         sharing = max(local_ranks(), network.ranks_of_machine(self.num_ranks))
-        threads = self._start(platform, training).threads.train
-        given, topology = config.distributed, graph.topology
+        threads = self._initial_assignment(platform, training).threads.train
+        settings, topology = config.distributed, graph.topology
         volumes = block_volumes(
-            topology.indptr, topology.indices, self.homes, self.num_ranks // given.num_replicas
+            topology.indptr, topology.indices, self.homes, self.num_ranks // settings.num_replicas
         )
         work = full_graph_work(config, graph, platform, training, sharing * threads, ranks=self.num_ranks)
-        found = algorithm_epoch(
-            given.algorithm, volumes, self.num_ranks, work, network, ranks_of_machine=sharing
+        epoch = algorithm_epoch(
+            settings.algorithm, volumes, self.num_ranks, work, network, ranks_of_machine=sharing
         )
-        inside_s = found.compute_s + found.products_s
+        inside_s = epoch.compute_s + epoch.products_s
         return self._expected(
             platform,
             stages_s={
                 **dict.fromkeys(("sample", "load", "transfer"), 0.0),
                 "propagate": inside_s,
-                "synchronize": found.gradients_s,
+                "synchronize": epoch.gradients_s,
             },
-            iteration_s=found.epoch_s,
-            epoch_s=found.epoch_s,
-            bottleneck="propagate" if found.compute_s > found.products_s else "network (products)",
+            iteration_s=epoch.epoch_s,
+            epoch_s=epoch.epoch_s,
+            bottleneck="propagate" if epoch.compute_s > epoch.products_s else "network (products)",
             host_trainers=1,
         )
 
-    def _start(self, platform: Platform, training: TrainingWorkload) -> Assignment:
-        """What a rank starts with, which does not follow from the prediction; several share the cores."""
+    def _initial_assignment(self, platform: Platform, training: TrainingWorkload) -> Assignment:
+        """Return a rank's initial assignment, which does not depend on the prediction; local ranks share the
+        cores.
+        """
         balance = self.config.balance.model_copy(update={"predict": False})
-        found = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
+        assignment = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
         cores = max(1, (platform.host.cores or shared_cores()) // local_ranks())
-        threads = {name: min(count, cores) for name, count in found.threads.by_name().items()}
-        return replace(found, threads=Threads(**threads))
+        threads = {name: min(count, cores) for name, count in assignment.threads.by_name().items()}
+        return replace(assignment, threads=Threads(**threads))
 
     def _expected(
         self,
@@ -184,27 +188,29 @@ class RankRun:
         )
 
 
-def _what_lacks(network: Network | None, reason: str, *, calibrated: bool) -> str:
-    """Why several ranks cannot be predicted, and what to do."""
-    given = "give distributed.network: 10gbit, or a file that `hyrt calibrate --network FILE` wrote"
+def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -> str:
+    """Return why several ranks cannot be predicted, and the remedy."""
+    remedy = "give distributed.network: 10gbit, or a file that `hyrt calibrate --network FILE` wrote"
     if calibrated:
-        return f"the network of the ranks is not known: {given}"
+        return f"the network of the ranks is not known: {remedy}"
     machine = reason or "this machine is not calibrated: run `hyrt calibrate`"
-    return machine if network is not None else f"{machine}; and {given}"
+    return machine if network is not None else f"{machine}; and {remedy}"
 
 
-def _hosts(platform: Platform) -> int:
-    """How many trainers compute on the cores."""
+def _num_host_trainers(platform: Platform) -> int:
+    """Return the number of trainers that compute on the host cores."""
     return sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in platform.trainers())
 
 
-def _stages(found: RanksPrediction) -> dict[str, Any]:
-    """Its times under the stages that a run measures: sums and models travel while it synchronizes."""
-    together_s = found.travel_s[GRADIENTS] + found.travel_s[_MODELS]
-    stages_s = {**found.stages_s, "propagate": found.stages_s["propagate"] - together_s}
+def _stages(prediction: RanksPrediction) -> dict[str, Any]:
+    """Return the prediction by the stages that a run measures: gradients and models count as
+    synchronization.
+    """
+    communication_s = prediction.travel_s[GRADIENTS] + prediction.travel_s[_MODELS]
+    stages_s = {**prediction.stages_s, "propagate": prediction.stages_s["propagate"] - communication_s}
     return {
-        "stages_s": {**stages_s, "synchronize": together_s},
-        "iteration_s": found.iteration_s,
-        "epoch_s": found.epoch_s,
-        "bottleneck": found.bottleneck,
+        "stages_s": {**stages_s, "synchronize": communication_s},
+        "iteration_s": prediction.iteration_s,
+        "epoch_s": prediction.epoch_s,
+        "bottleneck": prediction.bottleneck,
     }

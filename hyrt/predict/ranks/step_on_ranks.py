@@ -1,4 +1,4 @@
-"""What a step over a whole graph takes where ranks share it, from what the machine was measured for."""
+"""Cost of a full-graph step shared by ranks, from the machine's measured rates."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOnRanks:
-    """A step as ranks plan it: what the first layer gathers of features is kept where it can be."""
+    """A step as planned by ranks, with the first layer's gather cached if possible."""
 
     platform: Platform
     """The machine."""
     rates: WholeGraphRates
-    """What it was measured to take."""
+    """Measured rates of the machine."""
     training: TrainingWorkload
     """The work."""
     whole: WholeGraphStep
     """The step over all rows."""
     row: WholeGraphStep
-    """The step over a single row that no edge leads to: what any number of rows needs once."""
+    """The step over a single row without edges: the fixed cost of a step."""
     chunk_rows: int
-    """How many rows a thread computes at a time."""
+    """Rows that a thread computes at a time."""
 
     __repr__ = one_line
 
     def seconds(self, threads: int) -> tuple[float, float, float]:
-        """Seconds of gathering and of what is done row by row, with so many threads, and seconds of a core
-        of what each rank does however few rows it has.
+        """Return (gather, row-wise, fixed) times: seconds with `threads` threads, and core-seconds per
+        rank.
         """
-        whole, row, rates = self.whole, self.row, self.rates
+        full_step, row, rates = self.whole, self.row, self.rates
         calls_s = rates.call_s * rates.threads
-        rows_s = rates.rows_s(whole, threads) - row.calls * calls_s / threads
-        rows_s += self._sparse_s(whole.sparse_macs, whole.sparse_weights - row.sparse_weights, threads)
+        rows_s = rates.rows_s(full_step, threads) - row.calls * calls_s / threads
+        rows_s += self._sparse_s(
+            full_step.sparse_macs, full_step.sparse_weights - row.sparse_weights, threads
+        )
         rank_s = row.calls * calls_s + self._sparse_s(0.0, row.sparse_weights, 1)
-        return rates.reads_s(whole.reads, threads, self.training.model), max(0.0, rows_s), rank_s
+        return rates.reads_s(full_step.reads, threads, self.training.model), max(0.0, rows_s), rank_s
 
     def _sparse_s(self, macs: float, weights: float, threads: int) -> float:
         work, host = self.training.at(1.0), self.platform.host
@@ -72,14 +74,14 @@ class StepOnRanks:
 def step_on_ranks(
     config: Config, graph: Graph, platform: Platform, training: TrainingWorkload, *, kept_bytes: int
 ) -> StepOnRanks | None:
-    """A step of the CPU; None where what it takes was not measured.
+    """Return a step of the CPU; None if its cost was not measured.
 
     Parameters
     ----------
     config, graph, platform, training
-        The arguments of `hyrt.predict.ranks.full_graph_on_ranks.full_graph_work`.
+        Arguments of `hyrt.predict.ranks.full_graph_on_ranks.full_graph_work`.
     kept_bytes
-        How much each rank may keep of what the first layer gathers.
+        Cache size per rank for the first layer's gather.
     """
     rates = platform.host.whole_graph
     is_host = all(trainer.is_host for trainer in platform.trainers(training.model))
@@ -107,27 +109,27 @@ def step_on_ranks(
             held={},
             row_entries=entries,
         )
-        walk = StepWalk(plan, sizes)
-        walk.step()
+        dry_run = StepWalk(plan, sizes)
+        dry_run.step()
         return WholeGraphStep(
             arrays={},
-            reads=tuple(walk.reads),
-            calls=walk.calls,
-            macs=walk.macs,
-            values=walk.values,
-            sparse_macs=walk.sparse_macs,
-            sparse_weights=walk.sparse_weights,
+            reads=tuple(dry_run.reads),
+            calls=dry_run.calls,
+            macs=dry_run.macs,
+            values=dry_run.values,
+            sparse_macs=dry_run.sparse_macs,
+            sparse_weights=dry_run.sparse_weights,
         )
 
     target_edges = float(graph.topology.in_degrees[targets].sum(dtype=np.int64))
-    whole = step(graph.num_vertices, graph.num_edges, len(targets), target_edges)
-    if not rates.knows(whole, training.model):
+    full_step = step(graph.num_vertices, graph.num_edges, len(targets), target_edges)
+    if not rates.knows(full_step, training.model):
         return None
     return StepOnRanks(
         platform=platform,
         rates=rates,
         training=training,
-        whole=whole,
+        whole=full_step,
         row=step(1, 0, 1, 0.0),
         chunk_rows=plan.chunk_rows,
     )

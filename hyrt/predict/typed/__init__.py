@@ -1,1 +1,1 @@
-"""What a run on a typed graph asks of a machine."""
+"""Work of a run on a heterogeneous graph."""

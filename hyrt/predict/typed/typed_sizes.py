@@ -1,4 +1,4 @@
-"""How large a typed dataset is, and its mini-batches: expected by relation, or the means of a few."""
+"""Sizes of heterogeneous datasets and mini-batches: expected per relation, or means of a few samples."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ _ID_BYTES, _OFFSET_BYTES, _FLOAT_BYTES = 4, 8, 4
 _HALVINGS = 12
 
 Sizes = Callable[[float], RelationSizes]
-"""Gives the sizes of a mini-batch by its number of targets."""
+"""Function of a number of targets that returns mini-batch sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedDatasetSizes:
-    """What the work of a run on a typed graph and the memory it takes follow from."""
+    """Dataset sizes that determine the work and the memory of a run on a heterogeneous graph."""
 
     widths: TypedWidths
     relations: tuple[Relation, ...]
     counts: tuple[int, ...]
-    """[T] the vertices of each type."""
+    """[T] vertices per type."""
     classes: int
     targets: int
-    """`classes` and `targets`: columns of the scores, and training vertices."""
+    """`classes` and `targets`: columns of the scores, and number of training vertices."""
     feature_bytes: float
     graph_bytes: float
     """`feature_bytes` and `graph_bytes`: bytes of all feature rows, and of the edges."""
     degrees: TypedDegrees | None = None
-    """How the edges are distributed; None for an open graph, whose mini-batches are sampled."""
+    """Degree distributions; None for an open graph, whose mini-batches are sampled."""
 
     @property
     def learned(self) -> int:
-        """The vertices whose rows are learned."""
+        """Number of vertices with learned embeddings."""
         return sum(n for n, width in zip(self.counts, self.widths.widths, strict=True) if not width)
 
 
 def typed_graph_sizes(graph: Graph, targets: np.ndarray) -> TypedDatasetSizes:
-    """The sizes of an open typed graph."""
+    """Return the sizes of an open heterogeneous graph."""
     from hyrt.graph.typed.typed_rows import TypedRows
 
     types, rows, topology = graph.types, graph.features, graph.topology
@@ -84,7 +84,7 @@ def typed_graph_sizes(graph: Graph, targets: np.ndarray) -> TypedDatasetSizes:
 
 
 def generated_typed_sizes(source: str) -> TypedDatasetSizes:
-    """The sizes of a generated typed graph, with the degrees of the law that it is drawn by.
+    """Return the sizes of a generated heterogeneous graph, with degrees from the generator's law.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def generated_typed_sizes(source: str) -> TypedDatasetSizes:
 
     spec = parse_spec(source)
     value_bytes = 2 if spec.dtype == "float16" else 4
-    return _of_degrees(
+    return _sizes_from_degrees(
         typed_degrees(spec),
         RELATIONS,
         widths=list(spec.type_widths.values()),
@@ -109,19 +109,19 @@ def generated_typed_sizes(source: str) -> TypedDatasetSizes:
 
 
 def published_typed_sizes(known: PublishedTypes) -> TypedDatasetSizes:
-    """The sizes of a typed dataset as they were published, with log-normal degrees."""
+    """Return the published sizes of a heterogeneous dataset, with log-normal degrees."""
     names = list(known.vertices)
     relations = [Relation(*triple) for triple in known.edges]
     degrees = assumed_relations(
         list(known.vertices.values()),
         [
-            (names.index(each.source), names.index(each.destination), count)
-            for each, count in zip(relations, known.edges.values(), strict=True)
+            (names.index(relation.source), names.index(relation.destination), count)
+            for relation, count in zip(relations, known.edges.values(), strict=True)
         ],
         target=names.index(known.target),
         num_targets=known.targets,
     )
-    return _of_degrees(
+    return _sizes_from_degrees(
         degrees,
         relations,
         widths=[known.features.get(name, 0) for name in names],
@@ -132,7 +132,7 @@ def published_typed_sizes(known: PublishedTypes) -> TypedDatasetSizes:
     )
 
 
-def _of_degrees(
+def _sizes_from_degrees(
     degrees: TypedDegrees,
     relations: list[Relation] | tuple[Relation, ...],
     *,
@@ -144,13 +144,13 @@ def _of_degrees(
 ) -> TypedDatasetSizes:
     edges, vertices = sum(degrees.num_edges), sum(counts)
     row_values = sum(n * width for n, width in zip(counts, widths, strict=True))
-    # The number of its relation stands beside each edge's source.
+    # Each edge stores its relation's number next to its source.
     edge_bytes = _ID_BYTES + (1 if len(relations) <= 2**7 else 2)
     return TypedDatasetSizes(
         widths=TypedWidths(
             widths=tuple(widths),
             value_bytes=(value_bytes,) * len(widths),
-            relations=tuple((each.source, each.destination) for each in degrees.relations),
+            relations=tuple((relation.source, relation.destination) for relation in degrees.relations),
         ),
         relations=tuple(relations),
         counts=tuple(counts),
@@ -163,41 +163,42 @@ def _of_degrees(
 
 
 def expected_sizes_of(config: Config, dataset: TypedDatasetSizes) -> Sizes:
-    """The sizes that mini-batches are expected to have, from degrees by relation.
+    """Return the expected sizes of mini-batches, from degrees per relation.
 
     Raises
     ------
     ConfigError
-        If fan-outs are given for a relation that there is not.
+        If fan-outs are given for an unknown relation.
     """
     degrees, layers = dataset.degrees, config.model.layers
     assert degrees is not None
     if config.sampler.whole_graph:
-        every = _whole(degrees, layers)
-        return lambda units: every
+        full_sizes = _full_graph_sizes(degrees, layers)
+        return lambda units: full_sizes
     sampler = config.sampler
     assert isinstance(sampler, NeighborSettings)
     fanouts = relation_fanouts(sampler.fanouts(layers), sampler.relation_fanout, dataset.relations)
-    most = min(config.units_per_step, max(1, dataset.targets))
+    max_targets = min(config.units_per_step, max(1, dataset.targets))
     measured = {
         count: expected_relation_sizes(degrees, fanouts, count).row
-        for count in sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
+        for count in sorted({max(1.0, max_targets / 2**power) for power in range(_HALVINGS)})
     }
-    return _interpolated(SizeCurves(measured), layers, len(dataset.counts))
+    return _interpolate(SizeCurves(measured), layers, len(dataset.counts))
 
 
-def _whole(degrees: TypedDegrees, layers: int) -> RelationSizes:
-    """All vertices and edges in every layer."""
+def _full_graph_sizes(degrees: TypedDegrees, layers: int) -> RelationSizes:
+    """Return the sizes of all layers with all vertices and edges."""
     vertices = tuple(float(round(count)) for count in degrees.num_vertices)
     edges = tuple(degrees.num_edges)
     runs = tuple(
-        float(degrees.counts[each.destination] @ -np.expm1(-each.in_degrees)) for each in degrees.relations
+        float(degrees.counts[relation.destination] @ -np.expm1(-relation.in_degrees))
+        for relation in degrees.relations
     )
     return RelationSizes(vertices=(vertices,) * (layers + 1), runs=(runs,) * layers, edges=(edges,) * layers)
 
 
 def sampled_sizes_of(config: Config, graph: Graph, sampler: Sampler, workers: Workers) -> Sizes:
-    """The sizes of mini-batches of an open graph: sample pieces of a run's first steps, and take means.
+    """Return mini-batch sizes of an open graph, interpolated between sampled pieces of a run's first steps.
 
     Raises
     ------
@@ -209,10 +210,10 @@ def sampled_sizes_of(config: Config, graph: Graph, sampler: Sampler, workers: Wo
     layers = config.model.layers
     with SAMPLERS.blamed(config.sampler.kind, "sample"):
         rows = measured_pieces(sampler, workers, lambda batch, size: relation_sizes(batch, types).row)
-    return _interpolated(SizeCurves(rows), layers, len(types.vertex_types))
+    return _interpolate(SizeCurves(rows), layers, len(types.vertex_types))
 
 
-def _interpolated(curves: SizeCurves, layers: int, types: int) -> Sizes:
+def _interpolate(curves: SizeCurves, layers: int, types: int) -> Sizes:
     @cache
     def at(targets: float) -> RelationSizes:
         return RelationSizes.of_row(curves.at(targets), layers, types)
@@ -221,7 +222,7 @@ def _interpolated(curves: SizeCurves, layers: int, types: int) -> Sizes:
 
 
 def relation_sizes(batch: MiniBatch, types: GraphTypes) -> RelationSizes:
-    """The sizes of a mini-batch that was sampled, by type and relation."""
+    """Return the sizes of a sampled mini-batch, by type and relation."""
     from hyrt.sampling.relations.relation_kernels import count_runs
 
     num_types, num = len(types.vertex_types), len(types.relations)
@@ -231,15 +232,15 @@ def relation_sizes(batch: MiniBatch, types: GraphTypes) -> RelationSizes:
         sources = np.union1d(first.columns, first.destinations)
     ids = [sources, *(block.destinations for block in batch.blocks)]
     for block in batch.blocks:
-        of_runs, of_edges = np.zeros(num, np.int64), np.zeros(num, np.int64)
+        num_runs, num_edges = np.zeros(num, np.int64), np.zeros(num, np.int64)
         assert block.edge_types is not None
-        count_runs(block.indptr, block.edge_types, of_runs, of_edges)
-        runs.append(tuple(of_runs.astype(float).tolist()))
-        edges.append(tuple(of_edges.astype(float).tolist()))
+        count_runs(block.indptr, block.edge_types, num_runs, num_edges)
+        runs.append(tuple(num_runs.astype(float).tolist()))
+        edges.append(tuple(num_edges.astype(float).tolist()))
     return RelationSizes(
         vertices=tuple(
-            tuple(np.bincount(types.types_of(each), minlength=num_types).astype(float).tolist())
-            for each in ids
+            tuple(np.bincount(types.types_of(vertex_ids), minlength=num_types).astype(float).tolist())
+            for vertex_ids in ids
         ),
         runs=tuple(runs),
         edges=tuple(edges),

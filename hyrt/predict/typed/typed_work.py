@@ -1,4 +1,4 @@
-"""What a run on a typed graph asks of a machine, as the performance model takes it."""
+"""Workloads of runs on heterogeneous graphs, as input of the performance model."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
     from hyrt.sampling.sampler import Sampler
 
 _FLOAT_BYTES = 4
-# What an optimiser keeps of a learned row beside it.
+# Optimizer state per learned value.
 _MOMENTS = {"Adam": 2, "AdamW": 2, "Adagrad": 1}
 
 
 def expected_typed_work(config: Config, dataset: TypedDatasetSizes) -> TrainingWorkload:
-    """The work of a run, its mini-batches expected from degrees by relation; nothing is loaded or sampled.
+    """Build the work of a run from degrees per relation; nothing is loaded or sampled.
 
     Raises
     ------
     ConfigError
-        If the settings do not go with a typed graph, or it is not known what the model multiplies.
+        If the settings do not support a heterogeneous graph, or the model's products are unknown.
     """
     check_typed_costs(config)
-    return _training(config, dataset, expected_sizes_of(config, dataset))
+    return _build_workload(config, dataset, expected_sizes_of(config, dataset))
 
 
 def sampled_typed_work(
     config: Config, graph: Graph, targets: np.ndarray, sampler: Sampler | None = None
 ) -> TrainingWorkload:
-    """The work of a run on an open typed graph, from sampled mini-batches.
+    """Build the work of a run on an open heterogeneous graph, from sampled mini-batches.
 
     Parameters
     ----------
     config, graph
-        All settings, and the graph to be trained on.
+        All settings, and the graph to train on.
     targets
-        [n] the training vertices.
+        [n] training vertices.
     sampler
-        The run's sampler; one is built where there is no run.
+        The run's sampler; by default one is built.
 
     Raises
     ------
     ConfigError
-        As `expected_typed_work`.
+        As in `expected_typed_work`.
     """
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
@@ -68,16 +68,18 @@ def sampled_typed_work(
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_sizes_of(config, graph, built, workers)
-    return _training(config, typed_graph_sizes(graph, targets), sizes)
+    return _build_workload(config, typed_graph_sizes(graph, targets), sizes)
 
 
 def costs_of(kind: str) -> str:
-    """Whose costs a kind of model has on a typed graph; its own by default."""
+    """Return the kind of model whose costs apply to a kind on a heterogeneous graph; by default the kind
+    itself.
+    """
     return find_model(kind).costs_like or kind
 
 
 def check_typed_costs(config: Config) -> None:
-    """Refuse settings of which the performance model does not know what they cost on a typed graph.
+    """Reject settings whose cost on a heterogeneous graph is unknown.
 
     Raises
     ------
@@ -100,7 +102,7 @@ def check_typed_costs(config: Config) -> None:
         )
 
 
-def _training(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) -> TrainingWorkload:
+def _build_workload(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) -> TrainingWorkload:
     model, costs = config.model, costs_of(config.model.kind)
     options = {EDGE_TYPES: len(dataset.relations), **model.options}
     products = None if costs in TYPED_KINDS else find_model(model.kind).products(options)
@@ -118,9 +120,9 @@ def _training(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) -> Train
         )
 
     units = config.sampler.units_per_epoch(dataset.targets)
-    whole = config.sampler.whole_graph
+    is_full_graph = config.sampler.whole_graph
     arrays = 1 + _MOMENTS.get(config.train.optimizer, 0)
-    # Layers that combine rows before all else read the tables where they lie.
+    # Layers that aggregate rows first read the feature tables in place.
     in_place = costs in FIRST_COMBINED and config.runtime.fuse_load and model.input_dropout == 0
     if (model.residual and model.layers > 1) or dataset.widths.edge_value_bytes:
         in_place = False
@@ -133,7 +135,7 @@ def _training(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) -> Train
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
         learned_bytes=float(arrays * dataset.learned * model.hidden * _FLOAT_BYTES),
-        transpose_bytes=dataset.graph_bytes if whole else 0.0,
-        resident=whole,
-        targets=dataset.targets if whole else None,
+        transpose_bytes=dataset.graph_bytes if is_full_graph else 0.0,
+        resident=is_full_graph,
+        targets=dataset.targets if is_full_graph else None,
     )

@@ -1,1 +1,1 @@
-"""A step over a whole graph before it is made: its sizes, its matrices, its work."""
+"""Dry run of a full-graph step: sizes, matrices and work."""

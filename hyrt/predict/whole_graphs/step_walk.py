@@ -1,8 +1,7 @@
-"""A step of `hyrt.fullgraph` before it is made: the matrices it takes, and its work.
+"""Dry run of a step of `hyrt.fullgraph`: the matrices it allocates, and its work.
 
-It goes through a step as `Chain`, `lose` and `turn_back` do, with sizes instead of arrays. Whoever changes
-the order in which these take matrices and give them back changes it here, too: the tests compare the two,
-matrix by matrix.
+It follows a step through `Chain`, `lose` and `turn_back`, with sizes instead of arrays. A change in the order
+in which these allocate and release matrices must be repeated here: tests compare the two, matrix by matrix.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ from hyrt.predict.whole_graphs.matrix_pool import MatrixPool, PooledMatrix
 from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
 _INT32 = 4
-# Passes over rows: forward; in the backward pass forward again, and gradients of the rows and of the weights.
-_FORWARD, _AGAIN, _GRADIENTS = 1, 1, 2
+# Passes over rows: forward; in the backward pass the recomputed forward, and the gradients of rows and
+# weights.
+_FORWARD, _RECOMPUTE, _GRADIENTS = 1, 1, 2
 
 
 @dataclass(slots=True)
 class _Layer:
-    """As `hyrt.fullgraph.forward.Gathered`."""
+    """Counterpart of `hyrt.fullgraph.forward.Gathered`."""
 
     values: PooledMatrix | None
     takes_gradient: bool
@@ -40,14 +40,14 @@ class _Layer:
 
 
 class StepWalk:
-    """Goes through a step.
+    """Dry run of a step.
 
     Parameters
     ----------
     plan
-        How the model is computed.
+        Execution plan of the model.
     sizes
-        The graph.
+        Sizes of the graph.
     """
 
     def __init__(self, plan: ChainPlan, sizes: WholeGraphSizes) -> None:
@@ -58,15 +58,15 @@ class StepWalk:
         self._itemsize = plan.dtype.itemsize
 
     def step(self) -> None:
-        """One step: `FullGraphReplica.step`."""
+        """Simulate one step of `FullGraphReplica.step`."""
         plan, sizes = self.plan, self.sizes
         if plan.keeps_first:
-            # What the first layer gathers is computed in the first step.
+            # The first step computes the cached gather of the first layer.
             width = plan.parts[0].gathered_width
             self._take("gathered of the features, kept", sizes.vertices, width)
             if sizes.mapped:
                 self.pool.give(self._take("columns of features", sizes.vertices, min(width, COLUMNS)))
-        layers = self.forward(self._at(sizes.targets), keep=True)
+        layers = self.forward(self._num_last_rows(sizes.targets), keep=True)
         self._compute(plan.stages[-1], sizes.targets, _FORWARD + _GRADIENTS)
         for i in reversed(range(len(layers))):
             layer = layers[i]
@@ -74,21 +74,21 @@ class StepWalk:
                 self.release(layer)
                 return
             grads = self._gather_back(i, layer, last=i == len(layers) - 1)
-            again = 0 if plan.keeps_rows else _AGAIN
-            self._compute(plan.stages[i], sizes.vertices, again + _GRADIENTS)
+            recompute_passes = 0 if plan.keeps_rows else _RECOMPUTE
+            self._compute(plan.stages[i], sizes.vertices, recompute_passes + _GRADIENTS)
             for grad in grads:
                 self.pool.give(grad)
 
     def scores(self) -> None:
-        """One evaluation: `FullGraphReplica.scores`."""
-        self.release(self.forward(self._at(self.sizes.scored), keep=False)[-1])
+        """Simulate one evaluation of `FullGraphReplica.scores`."""
+        self.release(self.forward(self._num_last_rows(self.sizes.scored), keep=False)[-1])
 
-    def _at(self, rows: int) -> int | None:
-        """Rows of the last layer; None where they are all."""
+    def _num_last_rows(self, rows: int) -> int | None:
+        """Return the rows of the last layer; None for all rows."""
         return None if rows == self.sizes.vertices else rows
 
     def forward(self, at: int | None, *, keep: bool) -> list[_Layer]:
-        """`Chain.forward`, with `at` rows in the last layer; None for all."""
+        """Simulate `Chain.forward`, with `at` rows in the last layer; None for all."""
         plan, layers = self.plan, []
         own: PooledMatrix | None = None
         messages: tuple[PooledMatrix, ...] = ()
@@ -101,18 +101,18 @@ class StepWalk:
             if last:
                 break
             stage = plan.stages[i + 1]
-            made = self._apply(stage)
+            outputs = self._apply(stage)
             assert stage.after is not None
-            own, messages = None, made
+            own, messages = None, outputs
             if stage.carries_rows:
-                own = made[0]
-                messages = made if stage.after.scatter is None else made[1:]
+                own = outputs[0]
+                messages = outputs if stage.after.scatter is None else outputs[1:]
             if not keep:
                 self.release(layer)
         return layers
 
     def release(self, layer: _Layer) -> None:
-        """`Chain.release`."""
+        """Simulate `Chain.release`."""
         for matrix in (layer.values, *layer.messages, *layer.kept, layer.own):
             if matrix is not None:
                 self.pool.give(matrix)
@@ -132,7 +132,7 @@ class StepWalk:
             values = None if at is None else self._take("gathered by layer 1", rows, width)
             return _Layer(values, takes_gradient=False, messages=(), kept=(), own=None)
         values = self._take(f"gathered by layer {i + 1}", rows, width)
-        kept = self._kept(i, rows) if keep else ()
+        saved = self._saved_matrices(i, rows) if keep else ()
         self._read(parts, rows if at is None else None, back=False)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if i == 0 and plan.reads_in_place:
@@ -142,10 +142,10 @@ class StepWalk:
                 if message is not own:
                     self.pool.give(message)
             messages = ()
-        return _Layer(values, takes_gradient, messages, kept, own)
+        return _Layer(values, takes_gradient, messages, saved, own)
 
-    def _kept(self, i: int, rows: int) -> tuple[PooledMatrix, ...]:
-        """What a gathering keeps for its backward pass."""
+    def _saved_matrices(self, i: int, rows: int) -> tuple[PooledMatrix, ...]:
+        """Allocate the matrices that a gather saves for its backward pass."""
         parts = self.plan.parts[i]
         gather, width = parts.gather, parts.gathered_width
         name = f"attention of layer {i + 1}"
@@ -153,11 +153,11 @@ class StepWalk:
         if isinstance(gather, SagaSum):
             fused = gather.program.fused
             if fused is not None and fused.combine == "attention":
-                return tuple(self._take(name, rows, each) for each in (fused.form.heads, width))
+                return tuple(self._take(name, rows, saved_width) for saved_width in (fused.form.heads, width))
             combine = "" if fused is None else fused.combine
         elif isinstance(gather, AttentionSum):
             widths = (gather.heads, width, gather.heads, ENDS * gather.heads)
-            return tuple(self._take(name, rows, each) for each in widths)
+            return tuple(self._take(name, rows, saved_width) for saved_width in widths)
         else:
             combine = gather.reduce
         if combine == "max":
@@ -166,12 +166,12 @@ class StepWalk:
 
     def _gather_back(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
         parts = self.plan.parts[i]
-        onto_own = parts.scatter is None and layer.own is not None
-        # Attention reads the first two of what it kept while the gradient takes the place of its result.
-        done = 2 if isinstance(parts.gather, AttentionSum) else 0
-        for matrix in layer.kept[:done]:
+        accumulates_self = parts.scatter is None and layer.own is not None
+        # Attention reads the first two saved matrices before the gradient overwrites its result.
+        num_released = 2 if isinstance(parts.gather, AttentionSum) else 0
+        for matrix in layer.kept[:num_released]:
             self.pool.give(matrix)
-        if onto_own:
+        if accumulates_self:
             assert layer.own is not None
             out: tuple[PooledMatrix, ...] = (layer.own,)
         else:
@@ -179,45 +179,45 @@ class StepWalk:
             out = tuple(self._take(name, self.sizes.vertices, width) for width in parts.message_widths)
         self._read(parts, None if last else self.sizes.vertices, back=True)
         assert layer.values is not None
-        for matrix in (layer.values, *layer.messages, *layer.kept[done:]):
+        for matrix in (layer.values, *layer.messages, *layer.kept[num_released:]):
             self.pool.give(matrix)
-        return out if onto_own or layer.own is None else (layer.own, *out)
+        return out if accumulates_self or layer.own is None else (layer.own, *out)
 
     def _apply(self, stage: RowStage) -> tuple[PooledMatrix, ...]:
         sizes = self.sizes
         name = f"rows that enter layer {stage.index + 2}"
-        made = tuple(self._take(name, sizes.vertices, width) for width in stage.widths)
+        outputs = tuple(self._take(name, sizes.vertices, width) for width in stage.widths)
         self._compute(stage, sizes.vertices, _FORWARD)
-        return made
+        return outputs
 
     def _take(self, name: str, rows: int, width: int) -> PooledMatrix:
         return self.pool.take(name, rows, width, self._itemsize)
 
     def _read(self, parts: LayerParts, rows: int | None, *, back: bool) -> None:
-        """Note what is gathered at all vertices; with `rows` None, at the targets."""
+        """Record a gather at `rows` vertices; None for the targets."""
         sizes, gather = self.sizes, parts.gather
         kind: GatherKind = "sum"
-        own = False
+        reads_self = False
         if isinstance(gather, SagaSum):
             kind = "loops"
         elif isinstance(gather, AttentionSum):
-            kind, own = "attention", True
+            kind, reads_self = "attention", True
         else:
-            kind, own = "max" if gather.reduce == "max" else "sum", gather.self_path == "add"
+            kind, reads_self = "max" if gather.reduce == "max" else "sum", gather.self_path == "add"
         edges, num = float(sizes.edges), sizes.vertices
         sources, passed = float(num), 0.0
         if rows is None:
             edges, num = sizes.target_edges, sizes.targets
             if back:
-                # Gradients are there for the targets alone.
+                # Only the targets have gradients.
                 sources = min(sources, float(num))
-                turned = kind == "sum" and edges <= MOST_EDGES * sizes.edges
-                passed = 0.0 if turned else sizes.edges - edges
+                is_transposed = kind == "sum" and edges <= MOST_EDGES * sizes.edges
+                passed = 0.0 if is_transposed else sizes.edges - edges
         self.reads.append(
             EdgeReads(
                 kind=kind,
                 back=back,
-                rows=edges + num * own,
+                rows=edges + num * reads_self,
                 width=parts.gathered_width,
                 sources=max(1.0, sources),
                 masked_heads=gather.heads if isinstance(gather, AttentionSum) and gather.dropout > 0 else 0,
@@ -226,9 +226,9 @@ class StepWalk:
         )
 
     def _compute(self, stage: RowStage, rows: int, passes: int) -> None:
-        """Note passes over rows in a stage."""
+        """Record passes over rows in a stage."""
         is_first = stage.before is None or (stage.index == 0 and not self.plan.stages[0].parameters)
-        # What the features are made into takes a gradient; they do not.
+        # The products of features have gradients; the features have none.
         products = passes - 1 if is_first and passes > _FORWARD else passes
         work = stage_work(stage, self.sizes.row_entries)
         chunks = -(-rows // self.plan.chunk_rows)
@@ -241,17 +241,17 @@ class StepWalk:
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """Of one row of a stage, and one pass over it."""
+    """Work of one pass over one row of a stage."""
 
     macs: float
     values: float
     sparse_macs: float
     sparse_weights: float
-    """Of a chunk of rows."""
+    """Weights of sparse products per chunk of rows."""
 
 
 def stage_work(stage: RowStage, row_entries: float | None) -> RowWork:
-    """The work of a stage.
+    """Return the work of a stage.
 
     Parameters
     ----------
@@ -263,19 +263,19 @@ def stage_work(stage: RowStage, row_entries: float | None) -> RowWork:
     model, widths = stage.model, stage.model.architecture.widths
     i, before, after = stage.index, stage.before, stage.after
     macs = values = sparse_macs = sparse_weights = 0.0
-    # The features themselves are read in two places.
+    # The features are read by the stages before and after the first gather.
     sparse = row_entries if i <= 0 else None
     if before is None:
         values += widths[0] if sparse is None else 2 * sparse
     else:
         layer = model.layers[i]
-        of_layer = _weights(layer)
+        layer_macs = _weights(layer)
         if _multiplies(before):
-            of_layer -= widths[i] * before.message_widths[0]
+            layer_macs -= widths[i] * before.message_widths[0]
         if isinstance(layer, SagaLayer):
             values += layer.footprint().row
         else:
-            # A layer of several steps, such as GIN's, has a vector of parameters for each that makes a row.
+            # A layer with several sub-layers, such as GIN's, has one bias vector per sub-layer.
             values += before.gathered_width + max(_vectors(layer), widths[i + 1])
         if stage.reads_own:
             values += widths[i] if sparse is None else 2 * sparse
@@ -283,11 +283,11 @@ def stage_work(stage: RowStage, row_entries: float | None) -> RowWork:
             values += widths[i + 1]
             macs += _weights(model.shortcuts[i])
         if before.reads_own and sparse is not None and _multiplies(before):
-            # The own rows' part of the product.
+            # Product of the vertices' own rows.
             sparse_macs += sparse * widths[i + 1]
             sparse_weights += widths[i] * widths[i + 1]
-            of_layer -= widths[i] * widths[i + 1]
-        macs += of_layer
+            layer_macs -= widths[i] * widths[i + 1]
+        macs += layer_macs
         if after is not None:
             values += widths[i + 1] * (bool(len(model.norms)) + (model.architecture.dropout > 0))
     if after is not None and _multiplies(after):
@@ -303,15 +303,17 @@ def stage_work(stage: RowStage, row_entries: float | None) -> RowWork:
 
 
 def _multiplies(parts: LayerParts) -> bool:
-    """Whether one product makes a layer's messages. Those of both ends count where the layer ends."""
+    """Return whether a single product yields a layer's messages; products of both ends count in the layer
+    itself.
+    """
     return parts.scatter is not None and not isinstance(parts.gather, SagaSum)
 
 
 def _weights(module: torch.nn.Module) -> float:
-    """Numbers in the matrices of a module."""
-    return float(sum(each.numel() for each in module.parameters() if each.ndim > 1))
+    """Return the number of values in a module's matrices."""
+    return float(sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1))
 
 
 def _vectors(module: torch.nn.Module) -> float:
-    """Numbers in the vectors of a module."""
-    return float(sum(each.numel() for each in module.parameters() if each.ndim == 1))
+    """Return the number of values in a module's vectors."""
+    return float(sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 1))

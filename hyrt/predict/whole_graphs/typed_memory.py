@@ -1,4 +1,4 @@
-"""What training on a typed graph keeps in memory, as far as it is known before a run."""
+"""Memory of training on a heterogeneous graph, as far as it is known before a run."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _WITH_MOMENTS = 3
 
 
 def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """The memory of the graph, its rows and the rows that a kind of model learns, ready for JSON.
+    """Return the memory of graph, rows and learned embeddings for a kind of model, ready for JSON.
 
     Parameters
     ----------
     graph
-        An open typed graph.
+        An open heterogeneous graph.
     kind
-        The kind of the model, such as rgcn.
+        Kind of the model, such as rgcn.
 
     Returns
     -------
-    `model`, and `arrays`, the bytes of each: learned rows are counted with the two moments of Adam, at the
-    kind's default width. What a step computes comes on top, and is not known before a run.
+    `model`, and `arrays`, the bytes of each array: learned embeddings include Adam's two moments, at the
+    kind's default width. The memory of a step's computation is unknown before a run and not included.
 
     Raises
     ------
     ConfigError
-        If there is no such kind, or it is not for typed graphs.
+        If there is no such kind, or it does not support heterogeneous graphs.
     """
     if not find_model(kind).typed:
         raise ConfigError(
@@ -57,7 +57,7 @@ def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
 
 
 def typed_memory_lines(facts: dict[str, Any]) -> list[str]:
-    """The facts of `typed_memory_facts` as lines for a terminal."""
+    """Format the result of `typed_memory_facts` as terminal lines."""
     arrays = facts["arrays"]
     width = max(map(len, arrays))
     return [

@@ -1,4 +1,4 @@
-"""What a whole graph that is trained on is known by: its sizes, and the data that is in memory."""
+"""Sizes of a graph for full-graph training, and its data in memory."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeGraphSizes:
-    """What is known of a graph and of the vertices that count in it."""
+    """Sizes of a graph and of its targets."""
 
     vertices: int
     edges: int
     targets: int
-    """`vertices`, `edges` and `targets`: of the graph, and training vertices."""
+    """`vertices`, `edges` and `targets`: sizes of the graph, and number of training vertices."""
     target_edges: float
     """Edges into the targets."""
     scored: int
     """Vertices that an evaluation scores."""
     held: Mapping[str, float]
-    """Bytes of the data itself, by the names of its arrays."""
+    """Bytes of the data, by array name."""
     row_entries: float | None = None
-    """The mean number of stored values of a sparse feature row; None where rows are dense."""
+    """Mean number of stored values per sparse feature row; None if rows are dense."""
     mapped: bool = False
     """Whether the features are memory-mapped."""
     degrees: DegreeDistribution | None = None
-    """How many edges its vertices have, where they were counted."""
+    """Degree distribution, if it was counted."""
 
 
 def expected_sizes(config: Config, dataset: DatasetSizes) -> WholeGraphSizes:
-    """The sizes of a graph of which degrees alone are known.
+    """Return the expected sizes of a graph from its degrees.
 
     Parameters
     ----------
     config
         All settings.
     dataset
-        The sizes of the dataset, with its degrees.
+        Sizes of the dataset, with its degrees.
     """
     assert dataset.degrees is not None
     vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
@@ -56,28 +56,32 @@ def expected_sizes(config: Config, dataset: DatasetSizes) -> WholeGraphSizes:
         edges=edges,
         targets=dataset.targets,
         target_edges=edges * dataset.targets / vertices,
-        # All others are validated or tested.
+        # All other vertices are for validation or test.
         scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
-        held=_held(config, dataset, vertices),
+        held=_data_arrays(config, dataset, vertices),
         row_entries=dataset.row_entries,
     )
 
 
 def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
-    """The sizes of an open graph with its edges by source, where these are an array of their own.
+    """Return the sizes of an open graph, including its edges by source if they need a separate array.
 
-    What edges have of their own is read by their numbers: one more for each edge.
+    Edge values are read by edge index, which needs one more number per edge.
     """
     topology = graph.topology
-    numbers = (4.0 if graph.num_edges < 2**31 else 8.0) * graph.num_edges if topology.has_edge_values else 0.0
-    turned = 0.0 if topology.is_symmetric else float(topology.indptr.nbytes + topology.indices.nbytes)
-    return replace(dataset, transpose_bytes=turned + numbers)
+    index_bytes = (
+        (4.0 if graph.num_edges < 2**31 else 8.0) * graph.num_edges if topology.has_edge_values else 0.0
+    )
+    transpose_bytes = (
+        0.0 if topology.is_symmetric else float(topology.indptr.nbytes + topology.indices.nbytes)
+    )
+    return replace(dataset, transpose_bytes=transpose_bytes + index_bytes)
 
 
 def counted_sizes(
     config: Config, graph: Graph, dataset: DatasetSizes, targets: np.ndarray
 ) -> WholeGraphSizes:
-    """The sizes of an open graph.
+    """Return the sizes of an open graph.
 
     Parameters
     ----------
@@ -86,7 +90,7 @@ def counted_sizes(
     graph
         The graph.
     dataset
-        Its sizes, `with_transpose`.
+        Its sizes, from `with_transpose`.
     targets
         Its training vertices.
     """
@@ -98,7 +102,7 @@ def counted_sizes(
         targets=len(targets),
         target_edges=float(topology.in_degrees[targets].sum(dtype=np.int64)),
         scored=scored if config.evaluate.mode == "full" else 0,
-        held=_held(config, dataset, graph.num_vertices),
+        held=_data_arrays(config, dataset, graph.num_vertices),
         row_entries=dataset.row_entries,
         mapped=dataset.is_mapped and not _copies_rows(config, dataset),
         degrees=(
@@ -109,20 +113,22 @@ def counted_sizes(
     )
 
 
-def _held(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
-    """The data in memory, array by array."""
-    held = {
+def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
+    """Return the bytes of the data in memory, per array."""
+    arrays = {
         "topology": dataset.graph_bytes,
         "edges by source": dataset.transpose_bytes,
         "features": dataset.feature_bytes,
     }
     if _copies_rows(config, dataset):
-        held["features as float32, to be dropped"] = 4.0 * vertices * dataset.features
-    return held
+        arrays["features as float32, to be dropped"] = 4.0 * vertices * dataset.features
+    return arrays
 
 
 def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
-    """Whether dense rows are copied before the first step: those to be dropped, unless they are floats."""
+    """Return whether dense rows are copied before the first step: for input dropout, unless they are float32
+    in memory.
+    """
     if config.model.input_dropout == 0 or dataset.row_entries is not None:
         return False
     return dataset.value_bytes != 4 or dataset.is_mapped

@@ -1,4 +1,4 @@
-"""What a step of `hyrt.fullgraph` takes, and what a run of such steps keeps in memory."""
+"""Work and memory of full-graph steps of `hyrt.fullgraph`."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
 
 def can_say(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Whether it is known how long the CPU takes for a step of a model.
+    """Return whether the CPU time of a step of a model can be predicted.
 
-    Not where it takes the whole graph as one block, nor where torch computes messages chunk by chunk.
+    It cannot if the CPU trains the full graph as one block, or torch computes messages in chunks.
     """
     if not can_take_apart(model):
         return False
     parts = [layer.parts(multiply_first=False) for layer in model.layers if isinstance(layer, Layer)]
-    return not any(each is None or _is_torch(each.gather) for each in parts)
+    return not any(layer_parts is None or _is_torch(layer_parts.gather) for layer_parts in parts)
 
 
 def _is_torch(gather: object) -> bool:
-    """Whether messages are made by torch, since no loop could be compiled for them."""
+    """Return whether torch computes the messages because no loop could be compiled for them."""
     return isinstance(gather, SagaSum) and bool(gather.program.unfused)
 
 
 def whole_graph_step(
     model: GNN, sizes: WholeGraphSizes, *, memory_bytes: float, threads: int, limited: bool = False
 ) -> WholeGraphStep:
-    """What a step takes, and what a run keeps in memory.
+    """Return the work of a step, and the memory of a run.
 
     Parameters
     ----------
     model
-        A model that `can_take_apart`. Unless `can_say`, only what it keeps is told in full.
+        A model that `can_take_apart`. Without `can_say`, only the memory is exact.
     sizes
-        The graph.
+        Sizes of the graph.
     memory_bytes
-        The machine's memory, a part of which may be kept of what the first layer gathers.
+        Memory of the machine, a fraction of which may cache the first layer's gather.
     threads
         Threads that compute chunks of rows.
     limited
-        Whether there is a limit for matrices in host memory.
+        Whether matrices in host memory are limited.
     """
     plan = plan_chain(
         model,
@@ -60,18 +60,18 @@ def whole_graph_step(
         memory_bytes=int(memory_bytes) // KEPT_PART if math.isfinite(memory_bytes) else sys.maxsize,
         limited=limited,
     )
-    walk = StepWalk(plan, sizes)
-    walk.step()
-    reads, work = tuple(walk.reads), (walk.calls, walk.macs, walk.values)
-    sparse = (walk.sparse_macs, walk.sparse_weights)
-    walk.scores()
+    dry_run = StepWalk(plan, sizes)
+    dry_run.step()
+    reads, work = tuple(dry_run.reads), (dry_run.calls, dry_run.macs, dry_run.values)
+    sparse = (dry_run.sparse_macs, dry_run.sparse_weights)
+    dry_run.scores()
     return WholeGraphStep(
-        arrays=kept_arrays(walk, threads),
+        arrays=kept_arrays(dry_run, threads),
         reads=reads,
         calls=work[0],
         macs=work[1],
         values=work[2],
         sparse_macs=sparse[0],
         sparse_weights=sparse[1],
-        matrices=dict(walk.pool.arrays),
+        matrices=dict(dry_run.pool.arrays),
     )
