@@ -61,7 +61,7 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
     """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, without the tasks that the machine does not
     have.
     """
-    active = [index for index, most in enumerate(limits.most_units) if most]
+    active = [index for index, limit in enumerate(limits.most_units) if limit]
     trainers_s = _trainers_s(latest)
     on_device = [index for index in active if _samples_on_device(limits, index)]
     cpu = [trainers_s[index] for index in active if limits.is_host[index]]

@@ -202,12 +202,14 @@ def _chunked(
         return None, False
     # Deferred: mini-batches are predicted without torch, whose import dominates a short command's time.
     from hyrt.predict.chunks.chunk_prediction import is_asked_for, predict_chunks
-    from hyrt.predict.chunks.chunk_prediction import why_not_in_chunks as why_not
+    from hyrt.predict.chunks.chunk_prediction import why_not_in_chunks as chunk_gap
     from hyrt.predict.chunks.kept_in_file import file_sentence
 
     chunked = predict_chunks(platform, work, config)
-    if why := why_not(platform, work, config):
-        notes.append(why if chunked is not None else f"{why}. What is said here is of a run without chunks")
+    if reason := chunk_gap(platform, work, config):
+        notes.append(
+            reason if chunked is not None else f"{reason}. What is said here is of a run without chunks"
+        )
     if chunked is None and (sentence := file_sentence(config, platform.host, work)):
         notes.append(sentence)
     return chunked, is_asked_for(platform, work, config)

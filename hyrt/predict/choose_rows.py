@@ -121,10 +121,10 @@ def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
     from hyrt.predict.choose_devices import known_work
     from hyrt.predict.this_run import devices_of, first_assignment
 
-    calibration, why_not = usable()
+    calibration, reason = usable()
     if calibration is None:
-        why_not = why_not or "this machine is not calibrated: run `hyrt calibrate`"
-        return STORED, f"data.rows=auto leaves the rows as they are: {why_not}"
+        reason = reason or "this machine is not calibrated: run `hyrt calibrate`"
+        return STORED, f"data.rows=auto leaves the rows as they are: {reason}"
     try:
         platform = devices_of(config, calibration.platform)
         work = known_work(config, prepared)

@@ -58,10 +58,10 @@ def with_kernels(
     designed = [accelerator.kind for accelerator in machine.accelerators if accelerator.design is not None]
     if not designed:
         return machine, []
-    why = "" if paper or config is None else why_no_kernels(config)
-    if not (why or paper) and not is_plain(work.at(1.0)):
-        why = "they have one product per layer, and read a row once for each edge"
-    if not (why or paper):
+    reason = "" if paper or config is None else why_no_kernels(config)
+    if not (reason or paper) and not is_plain(work.at(1.0)):
+        reason = "they have one product per layer, and read a row once for each edge"
+    if not (reason or paper):
         return machine, []
     rated = replace(
         machine, accelerators=tuple(replace(accelerator, design=None) for accelerator in machine.accelerators)
@@ -70,7 +70,7 @@ def with_kernels(
         return rated, []
     return rated, [
         f"hyrt's kernels do not run this model on {', '.join(designed)}; the prediction uses rates as "
-        f"if they did: {why}"
+        f"if they did: {reason}"
     ]
 
 

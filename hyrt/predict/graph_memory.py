@@ -91,12 +91,14 @@ def _layer_arrays(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
 def memory_lines(facts: dict[str, Any]) -> list[str]:
     """Format the result of `memory_facts` as terminal lines."""
     arrays = facts["arrays"]
-    why = "it is symmetric: its own transpose" if facts["symmetric"] else "with its transpose: it is directed"
+    explanation = (
+        "it is symmetric: its own transpose" if facts["symmetric"] else "with its transpose: it is directed"
+    )
     width = max(map(len, arrays))
     prefix = "at most " if facts["at_most"] else ""
     return [
         f"full-graph training with {facts['model']} keeps {prefix}{size(sum(arrays.values()))} on the CPU:",
         *(f"  {name:<{width}}  {size(bytes_):>10}" for name, bytes_ in arrays.items()),
-        f"  the topology is {facts['topology_integers']:,} integers ({why})",
+        f"  the topology is {facts['topology_integers']:,} integers ({explanation})",
         f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}: one more for each edge",
     ]

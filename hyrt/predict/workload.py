@@ -302,9 +302,9 @@ def check_predictable(config: Config) -> None:
     sampler, model = config.sampler, config.model
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
-    why = why_not_measured(model.kind)
-    if why:
-        raise ConfigError(f"model.kind={model.kind} cannot be predicted: {why}")
+    reason = why_not_measured(model.kind)
+    if reason:
+        raise ConfigError(f"model.kind={model.kind} cannot be predicted: {reason}")
 
 
 def why_not_measured(kind: str) -> str:
@@ -339,10 +339,10 @@ def configured_workload(config: Config) -> TrainingWorkload:
     if not config.train.predicts_links:
         hetero_sizes = _unopened_hetero_sizes(source)
         if hetero_sizes is not None:
-            _check_model_graph_type(config, source, typed=True)
+            _check_model_graph_type(config, source, is_hetero=True)
             return expected_typed_work(config, hetero_sizes)
         if source in DATASETS or source.startswith(_GENERATED):
-            _check_model_graph_type(config, source, typed=False)
+            _check_model_graph_type(config, source, is_hetero=False)
             published = source in DATASETS
             return expected_workload(
                 config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
@@ -374,15 +374,15 @@ def _unopened_hetero_sizes(source: str) -> TypedDatasetSizes | None:
     return generated_typed_sizes(source) if parse_spec(source).typed else None
 
 
-def _check_model_graph_type(config: Config, source: str, *, typed: bool) -> None:
+def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> None:
     """Reject a kind of model that does not match the graph, as a run does after opening the data."""
     name = config.model.kind
-    if typed and not (find_model(name).typed or takes_edge_types(name)):
+    if is_hetero and not (find_model(name).typed or takes_edge_types(name)):
         raise ConfigError(
             f"{source} has several types of vertices, which model.kind={name} does not tell apart: choose "
             f"a kind for typed graphs, such as {TYPED_KINDS[0]}"
         )
-    if not typed and find_model(name).typed:
+    if not is_hetero and find_model(name).typed:
         raise ConfigError(
             f"model.kind={name} is for typed graphs, and {source} has vertices of one type: choose another "
             "kind, such as graphsage"

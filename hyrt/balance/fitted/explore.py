@@ -64,8 +64,8 @@ def probe(
     threshold = total // (8 * len(present.split)) if is_start else 0
     unmeasured = [
         index
-        for index, most in enumerate(limits.most_units)
-        if most > threshold and present.split[index] <= threshold
+        for index, limit in enumerate(limits.most_units)
+        if limit > threshold and present.split[index] <= threshold
     ]
     if not unmeasured or (is_start and len(history) < _FIRST_PROBE_STEPS):
         return None
@@ -187,9 +187,9 @@ def _fewer_threads(
         counts[stage] = int(min(current, needed))
     if counts == {"sample": threads.sample, "load": threads.load}:
         stage = max(counts, key=lambda stage: model.stages_s(present)[stage])
-        fewest_tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
+        min_tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
         fewer = max(1, counts[stage] * 2 // 3)
-        if fewer >= fewest_tried:
+        if fewer >= min_tried:
             return None
         counts[stage] = fewer
     after = replace(present, threads=replace(threads, **counts))
@@ -224,9 +224,9 @@ def _unused_threads(
     variant = model
     for stage in ("sample", "load"):
         counts = [getattr(period.assignment.threads, stage) for period in evidence.periods]
-        fewest = min(counts)
+        min_count = min(counts)
         fitted = getattr(model, stage)
-        if fewest > 1 and fitted.curve.at(fewest) <= 1.05 * fitted.curve.at(limits.cores):
+        if min_count > 1 and fitted.curve.at(min_count) <= 1.05 * fitted.curve.at(limits.cores):
             seconds = fitted.one_thread_s * fitted.curve.at(getattr(present.threads, stage))
             variant_stage = replace(fitted, one_thread_s=seconds, curve=ThreadCurve(1.0))
             variant = replace(variant, **{stage: variant_stage})
@@ -419,8 +419,8 @@ def _is_launch_bound(evidence: Evidence, kinds: Sequence[str], limits: Assignmen
     for shares in times.values():
         if not shares:
             continue
-        (fewest, fewest_s), (largest, largest_s) = min(shares), max(shares)
-        if largest >= _MAX_SLOWDOWN * fewest and fewest_s > _LAUNCH_BOUND * largest_s:
+        (smallest, smallest_s), (largest, largest_s) = min(shares), max(shares)
+        if largest >= _MAX_SLOWDOWN * smallest and smallest_s > _LAUNCH_BOUND * largest_s:
             return True
     return False
 

@@ -251,7 +251,7 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
             # unusual.
             is_shown = first == FIRST_TRAINER + trainers and growth.surprise > 0
             forms = growth_choices[::-1] if is_shown else growth_choices
-            lines.append(_most_likely_line(trainer_points, () if has_sizes else peers, forms))
+            lines.append(_likeliest_line(trainer_points, () if has_sizes else peers, forms))
         stages.append(tuple(lines))
     fitted = Fit(
         sample=sample,
@@ -413,7 +413,7 @@ def _prior_penalty(launch: float) -> float:
     return (launch - _LAUNCH_FRACTION) ** 2 / _LAUNCH_DEVIATION**2
 
 
-def _most_likely_line(
+def _likeliest_line(
     observed: Sequence[Point], peers: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
 ) -> Line | None:
     """Return the line of the most likely growth; the first of equally likely growths."""

@@ -155,7 +155,7 @@ def _plan_from(
 def _threads(
     counts: tuple[int, int], train: int, present: Assignment, limits: AssignmentLimits, trains: bool
 ) -> Threads:
-    """Return threads; free cores stay with the stage that has them."""
+    """Return threads; free cores stay with their stage."""
     sample, load = counts
     current = present.threads
     if trains:

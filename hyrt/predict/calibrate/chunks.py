@@ -124,10 +124,10 @@ def _rates(threads: int) -> HostChunkRates:
                 loss_s = _loss_s(kernels, width)
     # Compare rows with one edge and rows with many.
     row_s = {w: max(0.0, (single_edge_s[w] - many_edges_s[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
-    narrow, wide = sorted(_EDGES)
-    row_value_s = max(0.0, (row_s[wide] - row_s[narrow]) / (wide - narrow))
+    width_low, width_high = sorted(_EDGES)
+    row_value_s = max(0.0, (row_s[width_high] - row_s[width_low]) / (width_high - width_low))
     factors = {w: max(0.0, scaled[w] - many_edges_s[w, middle]) for w in _EDGES}
-    factor_value_s = max(0.0, (factors[wide] - factors[narrow]) / (wide - narrow))
+    factor_value_s = max(0.0, (factors[width_high] - factors[width_low]) / (width_high - width_low))
     mac_s, value_s = non_negative(
         np.array([[3 * w * w * _ROWS[w], 2 * w * _ROWS[w]] for w in _EDGES])
         / np.array([products[w] for w in _EDGES])[:, None]
@@ -136,9 +136,9 @@ def _rates(threads: int) -> HostChunkRates:
         threads=threads,
         copy_gb_s=1e-9 / copy_s,
         reads=tuple(_read(many_edges_s, row_s, matrix_bytes) for matrix_bytes in _MATRIX_BYTES),
-        factor_s=max(0.0, factors[narrow] - narrow * factor_value_s),
+        factor_s=max(0.0, factors[width_low] - width_low * factor_value_s),
         factor_value_s=factor_value_s,
-        row_s=max(0.0, row_s[narrow] - narrow * row_value_s),
+        row_s=max(0.0, row_s[width_low] - width_low * row_value_s),
         row_value_s=row_value_s,
         call_s=call_s,
         macs_per_s=float(1 / mac_s) if mac_s else math.inf,
@@ -154,11 +154,13 @@ def _read(
     """Return the costs per edge and per row byte, from two widths, excluding the costs of destination
     rows.
     """
-    narrow, wide = sorted(_EDGES)
-    short_s, long_s = (max(0.0, many_edges_s[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (narrow, wide))
-    byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
+    width_low, width_high = sorted(_EDGES)
+    short_s, long_s = (
+        max(0.0, many_edges_s[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (width_low, width_high)
+    )
+    byte_s = max(1e-13, (long_s - short_s) / (4 * (width_high - width_low)))
     return ChunkReadCost(
-        matrix_bytes=matrix_bytes, edge_s=max(0.0, short_s - 4 * narrow * byte_s), gb_s=1e-9 / byte_s
+        matrix_bytes=matrix_bytes, edge_s=max(0.0, short_s - 4 * width_low * byte_s), gb_s=1e-9 / byte_s
     )
 
 

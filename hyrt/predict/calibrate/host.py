@@ -241,11 +241,11 @@ def _sample_walks(
 def _with_few_edges(graph: Graph) -> Graph:
     indptr, indices = graph.topology.indptr, graph.topology.indices
     position = np.arange(len(indices)) - np.repeat(indptr[:-1], np.diff(indptr))
-    is_kept = position < _FEW_EDGES
+    is_selected = position < _FEW_EDGES
     degrees = np.minimum(np.diff(indptr), _FEW_EDGES)
     new_indptr = np.zeros_like(indptr)
     np.cumsum(degrees, out=new_indptr[1:])
-    return replace(graph, topology=Topology(new_indptr, indices[is_kept]))
+    return replace(graph, topology=Topology(new_indptr, indices[is_selected]))
 
 
 def sparse_products(cores: int) -> Iterator[SparseCost]:
@@ -342,11 +342,13 @@ def loading(
                 # The first repetitions compile and allocate buffers.
                 measured.append(summarize(spent[2:]))
                 rows.append(statistics.median(loaded[2:]))
-        narrow, wide = (source.nbytes / count for source in sources)
-        byte_s = max(1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide - narrow))
+        narrow_bytes, wide_bytes = (source.nbytes / count for source in sources)
+        byte_s = max(
+            1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide_bytes - narrow_bytes)
+        )
         # For the narrower rows.
-        narrow_row_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
-        row_s = max(0.0, narrow_row_s - byte_s * narrow)
+        first_row_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
+        row_s = max(0.0, first_row_s - byte_s * narrow_bytes)
         cost = LoadCost(
             form=form,
             model=model,
@@ -354,6 +356,6 @@ def loading(
             threads=threads,
             row_s=row_s,
             gb_s=1e-9 / byte_s,
-            launch_s=max(0.0, measured[0].seconds - rows[0] * narrow_row_s),
+            launch_s=max(0.0, measured[0].seconds - rows[0] * first_row_s),
         )
         yield cost, max(entry.spread for entry in measured)

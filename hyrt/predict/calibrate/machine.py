@@ -201,7 +201,7 @@ def measure_devices(
         say,
         lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
         kinds,
-        most=1,
+        max_kinds=1,
     )
     date = datetime.date.today().isoformat()
     devices = {} if known is None else dict(known.machine.devices)
@@ -286,8 +286,8 @@ def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibra
 
 def _graphs(kinds: Sequence[str]) -> Sequence[str]:
     """Return the graphs that the kinds of models are measured with."""
-    typed = {find_model(kind).typed for kind in kinds}
-    return [*([SMALL, LARGE, DENSE] if False in typed else []), *([TYPED] if True in typed else [])]
+    is_hetero = {find_model(kind).typed for kind in kinds}
+    return [*([SMALL, LARGE, DENSE] if False in is_hetero else []), *([TYPED] if True in is_hetero else [])]
 
 
 def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
@@ -349,7 +349,7 @@ def _measure_trainers(
     say: Say,
     threads: Callable[[DeviceInfo], int],
     kinds: Sequence[str] = KINDS,
-    most: int = len(KINDS),
+    max_kinds: int = len(KINDS),
 ) -> tuple[list[_Trainer], dict[str, str]]:
     """Measure every device; return the measured ones, and by name why others failed. A failure of the CPU is
     raised.
@@ -359,7 +359,7 @@ def _measure_trainers(
     for info in infos:
         say(f"{info.name}: {info.description}")
         try:
-            trainers.append(_measure_trainer(info, graph, threads(info), kinds, most))
+            trainers.append(_measure_trainer(info, graph, threads(info), kinds, max_kinds))
         except Exception as error:  # A plug-in may raise anything; the other devices are still measured.
             if info.kind == "cpu":
                 raise
@@ -368,20 +368,20 @@ def _measure_trainers(
 
 
 def _measure_trainer(
-    info: DeviceInfo, graph: Widths, threads: int, kinds: Sequence[str] = KINDS, most: int = len(KINDS)
+    info: DeviceInfo, graph: Widths, threads: int, kinds: Sequence[str] = KINDS, max_kinds: int = len(KINDS)
 ) -> _Trainer:
-    """Measure a device's rates for the kinds of models that it supports, at most `most` kinds."""
+    """Measure a device's rates for the kinds of models that it supports, at most `max_kinds` of them."""
     backend, device_info = find_device(info.name)
     trainer = _Trainer(info)
     all_measured: list[Measured] = []
     for kind in kinds:
-        if len(trainer.rates) == most:
+        if len(trainer.rates) == max_kinds:
             break
         # Measure the CPU with one thread first, so that its rates exclude the cost of waking threads.
         first_threads = 1 if info.kind == "cpu" else threads
-        typed = find_model(kind).typed
-        probes = (TYPED_PROBES,) if typed else ()
-        shared_probes: Sequence[Probe] = TYPED_SHARED_PROBES if typed else SHARED_PROBES
+        is_hetero = find_model(kind).typed
+        probes = (TYPED_PROBES,) if is_hetero else ()
+        shared_probes: Sequence[Probe] = TYPED_SHARED_PROBES if is_hetero else SHARED_PROBES
         measured = measure_kind(backend, device_info, first_threads, kind, graph, *probes)
         if not measured:
             continue
@@ -389,7 +389,7 @@ def _measure_trainer(
         # With few edges, the call dominates the time.
         widest = max(measured, key=lambda entry: sum(entry.workload.edges))
         rates = replace(fit.rates, sorted_edges_per_s=widest.sorted_edges_per_s)
-        if "sparse" in info.forms and not typed:
+        if "sparse" in info.forms and not is_hetero:
             for sparse in measure_kind(backend, device_info, first_threads, kind, graph, (SPARSE_PROBE,)):
                 rates = with_sparse_launch(rates, sparse.workload, sparse.propagate.seconds)
         trainer.rates[kind] = rates
@@ -515,20 +515,20 @@ class _Run:
     """Random walks per subgraph, with `probe.targets` subgraphs per step; 0 for neighbor sampling."""
 
 
-def _narrow_probe(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
+def _small_probe(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
     return Probe(features=100, hidden=64, classes=47, targets=targets, fanouts=fanouts, graph=graph)
 
 
 # Long and short steps, on a graph beyond the caches and on one within the caches.
 _RUNS = (
     _Run("graphsage", Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)), 14),
-    _Run("gcn", _narrow_probe(1024, fanouts=(25, 10), graph=LARGE), 24),
-    _Run("gin", _narrow_probe(512), 50),
-    _Run("gat", _narrow_probe(256), 30),
-    _Run("graphsage", _narrow_probe(1024), 50),
-    _Run("graphsage", _narrow_probe(64), 80),
-    _Run("gcn", _narrow_probe(128), 80),
-    _Run("graphsage", _narrow_probe(1), 40, walks=1000),
+    _Run("gcn", _small_probe(1024, fanouts=(25, 10), graph=LARGE), 24),
+    _Run("gin", _small_probe(512), 50),
+    _Run("gat", _small_probe(256), 30),
+    _Run("graphsage", _small_probe(1024), 50),
+    _Run("graphsage", _small_probe(64), 80),
+    _Run("gcn", _small_probe(128), 80),
+    _Run("graphsage", _small_probe(1), 40, walks=1000),
     # Many weights and few values, which exposes the cost of weights.
     _Run(
         "gcn",

@@ -155,15 +155,15 @@ def _reads(workers: Workers) -> Iterator[ReadCost]:
             rows = matrix_bytes // (4 * width)
             topology = _random_topology(rows, _READS[width])
             by_width[width] = _read_s(topology, heads, columns, workers)
-        (narrow, narrow_s), (wide, wide_s) = sorted(by_width.items())
+        (width_low, low_s), (width_high, high_s) = sorted(by_width.items())
         operations = (("sum", False), ("attention", False), ("attention", True))
-        for (kind, back), short_s, long_s in zip(operations, narrow_s, wide_s, strict=True):
-            byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
+        for (kind, is_backward), short_s, long_s in zip(operations, low_s, high_s, strict=True):
+            byte_s = max(1e-13, (long_s - short_s) / (4 * (width_high - width_low)))
             yield ReadCost(
                 kind=kind,  # type: ignore[arg-type]
-                back=back,
+                back=is_backward,
                 matrix_bytes=matrix_bytes,
-                row_s=max(0.0, short_s - 4 * narrow * byte_s),
+                row_s=max(0.0, short_s - 4 * width_low * byte_s),
                 gb_s=1e-9 / byte_s,
             )
 
@@ -194,16 +194,16 @@ def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> t
     def attend() -> None:
         attend_into(*edges, x, at_source, at_destination, out, lse, positive, weight, workers=workers)
 
-    def attend_back() -> None:
+    def attend_backward() -> None:
         attend_backward_into(
             *edges, x, at_source, at_destination, out, lse, positive, weight, grad, x_grad, source_grad,
             destination_grad, workers=workers,
         )  # fmt: skip
 
-    add_s, attend_s, back_s = (_min_s(work) for work in (add, attend, attend_back))
+    add_s, attend_s, backward_s = (_min_s(work) for work in (add, attend, attend_backward))
     # Vertices also read their own rows.
     num_rows = topology.num_edges + rows
-    return add_s / num_rows, attend_s / num_rows, back_s / num_rows
+    return add_s / num_rows, attend_s / num_rows, backward_s / num_rows
 
 
 def _loop_ratios(workers: Workers) -> dict[str, float]:
@@ -218,10 +218,13 @@ def _loop_ratios(workers: Workers) -> dict[str, float]:
     winners, scale = np.zeros((rows, width), np.int32), np.ones(rows, np.float32)
     weighted = WholeEdges(topology, has_loops=True, row_scale=scale, loop_scale=scale)
     plain = WholeEdges(topology).by_destination(None)
-    into, back = weighted.by_destination(None), WholeEdges(topology, has_loops=True).by_source(None)
+    by_destination, by_source = (
+        weighted.by_destination(None),
+        WholeEdges(topology, has_loops=True).by_source(None),
+    )
     sums, largest = LoopedSum(None, has_loops=True), largest_loops(width)[0]
     attention = looped_attention(heads, columns, 0.2, None)
-    add_s, attend_s, back_s = (
+    add_s, attend_s, backward_s = (
         row_s * (topology.num_edges + rows) for row_s in _read_s(topology, heads, columns, workers)
     )
 
@@ -232,16 +235,16 @@ def _loop_ratios(workers: Workers) -> dict[str, float]:
         "sum": add_s,
         "max": _min_s(largest_by_operator),
         "attention": attend_s,
-        "attention back": back_s,
+        "attention back": backward_s,
     }
     operands = [x, at_source, at_destination]
     edges = WholeEdges(topology, has_loops=True).by_destination(None)
     looped: dict[str, Callable[[], object]] = {
-        "sum": lambda: sums.forward(into, x, out, workers),
+        "sum": lambda: sums.forward(by_destination, x, out, workers),
         "max": lambda: run_loop(largest, plain, [x], (out, winners), None, workers),
         "attention": lambda: attention.forward(edges, operands, out, lse, workers),
         "attention back": lambda: run_attention_back(
-            *(attention, edges, back, operands, (lse, positive), grad),
+            *(attention, edges, by_source, operands, (lse, positive), grad),
             *((x_grad, source_grad, destination_grad), workers),
         ),
     }

@@ -133,7 +133,7 @@ class StepWalk:
             return _Layer(values, takes_gradient=False, messages=(), kept=(), own=None)
         values = self._take(f"gathered by layer {i + 1}", rows, width)
         saved = self._saved_matrices(i, rows) if keep else ()
-        self._read(parts, rows if at is None else None, back=False)
+        self._read(parts, rows if at is None else None, is_backward=False)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if i == 0 and plan.reads_in_place:
             messages = ()
@@ -177,7 +177,7 @@ class StepWalk:
         else:
             name = f"gradients of what enters layer {i + 1}"
             out = tuple(self._take(name, self.sizes.vertices, width) for width in parts.message_widths)
-        self._read(parts, None if last else self.sizes.vertices, back=True)
+        self._read(parts, None if last else self.sizes.vertices, is_backward=True)
         assert layer.values is not None
         for matrix in (layer.values, *layer.messages, *layer.kept[num_released:]):
             self.pool.give(matrix)
@@ -193,7 +193,7 @@ class StepWalk:
     def _take(self, name: str, rows: int, width: int) -> PooledMatrix:
         return self.pool.take(name, rows, width, self._itemsize)
 
-    def _read(self, parts: LayerParts, rows: int | None, *, back: bool) -> None:
+    def _read(self, parts: LayerParts, rows: int | None, *, is_backward: bool) -> None:
         """Record a gather at `rows` vertices; None for the targets."""
         sizes, gather = self.sizes, parts.gather
         kind: GatherKind = "sum"
@@ -208,7 +208,7 @@ class StepWalk:
         sources, passed = float(num), 0.0
         if rows is None:
             edges, num = sizes.target_edges, sizes.targets
-            if back:
+            if is_backward:
                 # Only the targets have gradients.
                 sources = min(sources, float(num))
                 is_transposed = kind == "sum" and edges <= MOST_EDGES * sizes.edges
@@ -216,7 +216,7 @@ class StepWalk:
         self.reads.append(
             EdgeReads(
                 kind=kind,
-                back=back,
+                back=is_backward,
                 rows=edges + num * reads_self,
                 width=parts.gathered_width,
                 sources=max(1.0, sources),

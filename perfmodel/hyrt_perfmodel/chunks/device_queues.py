@@ -23,7 +23,7 @@ class DeviceQueues:
     def __init__(self, machine: ChunkMachine, room: int) -> None:
         self.machine = machine
         self.tasks: list[QueuedTask] = []
-        self._room = room
+        self._max_resident = room
         self._computed: list[list[int]] = [[] for _ in machine.devices]
         self._latest: list[list[int]] = [[] for _ in machine.devices]
 
@@ -41,10 +41,14 @@ class DeviceQueues:
         """Return the tasks that must end before the next copy to a device."""
         if self._is_serial(device):
             return self._latest[device]
-        return [self._computed[device][-self._room]] if len(self._computed[device]) >= self._room else []
+        return (
+            [self._computed[device][-self._max_resident]]
+            if len(self._computed[device]) >= self._max_resident
+            else []
+        )
 
     def _is_serial(self, device: int) -> bool:
-        return self._room == 1 or self.machine.devices[device].copies_itself
+        return self._max_resident == 1 or self.machine.devices[device].copies_itself
 
     def filter(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
         """Add the host's gather of `size` bytes of rows for a device."""

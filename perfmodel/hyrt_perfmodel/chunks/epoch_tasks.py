@@ -31,32 +31,32 @@ class _Pass:
     grid: GridSizes
     """Grid whose rows are read and whose columns are summed into."""
     layer: GatheringLayer
-    is_back: bool
+    is_backward: bool
     finish: Callable[[int, int], int]
     """Callback when a device has gathered a column; adds the following tasks and returns the last one."""
 
     @property
     def read_width(self) -> int:
         """Columns of the rows that are uploaded for a chunk."""
-        return self.layer.summed if self.is_back else self.layer.gathered
+        return self.layer.summed if self.is_backward else self.layer.gathered
 
     @property
     def added_width(self) -> int:
         """Columns of the destination rows."""
-        return self.layer.gathered if self.is_back else self.layer.summed
+        return self.layer.gathered if self.is_backward else self.layer.summed
 
     @property
     def drops_read(self) -> bool:
         """Whether dropout is applied to rows after their upload."""
-        return self.layer.drops_read and not self.is_back
+        return self.layer.drops_read and not self.is_backward
 
     def shapes(self, source: int, column: int) -> Iterator[ChunkShape]:
         """Yield the gathers of a chunk: along its edges, and of the vertices' own rows."""
         grid, layer = self.grid, self.layer
         self_rows = float(grid.in_both[source, column]) if layer.reads_own else 0.0
         edges, rows = float(grid.edges[source, column]), float(grid.destinations[source, column])
-        scaled = self.is_back or layer.scales_sources
-        for count, added, is_scaled in ((edges, rows, scaled), (self_rows, self_rows, self.is_back)):
+        scaled = self.is_backward or layer.scales_sources
+        for count, added, is_scaled in ((edges, rows, scaled), (self_rows, self_rows, self.is_backward)):
             if count:
                 yield ChunkShape(
                     edges=count,
@@ -147,7 +147,7 @@ class EpochTasks:
             rows=float(grid.destinations.sum()) / num,
             width=layer.gathered,
             read_rows=float(grid.rows.mean()),
-            scaled=gather.is_back or layer.scales_sources,
+            scaled=gather.is_backward or layer.scales_sources,
         )
         upload_bytes = row_bytes(float(grid.rows.sum()), gather.read_width) + edge_bytes(edges)
         return tuple(

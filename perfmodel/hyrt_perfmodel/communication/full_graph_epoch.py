@@ -162,7 +162,7 @@ def algorithm_epoch(
         _product(
             *(width, needed, columns, volumes, work, network, sharing),
             is_broadcast=oblivious,
-            is_back=number >= len(work.forward),
+            is_backward=number >= len(work.forward),
             summed_part=work.target_part if number + 1 == len(work.forward) else 1.0,
         )
         for number, width in enumerate((*work.forward, *work.back))
@@ -239,7 +239,7 @@ def _product(
     sharing: int,
     *,
     is_broadcast: bool,
-    is_back: bool,
+    is_backward: bool,
     summed_part: float,
 ) -> _Product:
     """Return the cost of a product of `width` columns, whose partial sums cover a fraction of the rows.
@@ -260,7 +260,7 @@ def _product(
         sent = (needed * in_column[None, :]).T * float(row_bytes)
         rank_bytes = np.maximum(sent.sum(axis=0), sent.sum(axis=1))
         column_bytes = float(sent.sum())
-        if is_broadcast and is_back:
+        if is_broadcast and is_backward:
             # A reduction to one rank is a ring reduce-scatter of pieces, which are then gathered.
             column_bytes *= 1 + 1 / num
             block_bytes = np.where(in_column, volumes.rows, 0) * float(row_bytes)
@@ -272,7 +272,7 @@ def _product(
         local_edges = np.where(in_column, volumes.edges.diagonal(), 0)
         remote_edges = volumes.edges[:, in_column].sum(axis=1) - local_edges
         blocks = volumes.rows[in_column] * float(row_bytes)
-        broadcasts_s, broadcast_messages = _broadcasts(blocks, num, network, is_back=is_back)
+        broadcasts_s, broadcast_messages = _broadcasts(blocks, num, network, is_backward=is_backward)
         for i in range(num):
             rows_bytes = float(rank_bytes[i])
             if is_broadcast:
@@ -299,7 +299,7 @@ def _product(
     return _Product(
         travel_s=float(communication_s[last]),
         compute_s=float(ends[last] - communication_s[last]),
-        bytes=total_bytes + sum_bytes * (1 if is_back else 2),
+        bytes=total_bytes + sum_bytes * (1 if is_backward else 2),
         most_bytes=max(moved),
     )
 
@@ -312,7 +312,7 @@ def _contended(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
 
 
 def _broadcasts(
-    blocks: NDArray[np.float64], ranks: int, network: Network, *, is_back: bool
+    blocks: NDArray[np.float64], ranks: int, network: Network, *, is_backward: bool
 ) -> tuple[float, int]:
     """Return the seconds to broadcast blocks along trees, one per root rank, and the messages per rank.
 
@@ -322,7 +322,7 @@ def _broadcasts(
     if ranks < 2:
         return 0.0, 0
     depth = math.ceil(math.log2(ranks))
-    rounds = ranks if is_back else depth
+    rounds = ranks if is_backward else depth
     block_s = [network.seconds(depth * float(size), rounds) for size in blocks]
     seconds = sum(block_s) / (_BROADCAST_CONCURRENCY if len(block_s) > 1 else 1.0)
-    return seconds, len(blocks) * (2 * ranks - 1 if is_back else 1)
+    return seconds, len(blocks) * (2 * ranks - 1 if is_backward else 1)

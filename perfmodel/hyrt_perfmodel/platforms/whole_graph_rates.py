@@ -109,10 +109,10 @@ class WholeGraphRates:
         # An edge that leads to no row still costs a lookup of its endpoint: one value per vertex.
         return seconds + (reads.passed * self._row_s("sum", False, reads.sources, 1) if reads.passed else 0.0)
 
-    def _row_s(self, kind: GatherKind, back: bool, sources: float, width: int) -> float:
-        back = back and kind != "sum"
+    def _row_s(self, kind: GatherKind, is_backward: bool, sources: float, width: int) -> float:
+        is_backward = is_backward and kind != "sum"
         row_bytes = width * _FLOAT_BYTES
-        costs = [cost for cost in self.reads if (cost.kind, cost.back) == (kind, back)]
+        costs = [cost for cost in self.reads if (cost.kind, cost.back) == (kind, is_backward)]
         return between(
             sources * row_bytes,
             {cost.matrix_bytes: cost.row_s + row_bytes / (cost.gb_s * 1e9) for cost in costs},

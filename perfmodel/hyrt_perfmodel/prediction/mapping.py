@@ -120,7 +120,7 @@ def initial_assignment(
     return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
 
-def _equalized(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
+def _equalized(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
     """Return the split with equal trainers' targets divided equally among them."""
     equalized = list(split)
     for kind in set(kinds):
@@ -128,10 +128,10 @@ def _equalized(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) 
         quotient, remainder = divmod(sum(split[i] for i in members), len(members))
         for position, i in enumerate(members):
             equalized[i] = quotient + (position < remainder)
-    return tuple(equalized) if all(n <= m for n, m in zip(equalized, most, strict=True)) else tuple(split)
+    return tuple(equalized) if all(n <= m for n, m in zip(equalized, limits, strict=True)) else tuple(split)
 
 
-def _moves(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _moves(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield splits with some targets of one trainer moved to another, one representative per group of equal
     trainers.
     """
@@ -142,7 +142,7 @@ def _moves(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> I
         source = sources[-1]
         for targets in groups.values():
             target = targets[0]
-            amount = min(split[source], most[target] - split[target])
+            amount = min(split[source], limits[target] - split[target])
             while amount and target != source:
                 moved = list(split)
                 moved[source] -= amount
@@ -236,12 +236,12 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
 
 
 def _max_units_within(
-    costs: Sequence[Callable[[float], float]], most: Sequence[int], seconds: float, total: int
+    costs: Sequence[Callable[[float], float]], limits: Sequence[int], seconds: float, total: int
 ) -> list[int]:
     def units(cost: Callable[[float], float], limit: int) -> int:
         return most_that(min(limit, total), lambda count: cost(count) <= seconds)
 
-    pairs = list(zip(costs, most, strict=True))
+    pairs = list(zip(costs, limits, strict=True))
     units_by_pair = {pair: units(*pair) for pair in set(pairs)}
     return [units_by_pair[pair] for pair in pairs]
 
