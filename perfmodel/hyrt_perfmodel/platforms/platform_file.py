@@ -84,14 +84,14 @@ def platform_from(content: Any, where: str) -> Platform:
         ]
     platform = made_of(Platform, {"name": where, "source": f"given in {where}", **content}, where)
     for i, accelerator in enumerate(platform.accelerators):
-        location = f"{where}: accelerators[{i}]"
+        prefix = f"{where}: accelerators[{i}]"
         if ":" in accelerator.kind or accelerator.kind == "cpu":
             raise ValueError(
-                f"{location}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
+                f"{prefix}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
                 "host: give another name"
             )
         if accelerator.count > _MAX_COUNT:
-            raise ValueError(f"{location}.count is {accelerator.count}: give a number from 0 to {_MAX_COUNT}")
+            raise ValueError(f"{prefix}.count is {accelerator.count}: give a number from 0 to {_MAX_COUNT}")
     return platform
 
 
