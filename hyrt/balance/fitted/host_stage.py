@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hyrt.balance.fitted.growth import ShareGrowth, logarithms, possible_growths
+from hyrt.balance.fitted.growth import Floats, ShareGrowth, logarithms, possible_growths
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
-
-Floats = NDArray[np.float64]
 
 # Prior standard deviations of a trainer's cost per unit relative to others: for its kind, which may use
 # another input form, and for the trainer itself.

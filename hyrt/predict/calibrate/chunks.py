@@ -27,7 +27,7 @@ from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import thread_counts
 
 # Matrix sizes of which all, some and almost no rows fit in a cache.
-_MATRIX_BYTES = (2**20, 2**24, 2**27)
+_CHUNK_MATRIX_BYTES = (2**20, 2**24, 2**27)
 # Row widths, and edges that are read at a time for each.
 _EDGES = {16: 400_000, 128: 100_000}
 # Edges per destination row, if rows have many.
@@ -37,7 +37,7 @@ _CLASSES = 32
 _ROWS = {16: 1 << 16, 128: 1 << 14}
 _FEW_EDGES = 16
 _DROPOUT = 0.5
-_REPETITIONS = 4
+_CHUNK_REPETITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _MeasuredChunk:
             kernels.gather(1, self.edges, self.of_rows, factors, own=False, back=False)
             kernels.wait()
 
-        return _min_s(gather)
+        return _min_chunk_s(gather)
 
 
 @contextmanager
@@ -102,10 +102,10 @@ def _rates(threads: int) -> HostChunkRates:
     single_edge_s: dict[int, float] = {}
     scaled: dict[int, float] = {}
     products: dict[int, float] = {}
-    middle = _MATRIX_BYTES[1]
+    middle = _CHUNK_MATRIX_BYTES[1]
     copy_s = call_s = dropout_s = loss_s = 0.0
     for width, count in _EDGES.items():
-        for matrix_bytes in _MATRIX_BYTES:
+        for matrix_bytes in _CHUNK_MATRIX_BYTES:
             vertices = matrix_bytes // (4 * width)
             # There are no more destination rows than an interval has.
             rows = min(vertices, count // _DEGREE)
@@ -135,7 +135,7 @@ def _rates(threads: int) -> HostChunkRates:
     return HostChunkRates(
         threads=threads,
         copy_gb_s=1e-9 / copy_s,
-        reads=tuple(_read(many_edges_s, row_s, matrix_bytes) for matrix_bytes in _MATRIX_BYTES),
+        reads=tuple(_read(many_edges_s, row_s, matrix_bytes) for matrix_bytes in _CHUNK_MATRIX_BYTES),
         factor_s=max(0.0, factors[width_low] - width_low * factor_value_s),
         factor_value_s=factor_value_s,
         row_s=max(0.0, row_s[width_low] - width_low * row_value_s),
@@ -179,7 +179,7 @@ def _products_s(kernels: ChunkKernels, width: int) -> float:
         kernels.turn_back(0, "read", "accumulated", vertices, wanted=True)
         kernels.wait()
 
-    return _min_s(compute)
+    return _min_chunk_s(compute)
 
 
 def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
@@ -191,7 +191,7 @@ def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
         kernels.get("accumulated", rows)
         kernels.wait()
 
-    return _min_s(copy) / (2 * rows.nbytes)
+    return _min_chunk_s(copy) / (2 * rows.nbytes)
 
 
 def _dropout_s(kernels: ChunkKernels, width: int) -> float:
@@ -202,7 +202,7 @@ def _dropout_s(kernels: ChunkKernels, width: int) -> float:
         kernels.drop("read", vertices, width, 0, _DROPOUT)
         kernels.wait()
 
-    return _min_s(drop) / (width * len(vertices))
+    return _min_chunk_s(drop) / (width * len(vertices))
 
 
 def _loss_s(kernels: ChunkKernels, width: int) -> float:
@@ -215,13 +215,13 @@ def _loss_s(kernels: ChunkKernels, width: int) -> float:
         kernels.lose(labels, None, None)
         kernels.wait()
 
-    return _min_s(compute_loss) / (_CLASSES * len(vertices))
+    return _min_chunk_s(compute_loss) / (_CLASSES * len(vertices))
 
 
-def _min_s(work: Callable[[], object]) -> float:
+def _min_chunk_s(work: Callable[[], object]) -> float:
     """Return the minimum of some repetitions, after one warm-up."""
     spent = []
-    for _ in range(1 + _REPETITIONS):
+    for _ in range(1 + _CHUNK_REPETITIONS):
         started = time.perf_counter()
         work()
         spent.append(time.perf_counter() - started)

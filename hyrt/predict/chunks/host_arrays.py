@@ -16,7 +16,6 @@ from hyrt.nn.description import ModelDescription
 from hyrt.predict.chunks.chunked_work import ChunkedWork
 from hyrt.predict.whole_graphs.matrix_pool import MatrixPool, PooledMatrix
 
-Array = NDArray[Any]
 _INT = _FLOAT = 4
 # Number of buffers for filtered rows.
 _BUFFERS = 2
@@ -67,7 +66,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
     cuts = max(1, math.ceil(work.targets / math.ceil(interval)))
     has_self_path = any(layer.aggregation.self_path != "none" for layer in work.model.layers)
 
-    def touched(class_degrees: Array, probability: float) -> float:
+    def touched(class_degrees: NDArray[Any], probability: float) -> float:
         """Return the fraction of vertices with an edge into a set that edges lead to with probability
         `part`.
         """

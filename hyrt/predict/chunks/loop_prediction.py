@@ -19,7 +19,7 @@ from hyrt.config import Config
 from hyrt.predict.chunks.kept_in_file import file_bytes, file_s
 from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 
-_GIB = 2**30
+_BYTES_PER_GIB = 2**30
 
 
 def predict_loops(
@@ -57,7 +57,7 @@ def predict_loops(
     vertices = round(step.vertices[0])
     num = max(1, min(config.fullgraph.chunks, vertices))
     memory_gib = platform.host.memory_gib
-    swapped = work.whole(math.inf if memory_gib is None else memory_gib * _GIB, count).matrices
+    swapped = work.whole(math.inf if memory_gib is None else memory_gib * _BYTES_PER_GIB, count).matrices
     seconds = gather_s + rest_s
     dominating = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
     return ChunkPrediction(

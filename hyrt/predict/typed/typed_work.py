@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
     from hyrt.sampling.sampler import Sampler
 
-_FLOAT_BYTES = 4
+_VALUE_BYTES = 4
 # Optimizer state per learned value.
 _MOMENTS = {"Adam": 2, "AdamW": 2, "Adagrad": 1}
 
@@ -134,7 +134,7 @@ def _build_workload(config: Config, dataset: TypedDatasetSizes, sizes: Sizes) ->
         best_form="in_place" if in_place else "rows",
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
-        learned_bytes=float(arrays * dataset.learned * model.hidden * _FLOAT_BYTES),
+        learned_bytes=float(arrays * dataset.learned * model.hidden * _VALUE_BYTES),
         transpose_bytes=dataset.graph_bytes if is_full_graph else 0.0,
         resident=is_full_graph,
         targets=dataset.targets if is_full_graph else None,

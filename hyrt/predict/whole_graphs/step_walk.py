@@ -1,8 +1,4 @@
-"""Dry run of a step of `hyrt.fullgraph`: the matrices it allocates, and its work.
-
-It follows a step through `Chain`, `lose` and `turn_back`, with sizes instead of arrays. A change in the order
-in which these allocate and release matrices must be repeated here: tests compare the two, matrix by matrix.
-"""
+"""Dry run of a step of `hyrt.fullgraph`: the matrices it allocates, and its work."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from hyrt.nn.whole_graph.attention import ENDS
 from hyrt.predict.whole_graphs.matrix_pool import MatrixPool, PooledMatrix
 from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
 
-_INT32 = 4
+_INDEX_BYTES = 4
 # Passes over rows: forward; in the backward pass the recomputed forward, and the gradients of rows and
 # weights.
 _FORWARD, _RECOMPUTE, _GRADIENTS = 1, 1, 2
@@ -41,6 +37,10 @@ class _Layer:
 
 class StepWalk:
     """Dry run of a step.
+
+    It follows a step through `Chain`, `lose` and `turn_back`, with sizes instead of arrays. A change in the
+    order in which these allocate and release matrices must be repeated here: tests compare the two, matrix by
+    matrix.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class StepWalk:
         else:
             combine = gather.reduce
         if combine == "max":
-            return (self.pool.take(f"largest of layer {i + 1}", rows, width, _INT32),)
+            return (self.pool.take(f"largest of layer {i + 1}", rows, width, _INDEX_BYTES),)
         return ()
 
     def _gather_back(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:

@@ -11,7 +11,7 @@ from hyrt.graph.typed.typed_rows import TypedRows
 from hyrt.nn.models.model_kind import find_model
 from hyrt.quantities import size
 
-_FLOAT_BYTES = 4
+_VALUE_BYTES = 4
 _WITH_MOMENTS = 3
 
 
@@ -46,12 +46,12 @@ def typed_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     hidden = new_config(None, [f"model.kind={kind}"]).model.hidden
     arrays = {"topology": graph.topology.nbytes}
     if graph.topology.edge_weights is not None:
-        arrays["sums of weights"] = _FLOAT_BYTES * graph.num_edges
+        arrays["sums of weights"] = _VALUE_BYTES * graph.num_edges
     for name, table in zip(types.vertex_types, rows.tables, strict=True):
         if table is not None:
             arrays[f"feature rows of {name}"] = table.nbytes
         else:
-            learned = _WITH_MOMENTS * _FLOAT_BYTES * types.count(name) * hidden
+            learned = _WITH_MOMENTS * _VALUE_BYTES * types.count(name) * hidden
             arrays[f"learned rows of {name}, moments"] = learned
     return {"model": kind, "arrays": arrays}
 

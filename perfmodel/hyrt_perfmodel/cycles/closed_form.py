@@ -1,22 +1,4 @@
-"""Cycles of the aggregate network from edge statistics, for workloads without an edge list.
-
-The queues let the duplicator run ahead of the busiest bank for a while. Groups are therefore processed in
-windows of w: per chunk, a window takes as many cycles as it has groups, or as its busiest bank has messages,
-whichever is larger. w grows with the queue depth per chunk of a row, d = D / chunks: w = 1 + RUN_AHEAD d +
-SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). With short queues w = 1: a
-group waits for its busiest bank. With infinite queues, the cycles are the larger of the number of groups and
-the busiest bank's edges. The loads of a window are sums of binomials, so the expected maximum is computed and
-only the three constants are fitted. A row's sum occupies the adder for A cycles per edge. If that exceeds the
-time of the row's chunks, it may be the bottleneck: the two times are joined by a power mean, (t^MEETING + (A
-* edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
-
-Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations and compared with 400 others.
-Range: n 4 to 16, D 8 to 128, A 1 to 8, 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges per source on
-average, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384 rows, no two edges of a source
-to the same destination, and up to 0.9 of the edges in order. In this range all errors are below 10 % (largest
-9.1 %, mean absolute 0.8 %). With D of 4 to 7, one of 90 cases had an error of 10.2 %; shallower queues were
-not fitted. Figures: benchmarks/2026-11-21-cycles.md.
-"""
+"""Cycles of the aggregate network from edge statistics, for workloads without an edge list."""
 
 from __future__ import annotations
 
@@ -168,6 +150,24 @@ class NetworkLoad:
 
 def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) -> float:
     """Return the expected cycles of an aggregation.
+
+    The queues let the duplicator run ahead of the busiest bank for a while. Groups are therefore processed in
+    windows of w: per chunk, a window takes as many cycles as it has groups, or as its busiest bank has
+    messages, whichever is larger. w grows with the queue depth per chunk of a row, d = D / chunks: w = 1 +
+    RUN_AHEAD d + SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). With short
+    queues w = 1: a group waits for its busiest bank. With infinite queues, the cycles are the larger of the
+    number of groups and the busiest bank's edges. The loads of a window are sums of binomials, so the
+    expected maximum is computed and only the three constants are fitted. A row's sum occupies the adder for A
+    cycles per edge. If that exceeds the time of the row's chunks, it may be the bottleneck: the two times are
+    joined by a power mean, (t^MEETING + (A * edges of the row with the most)^MEETING)^(1 / MEETING), since
+    queues wait behind such messages.
+
+    Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations and compared with 400
+    others. Range: n 4 to 16, D 8 to 128, A 1 to 8, 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges per
+    source on average, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384 rows, no two
+    edges of a source to the same destination, and up to 0.9 of the edges in order. In this range all errors
+    are below 10 % (largest 9.1 %, mean absolute 0.8 %). With D of 4 to 7, one of 90 cases had an error of
+    10.2 %; shallower queues were not fitted. Figures: benchmarks/2026-11-21-cycles.md.
 
     Raises
     ------

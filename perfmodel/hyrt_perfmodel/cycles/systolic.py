@@ -1,18 +1,4 @@
-"""Cycles of the update kernel's systolic array, which is output stationary: R x C cells, each summing LANES
-values of an output tile.
-
-R is `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
-moves right; a word of the right matrix enters at the top of its column and moves down; one step k starts
-every `update_ii` cycles. Delay lines skew the inputs by one cycle per row and column of distance from the
-corner, so the farthest cell starts R + C - 2 cycles after the first.
-
-A tile over K steps takes (K - 1) * update_ii + R + C - 1 cycles: K + R + C - 2 at an interval of 1. Partial
-tiles at the edges of a product take as long as full tiles. The kernel's tiles do not overlap: the array
-empties, the partial sums of a multiply-accumulate are added up, and the rows are written one after the other
-(`drain_cycles`). With `overlapped=True`, each tile immediately follows the previous one, as the array itself
-would allow: `hls/hyrt_hls/rtl/systolic_array.sv` is that array in SystemVerilog, and a test checks that it, a
-register-level simulation and `systolic_cycles` agree.
-"""
+"""Cycles of the update kernel's systolic array."""
 
 from __future__ import annotations
 
@@ -27,6 +13,19 @@ although an addition takes several; three halvings of 12 steps reduce the partia
 
 def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlapped: bool = False) -> int:
     """Return the cycles of the product of [rows, k] and [k, cols] without draining; 0 if a size is 0.
+
+    The array is output stationary: R x C cells, each of which sums LANES values of an output tile.
+    R is `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
+    moves right; a word of the right matrix enters at the top of its column and moves down; one step k starts
+    every `update_ii` cycles. Delay lines skew the inputs by one cycle per row and column of distance from the
+    corner, so the farthest cell starts R + C - 2 cycles after the first.
+
+    A tile over K steps takes (K - 1) * update_ii + R + C - 1 cycles: K + R + C - 2 at an interval of 1.
+    Partial tiles at the edges of a product take as long as full tiles. The kernel's tiles do not overlap: the
+    array empties, the partial sums of a multiply-accumulate are added up, and the rows are written one after
+    the other (`drain_cycles`). With `overlapped=True`, each tile immediately follows the previous one, as the
+    array itself would allow: `hls/hyrt_hls/rtl/systolic_array.sv` is that array in SystemVerilog, and a test
+    checks that it, a register-level simulation and `systolic_cycles` agree.
 
     Raises
     ------

@@ -1,24 +1,4 @@
-"""Cycles of a task on the FPGA trainer, by phase.
-
-Sequential phases of the kernel of `hyrt_hls` are added: aggregation and update of each layer forward; the
-loss; for each layer backward the mask, the weight gradient, and above the first layer the gradient of the
-combined rows and its aggregation over the transposed edges. A phase takes as long as the slowest of its
-concurrent parts:
-
-    aggregation      the network; reading its edges, one per cycle (or per interval of the design);
-                     memory traffic (layer 1 feature rows once, in whole words; edges)
-    a product        per panel of mac_cols columns: loading the panel, then for every tile the slowest of
-                     the array including draining, transposing the left matrix (LANES columns of
-                     mac_rows rows at a time), and writing the results
-    weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer
-                     streaming through
-
-`pipelined=True` is the paper's form: aggregation and update of a layer overlap in the forward pass, and the
-longer one counts (equation 10). The kernel does not overlap them; docs/fpga.md explains why.
-
-Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
-turn-around of the memory beyond `ddr_efficiency`.
-"""
+"""Cycles of a task on the FPGA trainer, by phase."""
 
 from __future__ import annotations
 
@@ -80,12 +60,31 @@ class TaskCycles:
 def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False) -> TaskCycles:
     """Return the expected cycles of a task.
 
+    Sequential phases of the kernel of `hyrt_hls` are added: aggregation and update of each layer forward; the
+    loss; for each layer backward the mask, the weight gradient, and above the first layer the gradient of the
+    combined rows and its aggregation over the transposed edges. A phase takes as long as the slowest of its
+    concurrent parts:
+
+        aggregation      the network; reading its edges, one per cycle (or per interval of the design);
+                         memory traffic (layer 1 feature rows once, in whole words; edges)
+        a product        per panel of mac_cols columns: loading the panel, then for every tile the slowest of
+                         the array including draining, transposing the left matrix (LANES columns of
+                         mac_rows rows at a time), and writing the results
+        weight gradient  the same array with the tile's rows of the gradient on the left, while all rows
+                         of the layer stream through
+
+    `pipelined=True` is the paper's form: aggregation and update of a layer overlap in the forward pass, and
+    the longer one counts (equation 10). The kernel does not overlap them; docs/fpga.md explains why.
+
+    Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
+    turn-around of the memory beyond `ddr_efficiency`.
+
     Parameters
     ----------
     shape, design
         The task, and the design that runs it.
     pipelined
-        Whether aggregation and update overlap, as in the paper (see the module docstring).
+        Whether aggregation and update overlap, as in the paper (see above).
     """
     layers = tuple(
         _layer_cycles(layer, design, first=number == 0) for number, layer in enumerate(shape.layers)

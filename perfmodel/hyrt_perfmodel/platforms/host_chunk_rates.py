@@ -8,7 +8,7 @@ from hyrt_perfmodel.checks import Count, NotNegative, Positive, Unbounded, check
 from hyrt_perfmodel.platforms.host_tables import between
 from hyrt_perfmodel.workloads.chunk_work import ChunkShape, GatheringLayer
 
-_FLOAT_BYTES = 4
+_VALUE_BYTES = 4
 # Values that are gathered at a time.
 _PIECE_VALUES = 1 << 20
 
@@ -84,13 +84,13 @@ class HostChunkRates:
 
     def drop_read_s(self, size: float) -> float:
         """Return the seconds of dropout on `size` bytes of source rows, which are copied first."""
-        return self.copy_s(size) + self.drop_s(size / _FLOAT_BYTES)
+        return self.copy_s(size) + self.drop_s(size / _VALUE_BYTES)
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
         """Return the seconds to gather rows along the edges of a chunk; 0 if there are no edges."""
         if not shape.edges:
             return 0.0
-        row_bytes = shape.width * _FLOAT_BYTES
+        row_bytes = shape.width * _VALUE_BYTES
         read_s = between(
             max(1.0, shape.read_rows * row_bytes),
             {cost.matrix_bytes: cost.edge_s + row_bytes / (cost.gb_s * 1e9) for cost in self.reads},

@@ -1,9 +1,4 @@
-"""Expected sizes of bounded subgraphs around targets (ShaDow), without sampling.
-
-Each subgraph grows from its own target like a mini-batch with one target. Of the edges between its vertices,
-the edges by which it grew are known, and their reverses if they exist; the others are there by chance, since
-edges are assumed to depend only on degrees.
-"""
+"""Expected sizes of bounded subgraphs around targets (ShaDow), without sampling."""
 
 from __future__ import annotations
 
@@ -16,6 +11,10 @@ def expected_bounded_subgraphs(
     degrees: DegreeDistribution, *, layers: int, hops: int, fanout: int, targets: float
 ) -> BlockSizes:
     """Return expected |V^l| and |E^l| of a mini-batch, and the sampling work.
+
+    Each subgraph grows from its own target like a mini-batch with one target. Of the edges between its
+    vertices, the edges by which it grew are known, and their reverses if they exist; the others are there by
+    chance, since edges are assumed to depend only on degrees.
 
     Parameters
     ----------

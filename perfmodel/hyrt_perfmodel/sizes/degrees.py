@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses, Floats
 from hyrt_perfmodel.sizes.overlap import NeighborOverlap
-
-Floats = NDArray[np.float64]
 
 _ASSUMED_LEVELS = 400
 _ASSUMED_PAIR_LEVELS = 40

@@ -1,6 +1,6 @@
 """Expected sizes of sampled mini-batches, from degrees, fan-outs and the number of targets.
 
-The model is node-wise sampling without replacement, with duplicate vertices counted once; growth.py describes
+The model is node-wise sampling without replacement, with duplicate vertices counted once; `Growth` describes
 the computation.
 """
 
@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.growth import Growth
-
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.growth import Floats, Growth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

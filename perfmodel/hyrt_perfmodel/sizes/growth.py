@@ -1,13 +1,4 @@
-"""Growth of a sampled mini-batch from its targets, in a graph of known degrees and mixing.
-
-A vertex u is outside V^l unless it is a target or one of its out-neighbors w was in an earlier layer and
-sampled it. Out-neighbors are assumed independent given that u was not reached, as in a tree (the cavity
-method: Newman, Strogatz, Watts, "Random graphs with arbitrary degree distributions and their applications",
-Physical Review E 64, 2001; Karrer and Newman, "Message passing approach for general epidemic models",
-Physical Review E 82, 2010), with layers as time steps. The probability that w is present excludes paths
-through u, since w would not add u again. If paths meet more often than by chance, as in clustered graphs, the
-samples of vertices that were themselves reached are reduced by the counted overlap.
-"""
+"""Growth of a sampled mini-batch from its targets, in a graph of known degrees and mixing."""
 
 from __future__ import annotations
 
@@ -27,6 +18,15 @@ TINY = 1e-300
 
 class Growth:
     """Vertices of a mini-batch, hop by hop from the targets.
+
+    A vertex u is outside V^l unless it is a target or one of its out-neighbors w was in an earlier layer and
+    sampled it. Out-neighbors are assumed independent given that u was not reached, as in a tree (the cavity
+    method: Newman, Strogatz, Watts, "Random graphs with arbitrary degree distributions and their
+    applications", Physical Review E 64, 2001; Karrer and Newman, "Message passing approach for general
+    epidemic models", Physical Review E 82, 2010), with layers as time steps. The probability that w is
+    present excludes paths through u, since w would not add u again. If paths meet more often than by chance,
+    as in clustered graphs, the samples of vertices that were themselves reached are reduced by the counted
+    overlap.
 
     Parameters
     ----------

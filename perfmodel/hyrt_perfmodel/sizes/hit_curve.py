@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import check_asked, target_chances
-from hyrt_perfmodel.sizes.growth import Growth
-
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.growth import Floats, Growth
 
 _POINTS = 1000
 

@@ -1,20 +1,12 @@
-"""Expected sizes of layer-wise samples, from degrees, layer sizes and the number of targets.
-
-A source is sampled with a probability that follows from its importance: over all its out-edges (FastGCN), or
-over those that end in a destination of the step (LADIES), whose number is assumed to be Poisson distributed.
-A source is read if it is sampled and one of its edges ends in a destination of the mini-batch.
-"""
+"""Expected sizes of layer-wise samples, from degrees, layer sizes and the number of targets."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, check_asked, target_chances
-from hyrt_perfmodel.sizes.growth import TINY
-
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.growth import TINY, Floats
 
 # Largest mean for which the distribution of the number of edges is modeled; above it, only the mean is used.
 _MAX_EXACT_MEAN = 30.0
@@ -25,6 +17,11 @@ def expected_layerwise_sizes(
     degrees: DegreeDistribution, *, layers: int, size: int, targets: float, among_neighbors: bool
 ) -> BlockSizes:
     """Return expected |V^l| and |E^l| of a mini-batch, and the sampling work.
+
+    A source is sampled with a probability that follows from its importance: over all its out-edges (FastGCN),
+    or over those that end in a destination of the step (LADIES), whose number is assumed to be Poisson
+    distributed. A source is read if it is sampled and one of its edges ends in a destination of the
+    mini-batch.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.degree_classes import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,14 +1,4 @@
-"""Expected sizes of LABOR's mini-batches, whose destinations share their sources, without sampling.
-
-A source u has one random number per layer, and a destination w of in-degree d samples it if the number is
-below w's share, fan-out / d. So u is a source with the probability that its number is below the largest share
-of its out-neighbors that are destinations, whereas neighbor sampling would use a new number for each of them.
-That largest share has a distribution over the graph's degrees; growth.py describes the presence of
-out-neighbors. LABOR-i reduces u's probability from the largest share by factors that are in turn functions of
-that share: u's factor is that of the out-neighbor with the largest share, and the factor of a share solves
-the paper's constraint on the variance, over the distribution of the largest shares of its neighbors (Balin
-and Catalyurek, "Layer-Neighbor Sampling", 2023).
-"""
+"""Expected sizes of LABOR's mini-batches, whose destinations share their sources, without sampling."""
 
 from __future__ import annotations
 
@@ -19,13 +9,11 @@ from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, check_asked, target_chances
-from hyrt_perfmodel.sizes.growth import TINY, distinct_share, missed_chance, spread_of
-
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.growth import TINY, Floats, distinct_share, missed_chance, spread_of
 
 # Maximum number of distinct shares.
 _MAX_LEVELS = 48
-_HALVINGS = 40
+_FACTOR_HALVINGS = 40
 
 
 def expected_shared_sizes(
@@ -66,6 +54,15 @@ def expected_shared_sizes(
 
 class SharedGrowth:
     """Vertices of a LABOR mini-batch, hop by hop from the targets, like `hyrt_perfmodel.sizes.growth.Growth`.
+
+    A source u has one random number per layer, and a destination w of in-degree d samples it if the number is
+    below w's share, fan-out / d. So u is a source with the probability that its number is below the largest
+    share of its out-neighbors that are destinations, whereas neighbor sampling would use a new number for
+    each of them. That largest share has a distribution over the graph's degrees; `Growth` describes the
+    presence of out-neighbors. LABOR-i reduces u's probability from the largest share by factors that are in
+    turn functions of that share: u's factor is that of the out-neighbor with the largest share, and the
+    factor of a share solves the paper's constraint on the variance, over the distribution of the largest
+    shares of its neighbors (Balin and Catalyurek, "Layer-Neighbor Sampling", 2023).
 
     Parameters
     ----------
@@ -195,7 +192,7 @@ def _factors(levels: Floats, largest: Sequence[Floats], chances: Floats) -> Floa
     factors = np.ones(len(levels))
     for j, share in enumerate(levels):
         low, high = 0.0, 1.0 / max(float(chances[j:].min()), TINY)
-        for _ in range(_HALVINGS):
+        for _ in range(_FACTOR_HALVINGS):
             middle = (low + high) / 2
             mean = largest[j] @ (1.0 / np.minimum(1.0, np.maximum(middle * chances[j:], TINY)))
             low, high = (middle, high) if mean > 1.0 / share else (low, middle)

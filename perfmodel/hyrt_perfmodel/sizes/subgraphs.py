@@ -1,22 +1,12 @@
-"""Expected sizes of GraphSAINT's random-walk subgraphs, from degrees and probabilities.
-
-A walk begins at a target and continues at the source of a uniformly sampled incoming edge. Its position after
-k steps has a known distribution over the degree classes, so the probability q that it visits a given vertex
-is the sum over the steps, less the steps that return along the previous edge. A subgraph of R walks contains
-the vertex with probability 1 - (1 - q)^R, and both ends of an edge with 1 - (1 - q_u)^R - (1 - q_v)^R + (1 -
-q_u - q_v + q_uv)^R, where q_uv is the probability that a walk visits both, mostly by following the edge. If
-edges do not depend on degree, the sum over all edges is a product of two sums over their ends.
-"""
+"""Expected sizes of GraphSAINT's random-walk subgraphs, from degrees and probabilities."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
-
-Floats = NDArray[np.float64]
+from hyrt_perfmodel.sizes.growth import Floats
 
 # Lower bound of divisors.
 _TINY = 1e-300
@@ -26,6 +16,14 @@ def expected_subgraphs(
     degrees: DegreeDistribution, *, layers: int, roots: int, walk_length: int, subgraphs: float
 ) -> BlockSizes:
     """Return expected |V^l| and |E^l| of a mini-batch of subgraphs, and the sampling work.
+
+    A walk begins at a target and continues at the source of a uniformly sampled incoming edge. Its position
+    after k steps has a known distribution over the degree classes, so the probability q that it visits a
+    given vertex is the sum over the steps, less the steps that return along the previous edge. A subgraph of
+    R walks contains the vertex with probability 1 - (1 - q)^R, and both ends of an edge with 1 - (1 - q_u)^R
+    - (1 - q_v)^R + (1 - q_u - q_v + q_uv)^R, where q_uv is the probability that a walk visits both, mostly by
+    following the edge. If edges do not depend on degree, the sum over all edges is a product of two sums over
+    their ends.
 
     All blocks are the subgraphs with their inner edges, except that the last has only targets as
     destinations.

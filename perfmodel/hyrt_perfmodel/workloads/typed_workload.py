@@ -1,8 +1,4 @@
-"""Workload of a heterogeneous mini-batch, from a kind of model and the mini-batch sizes.
-
-The products of a layer depend on the relation: a mean or a weighted sum yields one row per segment (the edges
-of one relation into one vertex), which is multiplied by the relation's matrix.
-"""
+"""Workload of a heterogeneous mini-batch, from a kind of model and the mini-batch sizes."""
 
 from __future__ import annotations
 
@@ -60,6 +56,9 @@ def typed_workload(
     products: tuple[float, float] | None = None,
 ) -> Workload:
     """Return the workload of one heterogeneous mini-batch.
+
+    The products of a layer depend on the relation: a mean or a weighted sum yields one row per segment (the
+    edges of one relation into one vertex), which is multiplied by the relation's matrix.
 
     R-GCN and R-GraphSAGE sum raw rows in their first layer and multiply the sums by the product of the type's
     projection and the relation's matrix. All other kinds first project the rows of all input vertices, which

@@ -20,10 +20,10 @@ ROWS = {16: 512, 128: 128}
 
 @pytest.fixture(autouse=True)
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MATRIX_BYTES", SIZES)
+    monkeypatch.setattr(chunks, "_CHUNK_MATRIX_BYTES", SIZES)
     monkeypatch.setattr(chunks, "_EDGES", {16: 8000, 128: 2000})
     monkeypatch.setattr(chunks, "_ROWS", ROWS)
-    monkeypatch.setattr(chunks, "_REPETITIONS", 1)
+    monkeypatch.setattr(chunks, "_CHUNK_REPETITIONS", 1)
 
 
 def test_all_rates_are_measured_with_one_thread_and_with_all() -> None:

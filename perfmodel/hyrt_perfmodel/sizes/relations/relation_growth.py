@@ -1,10 +1,4 @@
-"""Expected sizes of heterogeneous mini-batches, from degrees and fan-outs per relation.
-
-As in `hyrt_perfmodel.sizes.growth`, a vertex is outside a mini-batch unless it is a target, or an end of one
-of its edges was present and sampled it, and ends are independent, as in a tree. Degrees in a relation are
-distributed around their means as in a random graph: an edge's end then has as many further edges as any
-vertex of its class, so the probability that it was reached another way needs no correction.
-"""
+"""Expected sizes of heterogeneous mini-batches, from degrees and fan-outs per relation."""
 
 from __future__ import annotations
 
@@ -12,13 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyrt_perfmodel.sizes.growth import TINY, spread_of
-from hyrt_perfmodel.sizes.relations.relation_degrees import RelationDegrees, TypedDegrees
+from hyrt_perfmodel.sizes.relations.relation_degrees import Floats, RelationDegrees, TypedDegrees
 from hyrt_perfmodel.sizes.relations.relation_sizes import RelationSizes
-
-Floats = NDArray[np.float64]
 
 # Above this mean, three points approximate the degree distribution (Gauss-Hermite); below it, it is exact.
 _MAX_EXACT_MEAN = 40.0
@@ -30,6 +21,11 @@ def expected_relation_sizes(
     degrees: TypedDegrees, fanouts: Sequence[Sequence[int]], targets: float
 ) -> RelationSizes:
     """Return the expected sizes of a mini-batch, by type and relation.
+
+    As in `hyrt_perfmodel.sizes.growth`, a vertex is outside a mini-batch unless it is a target, or an end of
+    one of its edges was present and sampled it, and ends are independent, as in a tree. Degrees in a relation
+    are distributed around their means as in a random graph: an edge's end then has as many further edges as
+    any vertex of its class, so the probability that it was reached another way needs no correction.
 
     Parameters
     ----------
