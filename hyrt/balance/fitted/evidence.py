@@ -213,7 +213,7 @@ def _robust_mean(values: Floats) -> float:
 
 
 def _robust_means(rows: Floats) -> Floats:
-    """Return `_middle` of each column."""
+    """Return `_robust_mean` of each column."""
     ordered = np.sort(rows, axis=0)
     cut = len(ordered) // 4
     result: Floats = np.add.reduce(ordered[cut : len(ordered) - cut]) / (len(ordered) - 2 * cut)
