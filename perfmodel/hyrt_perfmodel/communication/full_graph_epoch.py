@@ -316,7 +316,7 @@ def _broadcasts(
 ) -> tuple[float, int]:
     """Return the seconds to broadcast blocks along trees, one per root rank, and the messages per rank.
 
-    With `is_back`, blocks are reduced at their ranks instead, which takes as long, with two messages from
+    With `is_backward`, blocks are reduced at their ranks instead, which takes as long, with two messages from
     each rank to the next.
     """
     if ranks < 2:

@@ -17,7 +17,8 @@ def run_recurrence(num_steps: int, num_trainers: int, depth: int, begin: Begin, 
     depth
         Maximum number of steps in flight.
     begin, end
-        Callbacks, see `simulated_step`. `end` of step i is called before `begin` of step i + depth.
+        Callbacks for sampled and for synchronized steps. `end` of step i is called before `begin` of step i +
+        depth.
     """
     sampled_s = loaded_s = 0.0
     transferred_s = [0.0] * num_trainers
