@@ -58,7 +58,7 @@ def conform(graph: Graph, schema: RunSchema, say: Say = _ignore, *, labels_count
     DataError
         If the graph lacks something that the model reads, naming the differences.
     """
-    graph = _with_types(graph, schema)
+    graph = _with_types(graph, schema, say)
     topology = _conformed_edges(graph, schema, say)
     graph = _relabelled(replace(graph, topology=topology), schema, say if labels_count else _ignore)
     data = from_graph(graph)
@@ -128,7 +128,7 @@ def learned_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]
     return found
 
 
-def _with_types(graph: Graph, schema: RunSchema) -> Graph:
+def _with_types(graph: Graph, schema: RunSchema, say: Say) -> Graph:
     """The graph with types and relations in the run's order; a relation that is not there has no edges."""
     types = graph.types
     if (types is not None) != schema.is_typed:
@@ -157,6 +157,8 @@ def _with_types(graph: Graph, schema: RunSchema) -> Graph:
                 f"{graph.name}: type {name!r} has features, but the run was trained without any and learned "
                 "a row for each of its vertices: leave the features out"
             )
+    if missing := [relation for relation in known if relation not in types.relations]:
+        say(f"{graph.name}: has no edges of relations of the training: {_some(list(map(str, missing)))}")
     if wanted == given and known == list(types.relations):
         return graph
     return _in_type_order(graph, types, wanted, known)
@@ -235,6 +237,13 @@ def _conformed_edge_types(graph: Graph, schema: RunSchema, say: Say) -> Array | 
     if not schema.has_edge_types:
         say(f"{graph.name}: types of edges are not used: the run was trained without any")
         return None
+    if (known is None) != (given is None):
+        names = known if known is not None else given or ()
+        read_as = [f"{number} as {name}" for number, name in enumerate(names)]
+        if known is None:
+            read_as = [f"{name} as {number}" for number, name in enumerate(names)]
+        which = "its" if given is None else "the run's"
+        say(f"{graph.name}: {which} types of edges have no names: {_some(read_as)}")
     if known is None or given is None or known == given:
         return types
     new = [name for name in given if name not in known]
@@ -297,6 +306,9 @@ def _column_order(
                 f"{where}: has {counted(given_width, 'column')}, and the run was trained with {width:,}: "
                 "give the same columns in the same order"
             )
+        whose, names = ("the run's", given) if known is None else ("its", known)
+        if names and len(names) > 1 and (known is None or given is None):
+            say(f"{where}: {whose} columns have no names, and are taken to be {_some(names)}, in order")
         return None
     if tuple(known) == tuple(given):
         return None

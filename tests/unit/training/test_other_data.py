@@ -204,7 +204,13 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 4 columns, and the run was trained with 5: give the same col"):
         hyrt.load_run(tmp_path / "run", graph=narrow)
     unnamed = write(ARRAYS, tmp_path / "unnamed")
-    np.testing.assert_array_equal(hyrt.load_run(tmp_path / "run", graph=unnamed).scores(), wanted)
+    order_of_names = "age, balance, calls, days, emails, in order"
+    with pytest.warns(RunWarning, match=f"its columns have no names, and are taken to be {order_of_names}"):
+        found = hyrt.load_run(tmp_path / "run", graph=unnamed).scores()
+    np.testing.assert_array_equal(found, wanted)
+    train(unnamed, tmp_path / "of unnamed", data={"normalize": "standard"})
+    with pytest.warns(RunWarning, match=f"the run's columns have no names, .* {order_of_names}"):
+        hyrt.load_run(tmp_path / "of unnamed", graph=data)
 
 
 def test_edge_features_types_and_weights_are_those_of_the_training(tmp_path: Path) -> None:
@@ -227,6 +233,15 @@ def test_edge_features_types_and_weights_are_those_of_the_training(tmp_path: Pat
     new = write(ARRAYS | {"edge_type": types}, tmp_path / "e", edge_types=["buys", "likes", "loves"])
     with pytest.raises(DataError, match="not trained with edges of type loves"):
         hyrt.load_run(tmp_path / "ggnn", graph=new)
+    plain = write(ARRAYS | {"edge_type": types}, tmp_path / "f")
+    with pytest.warns(RunWarning, match="its types of edges have no names: 0 as buys, 1 as likes, 2 as sees"):
+        found = hyrt.load_run(tmp_path / "ggnn", graph=plain)
+    np.testing.assert_array_equal(found.scores(), wanted)
+    train(plain, tmp_path / "plain", model=model)
+    with pytest.warns(
+        RunWarning, match="run's types of edges have no names: likes as 0, sees as 1, buys as 2"
+    ):
+        hyrt.load_run(tmp_path / "plain", graph=other)
 
     graph = with_values(random_graph(V, features=F, symmetric=False))
     bare = replace(graph, topology=replace(graph.topology, edge_weights=None, edge_features=None))
@@ -402,7 +417,9 @@ def test_the_exported_module_scales_inside(tmp_path: Path, normalize: str) -> No
         module(torch.zeros(3, 4), torch.zeros((2, 0), dtype=torch.int64))
 
 
-def shop(order: list[str], *, learned: bool = True, shift: int = 0) -> Graph:
+def shop(
+    order: list[str], *, learned: bool = True, shift: int = 0, empty: str = "", without: str = ""
+) -> Graph:
     """Customers buy and see goods of shops; types come in some order."""
     rng = np.random.default_rng(5)
     tables: dict[str, Any] = {
@@ -415,7 +432,11 @@ def shop(order: list[str], *, learned: bool = True, shift: int = 0) -> Graph:
         ("good", "bought", "customer"): rng.integers(0, (20, 30), (90, 2)),
         ("shop", "sells", "good"): rng.integers(0, (6, 20), (40, 2)),
     }
-    pairs = {names: tuple(np.unique(each, axis=0).T) for names, each in edges.items()}
+    pairs = {
+        names: tuple(np.unique(each if names[1] != empty else each[:0], axis=0).T)
+        for names, each in edges.items()
+        if names[1] != without
+    }
     labels = rng.integers(0, 3, 30).astype(np.int16)
     part = rng.integers(0, 3, 30)
     masks = {name: part == number for number, name in enumerate(("train", "val", "test"))}
@@ -462,6 +483,12 @@ def test_types_and_relations_in_another_order(tmp_path: Path, kind: str) -> None
     order = np.concatenate([np.arange(50, 56), np.arange(50)])
     np.testing.assert_allclose(found.scores(), wanted[order], atol=1e-5)
     np.testing.assert_array_equal(found.graph.labels[:30], graph.labels[:30])
+    with pytest.warns(RunWarning, match="has no edges of relations of the training: good bought customer"):
+        found = hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], without="bought"))
+    # All of the relation's edges are missing.
+    empty = hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], empty="bought"))
+    np.testing.assert_allclose(found.scores(), empty.scores(), atol=1e-5)
+    assert np.abs(found.scores() - wanted).max() > 1e-3
     with pytest.raises(DataError, match=r"type 'shop' has features, but the run .* without any"):
         hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], learned=False))
     with pytest.raises(DataError, match="has one type of vertices, but the run was trained on a graph with"):
