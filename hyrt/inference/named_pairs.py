@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,31 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_file import checked_pairs
+from hyrt.graph.names.column_names import END_NAMES, plain_name
 from hyrt.machine.atomic_write import atomic_file
 
 _PAIRS_PER_WRITE = 1 << 12
 _ENDS = ("source", "target")
+_DELIMITERS = (",", ";", "\t", "|")
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
 
 
-def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[str]]]:
-    """Read a CSV table with source and target ids in the first two columns; the header is optional.
+def read_named_pairs(
+    path: Path, graph: Graph, say: Callable[[str], None] = lambda line: None
+) -> tuple[NDArray[Any], list[list[str]]]:
+    """Read a CSV table with source and target ids; the header is optional.
+
+    If the first line has two names that an import knows, such as `source` and `target`, the ids are in these
+    columns. Otherwise, they are in the first two columns, and a first line without ids is a header.
+
+    Parameters
+    ----------
+    path
+        The table.
+    graph
+        The graph of a run that predicts links.
+    say
+        Called with a line if the header has other names.
 
     Returns
     -------
@@ -35,23 +53,37 @@ def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[
     assert graph.links is not None, "only runs that predict links score pairs"
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            delimiter = _find_delimiter(file.readline())
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
             lines = [(reader.line_num, row) for row in reader if row]
     except FileNotFoundError:
         raise DataError(f"--links {path}: no such file: give the path of a .csv or .npy file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"--links {path}: {error}: give a CSV table in UTF-8") from None
+    ends = graph.links.ends
+    types = ends.names or (None, None)
+    named_columns = _columns_by_name(lines[0][1]) if lines else None
+    columns = named_columns or (0, 1)
     for number, row in lines:
         if len(row) < 2:
             raise DataError(f"--links {path}, line {number}: has one column: give a source and a target")
-    ends = graph.links.ends
-    types = ends.names or (None, None)
-    numbers = [_numbers_of_names({row[end] for _, row in lines}, types[end], graph) for end in (0, 1)]
-    if lines and all(lines[0][1][end] not in numbers[end] for end in (0, 1)):
-        lines = lines[1:]
-    pairs = np.empty((len(lines), 2), np.int64)
-    for row_number, (line, row) in enumerate(lines):
+        if len(row) <= max(columns):
+            raise DataError(
+                f"--links {path}, line {number}: has {len(row)} columns: give as many as the first line has"
+            )
+    rows = [(number, [row[column] for column in columns]) for number, row in lines]
+    numbers = [_numbers_of_names({row[end] for _, row in rows}, types[end], graph) for end in (0, 1)]
+    if named_columns is not None and any(rows[0][1][end] not in numbers[end] for end in (0, 1)):
+        rows = rows[1:]
+    elif rows and _is_header(rows[0][1], types, graph):
+        say(f"{path}: line 1 is read as the names of columns ({', '.join(map(repr, rows[0][1]))})")
+        rows = rows[1:]
+    pairs = np.empty((len(rows), 2), np.int64)
+    for row_number, (line, row) in enumerate(rows):
         for end in (0, 1):
+            if row[end] not in numbers[end]:
+                row[end] = row[end].strip()
             if row[end] not in numbers[end]:
                 of_type = "" if types[end] is None else f" of type {types[end]!r}"
                 raise DataError(
@@ -60,11 +92,34 @@ def read_named_pairs(path: Path, graph: Graph) -> tuple[NDArray[Any], list[list[
                 )
             pairs[row_number, end] = numbers[end][row[end]]
     vertices = checked_pairs(str(path), pairs, graph.num_vertices, ends, graph.vertices.positions)
-    return vertices, [row[:2] for _, row in lines]
+    return vertices, [row for _, row in rows]
+
+
+def _find_delimiter(line: str) -> str:
+    """Return the first delimiter that cuts a line into several values; a comma if none does."""
+    return next((each for each in _DELIMITERS if len(next(csv.reader([line], delimiter=each), [])) > 1), ",")
+
+
+def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
+    """Return the columns of sources and targets if a row has two names of them."""
+    plain = [plain_name(name) for name in row]
+    for source, target in END_NAMES:
+        if source in plain and target in plain:
+            return plain.index(source), plain.index(target)
+    return None
+
+
+def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:
+    """Return whether the first line has names of columns: neither numbers nor ids, whatever their types."""
+    words = {*row, *(word.strip() for word in row)}
+    if any(_NUMBER.fullmatch(word.strip()) for word in row):
+        return False
+    return not any(_numbers_of_names(words, vertex_type, graph) for vertex_type in types)
 
 
 def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
     """Return the original vertex numbers of the ids that exist, limited to `vertex_type` if given."""
+    names = names | {name.strip() for name in names}
     with graph.names.read_ids() as ids:
         if ids is not None:
             kind = [] if vertex_type is None else [vertex_type]

@@ -124,8 +124,8 @@ def infer(
         typer.Option(
             metavar="PAIRS.npy|PAIRS.csv",
             help="Write the scores of these pairs of vertices, for a run that predicts links: higher for a "
-            "link; their sigmoids are probabilities. The pairs are [n, 2] vertex numbers, or a table whose "
-            "first two columns are ids of sources and targets.",
+            "link; their sigmoids are probabilities. The pairs are [n, 2] vertex numbers, or a table "
+            "with the ids in columns called source and target, or in its first two columns.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -151,6 +151,7 @@ def infer(
     file = output_file(output, replace=force, suffix=".npy", other=".csv")
     as_table = output.suffix == ".csv"
     prepare_process()
+    from hyrt.errors import DataError
     from hyrt.graph.formats.recorded_npy import map_npy
     from hyrt.inference.named_pairs import read_named_pairs, write_named_pairs
     from hyrt.inference.named_rows import write_named_rows
@@ -171,10 +172,12 @@ def infer(
     _check_output(what, vertices, links, predicts_links=graph.links is not None)
     pairs, pair_names = None, None
     if links is not None and links.suffix == ".csv":
-        pairs, pair_names = read_named_pairs(links, graph)
+        pairs, pair_names = read_named_pairs(links, graph, _note)
     elif links is not None:
         pairs = read_pairs(links, graph)
     chosen = chosen_vertices(graph, vertices or "all", trained.config.data.split)
+    if vertices in ("train", "val", "test") and not len(chosen):
+        raise DataError(f"--vertices {vertices}: {graph.name} has none: give all")
     if as_table and vertices is None and graph.types is not None and graph.links is None:
         if what is not What.embeddings:
             # Other types have no labels, so their scores are meaningless.
@@ -233,6 +236,10 @@ def _check_output(
     for option, value in (("--what", what), ("--vertices", vertices)):
         if value is not None:
             raise ConfigError(f"--links and {option} exclude each other: give one of them")
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _warn(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hyrt.errors import DataError, listed
+from hyrt.graph.names.column_names import END_NAMES, plain_name
 from hyrt.graph.tables.columns import matching
 from hyrt.graph.tables.ids.vertex_ids import SPARSE
 from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows
@@ -27,27 +28,6 @@ from hyrt.graph.tables.suspicious_columns import (
     number_rows,
 )
 
-_ENDS = (
-    ("source", "target"),
-    ("src", "dst"),
-    ("src", "dest"),
-    ("from", "to"),
-    ("source", "destination"),
-    ("sourceid", "targetid"),
-    ("srcid", "dstid"),
-    ("fromid", "toid"),
-    ("fromnodeid", "tonodeid"),
-    ("fromnode", "tonode"),
-    ("u", "v"),
-    ("head", "tail"),
-    ("start", "end"),
-    ("startid", "endid"),
-    ("node1", "node2"),
-    ("id1", "id2"),
-    ("von", "nach"),
-    ("quelle", "ziel"),
-)
-"""What the ends of edges are called, without letters that are none."""
 _IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")
 _LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
 _WEIGHTS = ("weight", "w", "weights", "edgeweight", "gewicht")
@@ -195,18 +175,14 @@ def begin_schema(given: Sequence[Path], problem: str) -> Guess:
     return Guess(schema, [problem.removesuffix(f": {_ITSELF}"), *columns])
 
 
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
-
-
 def _known(columns: Collection[str], names: Sequence[str]) -> str | None:
     """The column that is called like one of some names, in the order of these."""
-    by_plain = {_plain(column): column for column in reversed(list(columns))}
+    by_plain = {plain_name(column): column for column in reversed(list(columns))}
     return next((by_plain[name] for name in names if name in by_plain), None)
 
 
 def _ends(sample: TableSample) -> tuple[str, str] | None:
-    for source, target in _ENDS:
+    for source, target in END_NAMES:
         found = _known(sample.columns, [source]), _known(sample.columns, [target])
         if found[0] is not None and found[1] is not None:
             return found[0], found[1]
@@ -284,7 +260,7 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
             label_kind = "numbers"
         elif kind in ("text", "code") or sample.least(label) not in (-1, 0) or _are_signs(sample, label):
             label_kind = "names"
-    lists = [name for name, kind in columns.items() if kind == "list" and _plain(name) in _LABELS]
+    lists = [name for name, kind in columns.items() if kind == "list" and plain_name(name) in _LABELS]
     features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
     doubtful = _doubtful(sample, features, label, label_kind)
     unread = [name for name in columns if name not in features]
@@ -351,7 +327,7 @@ def _doubtful(sample: TableSample, features: list[str], label: str | None, label
 
 def _is_row_index(sample: TableSample, name: str) -> bool:
     """Whether a column is called like the index of the rows, and has another whole number in each row."""
-    is_called_so = _plain(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
+    is_called_so = plain_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
     values = sample.values(name)
     return is_called_so and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
 
@@ -365,7 +341,7 @@ def _check_split_columns(sample: TableSample) -> None:
         If there is one, naming it and what it has.
     """
     for column in sample.columns:
-        if _plain(column) == "split":
+        if plain_name(column) == "split":
             words = sorted({str(value) for value in sample.values(column) if value is not None})
             others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
             if others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +70,40 @@ def test_pairs_are_found_by_the_ids_of_their_types(shop: Path, tmp_path: Path, h
         ),
         ("from,to\nC-1,C-2\nX,C-1\n", r"line 3: 'X' is not the id of a vertex of type 'customer'"),
         ("C-1\n", "line 1: has one column"),
+        # A first line with an id, even one of the other end, or a number is no header.
+        ("C-10,X\nC-1,C-2\n", r"line 1: 'X' is not the id of a vertex of type 'item'"),
+        ("X,C-11\nC-1,C-2\n", r"line 1: 'X' is not the id of a vertex of type 'customer'"),
+        ("17,18\nC-1,C-2\n", r"line 1: '17' is not the id of a vertex of type 'customer'"),
+        ("day,source,target\n1,C-1,C-2\n2,C-1\n", "line 3: has 2 columns: give as many as the first line"),
     ],
 )
 def test_an_unknown_id_is_named_with_its_line(shop: Path, tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "p.csv").write_text(text)
     with pytest.raises(DataError, match=told):
         read_named_pairs(tmp_path / "p.csv", split_graph(shop))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what,target,day,Source\nx,C-0,1,C-11\ny,C-8,2,C-3\n",
+        "dst;src\nC-0;C-11\n C-8; C-3\n",
+        "TO\tFROM\nC-0\tC-11\nC-8\tC-3\n",
+        "source_id,target_id\nC-11 ,C-0\nC-3,C-8\n",
+        "customer,item\nC-11, C-0\nC-3,C-8\n",
+    ],
+)
+def test_columns_are_found_by_their_names(shop: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    said: list[str] = []
+    pairs, names = read_named_pairs(tmp_path / "p.csv", split_graph(shop), said.append)
+    assert names == [["C-11", "C-0"], ["C-3", "C-8"]]
+    known = names_of(shop)
+    assert [(known[u], known[v]) for u, v in pairs.tolist()] == [
+        (["customer", u], ["item", v]) for u, v in names
+    ]
+    header = "line 1 is read as the names of columns ('customer', 'item')"
+    assert said == ([f"{tmp_path / 'p.csv'}: {header}"] if text.startswith("customer") else [])
 
 
 def test_tables_of_infer(shop: Path) -> None:
@@ -96,5 +125,11 @@ def test_tables_of_infer(shop: Path) -> None:
     run_here("run", *given, "--name", "items", cwd=shop)
     run_here("infer", "runs/items", "-o", "classes.csv", "--what", "classes", cwd=shop)
     rows = list(csv.reader((shop / "classes.csv").read_text().splitlines()))
+    shutil.copytree(shop / "d", shop / "unsplit")
+    np.save(shop / "unsplit" / "val_mask.npy", np.zeros(CUSTOMERS + ITEMS, np.bool_))
+    (shop / "unsplit" / "meta.json").unlink()
+    words = ("infer", "runs/items", "--data", "unsplit", "--vertices")
+    assert "--vertices val: unsplit has none: give all" in refused(*words, "val", "-o", "t.csv", cwd=shop)
+    run_here(*words, "test", "-o", "t.csv", cwd=shop)
     assert rows[0] == ["type", "id", "class"]
     assert [row[:2] for row in rows[1:]] == [["item", f"C-{i}"] for i in range(ITEMS)]
