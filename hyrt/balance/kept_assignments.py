@@ -43,7 +43,7 @@ def restore_assignments(
 
     Returns
     -------
-    Whether the saved values have this run's trainers and units per step; if not, nothing changes. With
+    Whether the saved values have this run's trainers and units per step; if not, no values are restored. With
     another number of ranks, the units per step differ.
     """
     if kept["trainers"] != [trainer.name for trainer in stages.trainers]:

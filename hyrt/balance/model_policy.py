@@ -54,7 +54,7 @@ class ModelPolicy:
     determine the slopes. The assignment that minimizes the fitted iteration is chosen if its gain exceeds the
     noise. Only steps under the last decision count for the next one. In a run's first steps, assignments are
     explored that the model cannot predict. A change of a device's speed rescales earlier observations; if
-    speeds oscillate, nothing moves.
+    speeds oscillate, the assignment stays.
     """
 
     name = "model"
@@ -253,7 +253,7 @@ def _moved_fraction(before: Assignment, after: Assignment) -> float:
 
 
 def is_restless(history: Sequence[Observation], model: Fit) -> bool:
-    """Return whether a trainer's speed has changed and changed back, so that following it gains nothing."""
+    """Return whether a trainer's speed has changed and changed back, so that following it has no benefit."""
     # During exploration, shares vary so much that model errors look like speed changes.
     explored = [step for step in history if step.step >= _EXPLORED_STEPS]
     if len(explored) < 2 * _SMOOTHED:

@@ -72,9 +72,9 @@ class Decision:
     """A policy's decision."""
 
     assignment: Assignment
-    """Assignment of the steps that are not sampled yet; the current assignment if nothing changes."""
+    """Assignment of the steps that are not sampled yet; the current assignment without a change."""
     reason: str = ""
-    """One sentence with figures that explains the change; empty if nothing changes."""
+    """One sentence with figures that explains the change; empty without a change."""
     expected_s: float | None = None
     """Iteration time that the policy expects; None if it has no prediction."""
     is_trial: bool = False

@@ -35,7 +35,7 @@ OTHER_SIZE = 1.2
 
 # Relative speed difference between trainers of one kind.
 _PEER_ERROR = 0.06
-# A trainer that deviates by more than this many standard errors is an outlier, which says nothing about
+# A trainer that deviates by more than this many standard errors is an outlier, which is not informative about
 # others.
 _MAX_PEER_ERRORS = 3.0
 _MAX_ERRORS = 5.0

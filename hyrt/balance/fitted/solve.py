@@ -13,7 +13,7 @@ from hyrt.balance.fitted.fit import Fit
 # Relative tolerance of the iteration, and the first candidate: usually little can be gained.
 _PRECISION = 4e-3
 _FIRST_FRACTION = 0.97
-# Maximum trainer time relative to another bottleneck stage, if this costs nothing.
+# Maximum trainer time relative to another bottleneck stage, if this has no cost.
 _MARGIN_FRACTION = 0.9
 
 

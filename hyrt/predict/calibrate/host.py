@@ -342,13 +342,13 @@ def loading(
                 # The first repetitions compile and allocate buffers.
                 measured.append(summarize(spent[2:]))
                 rows.append(statistics.median(loaded[2:]))
-        narrow_bytes, wide_bytes = (source.nbytes / count for source in sources)
+        first_bytes, second_bytes = (source.nbytes / count for source in sources)
         byte_s = max(
-            1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide_bytes - narrow_bytes)
+            1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (second_bytes - first_bytes)
         )
         # For the narrower rows.
         first_row_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
-        row_s = max(0.0, first_row_s - byte_s * narrow_bytes)
+        row_s = max(0.0, first_row_s - byte_s * first_bytes)
         cost = LoadCost(
             form=form,
             model=model,

@@ -73,7 +73,7 @@ class StepWalk:
             if not layer.takes_gradient:
                 self.release(layer)
                 return
-            grads = self._gather_back(i, layer, last=i == len(layers) - 1)
+            grads = self._gather_backward(i, layer, last=i == len(layers) - 1)
             recompute_passes = 0 if plan.keeps_rows else _RECOMPUTE
             self._compute(plan.stages[i], sizes.vertices, recompute_passes + _GRADIENTS)
             for grad in grads:
@@ -164,7 +164,7 @@ class StepWalk:
             return (self.pool.take(f"largest of layer {i + 1}", rows, width, _INDEX_BYTES),)
         return ()
 
-    def _gather_back(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
+    def _gather_backward(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
         parts = self.plan.parts[i]
         accumulates_self = parts.scatter is None and layer.own is not None
         # Attention reads the first two saved matrices before the gradient overwrites its result.

@@ -34,7 +34,7 @@ def fit_rates(
 ) -> FittedRates:
     """Fit rates to measured T_trainer by relative least squares with nonnegative terms.
 
-    A term that the measurements do not need gets an infinite rate, which costs nothing.
+    A term that the measurements do not need gets an infinite rate, and thus no cost.
 
     Parameters
     ----------

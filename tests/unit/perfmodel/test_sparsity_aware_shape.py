@@ -118,14 +118,14 @@ def test_aware_exchanges_get_faster_with_ranks() -> None:
 @pytest.mark.parametrize("copies", [2, 4])
 def test_15d_has_a_least_point(copies: int) -> None:
     """Fig. 7 on Amazon: with parts that cut little, epochs get shorter up to some ranks, and then longer."""
-    found = sweep_15d(copies, LATE, most=512 * copies)
+    found = sweep_15d(copies, LATE, max_ranks=512 * copies)
     aware = times(found["aware, METIS"])
     lowest = aware.index(min(aware))
     assert 0 < lowest < len(aware) - 1
     assert falls(aware[: lowest + 1])
     assert falls(aware[lowest:][::-1])
     # All-reduces cost the aware ones more than replication saves; the oblivious ones gain by it.
-    alone = sweep_15d(1, LATE, most=256)
+    alone = sweep_15d(1, LATE, max_ranks=256)
     assert all(one < more for one, more in zip(times(alone["aware, METIS"])[:4], aware, strict=False))
     few = times(alone["oblivious"])
     assert all(more < one for one, more in zip(few, times(found["oblivious"]), strict=False))
