@@ -1,4 +1,4 @@
-"""Sparse operators with exact backward, layers and models of them, and what kernel devices read of them."""
+"""Neural network code: sparse operators with exact backward passes, layers, models and model descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported at first use: the settings of models are read without torch.
+    # Import on first use, so that reading model settings does not import torch.
     from importlib import import_module
 
     if name not in _HOMES:

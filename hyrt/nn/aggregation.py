@@ -1,4 +1,4 @@
-"""How a layer combines the rows of a destination's sources, in the words that every device knows."""
+"""Description of how a layer combines the source rows of a destination, shared by all devices."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ SelfPath = Literal["none", "add", "concat"]
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """The description of an aggregation, from which operators and kernel devices compile their own form.
+    """Aggregation of a layer, from which operators and kernel devices build their implementation.
 
     Raises
     ------
     ValueError
-        If a word is unknown, or a maximum is to be added to the own row.
+        If `reduce` or `self_path` is unknown, or a maximum would be added to the self row.
     """
 
     reduce: Reduce
-    """`mean` over the sampled neighbours; `sum`, where each of k sampled neighbours out of d counts d / k
-    times, so that the sum's expectation is the full one; `gcn`, the sum weighted by 1 / sqrt((d_i + 1)(d_j +
-    1)) with full-graph in-degrees d; `max`, elementwise. Where edges have weights w, `sum` adds w x, `mean`
-    is the sum of w x divided by the full graph's sum of w, and `gcn` multiplies by w, with sums of w for
-    in-degrees; `max` knows no weights."""
+    """`mean`: mean over the sampled neighbours. `sum`: each of k sampled neighbours out of d counts d / k
+    times, so that the expectation is the sum over all neighbours. `gcn`: sum weighted by
+    1 / sqrt((d_i + 1)(d_j + 1)) with full-graph in-degrees d. `max`: element-wise maximum. If edges have
+    weights w, `sum` adds w x, `mean` is the sum of w x divided by the full graph's sum of w, and `gcn`
+    multiplies by w and uses sums of w as in-degrees; `max` ignores weights."""
     self_path: SelfPath
-    """The destination's own row: `none`, `add` (for gcn the self loop, weighted 1 / (d_i + 1); else times 1 +
-    epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f)."""
+    """Use of the destination's row: `none`; `add` (for gcn as a self-loop with weight 1 / (d_i + 1),
+    otherwise multiplied by 1 + epsilon); `concat` (self row first, then the aggregate, so that the layer's
+    f_in is twice f)."""
     epsilon: float = 0.0
-    """The extra weight of the own row for `add`, except for gcn."""
+    """Extra weight of the self row for `add`; unused by gcn."""
     weighted: bool = True
-    """Whether weights of edges count."""
+    """Whether edge weights are used."""
 
     def __post_init__(self) -> None:
         check_word("reduce", self.reduce, get_args(Reduce))
@@ -46,9 +47,9 @@ class Aggregation:
             )
 
     def width(self, features: int) -> int:
-        """Columns of the result for rows of `features` columns."""
+        """Return the number of result columns for input rows with `features` columns."""
         return 2 * features if self.self_path == "concat" else features
 
     def columns(self, features: int) -> tuple[int, int | None]:
-        """Columns of the result at which the aggregate and, for `concat`, the own row start."""
+        """Return the first result columns of the aggregate and, for `concat`, of the self row."""
         return (features, 0) if self.self_path == "concat" else (0, None)

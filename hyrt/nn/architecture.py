@@ -1,4 +1,4 @@
-"""What makes a model: the settings of its kind and the widths of its data. Needs no torch."""
+"""Architecture of a model: the settings of its kind and the widths of its data. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from hyrt.nn.typed.typed_shape import TypedShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """All that a model is built from: equal architectures have parameters of equal names and shapes."""
+    """Everything that a model is built from. Equal architectures have equal parameter names and shapes."""
 
     kind: str = "graphsage"
-    """A name in the entry-point group `hyrt.models`."""
+    """Name in the entry-point group `hyrt.models`."""
     in_features: int
     hidden: int = 128
     num_classes: int
-    """`in_features`, `hidden` and `num_classes`: widths of the input features, of the hidden layers and of
-    the scores."""
+    """`in_features`, `hidden`, `num_classes`: widths of the input features, the hidden layers and the
+    scores."""
     layers: int = 2
     """Number of layers."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
-    """How GraphSAGE combines neighbours."""
+    """Reduction over neighbours in GraphSAGE."""
     heads: int = 4
-    """Attention heads of GAT."""
+    """Number of attention heads in GAT."""
     dropout: float = 0.0
     input_dropout: float = 0.0
-    """`dropout` and `input_dropout`: rates of the dropout between layers and on the input features."""
+    """`dropout`, `input_dropout`: dropout rates between layers and on the input features."""
     attention_dropout: float = 0.0
-    """The rate of the dropout of GAT's attention weights."""
+    """Dropout rate of GAT's attention weights."""
     norm: Literal["none", "layer"] = "none"
-    """`layer` puts a LayerNorm after each hidden layer."""
+    """`layer`: a LayerNorm after each hidden layer."""
     residual: bool = False
-    """Adds each hidden layer's input to its output."""
+    """Whether each hidden layer's input is added to its output."""
     low_precision: bool = False
-    """Multiplies in bfloat16."""
+    """Whether matrix products are computed in bfloat16."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the kind's own."""
+    """Keyword arguments that are specific to the kind."""
     shape: TypedShape | None = None
-    """The types and relations of a typed graph, whose rows are mapped to `in_features` columns; None for
-    others."""
+    """Vertex types and relations of a heterogeneous graph, whose rows are projected to `in_features` columns;
+    None for homogeneous graphs."""
 
     @property
     def widths(self) -> list[int]:
-        """Columns of the input features and of each layer's result."""
+        """Return the widths of the input features and of each layer's output."""
         return [self.in_features, *[self.hidden] * (self.layers - 1), self.num_classes]

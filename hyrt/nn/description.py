@@ -1,7 +1,7 @@
-"""What a model computes, in the few words that kernel devices compile: aggregations, products and dropout.
+"""Model descriptions that devices with their own kernels compile: aggregations, products and dropout.
 
-A module describes itself by a method `description() -> ModelDescription`; `GNN` has one, a module of the
-user's may.
+A module describes itself with a method `description() -> ModelDescription`. `GNN` has this method, and a
+user-defined module may have it.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Rows times a transposed weight, plus a bias, then perhaps a ReLU."""
+    """Linear map of rows, x W' + b, with an optional ReLU."""
 
     weight: nn.Parameter
     """[out, in]."""
     bias: nn.Parameter | None
-    """[out], or None."""
+    """[out], or None for no bias."""
     relu: bool
-    """Whether a ReLU follows."""
+    """Whether a ReLU is applied to the result."""
 
     __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
 class LayerDescription:
-    """One layer: aggregate source rows over a block, then multiply the destinations."""
+    """One layer: an aggregation of source rows over a block, followed by products of the destinations."""
 
     name: str
-    """The name of the module, for messages."""
+    """Name of the module, for messages."""
     aggregation: Aggregation
-    """How sources are combined; its result is `aggregation.width(f)` wide."""
+    """Aggregation of the source rows; its result has `aggregation.width(f)` columns."""
     products: tuple[Product, ...]
-    """Applied one after the other: one for GCN and GraphSAGE, two for GIN."""
+    """Products in order: one for GCN and GraphSAGE, two for GIN."""
     dropout: float = 0.0
-    """Rate of the dropout after the layer, keyed (seed, step, layer number, destination, column) as in
-    `hyrt.nn.operators.dropout`; 0 for none."""
+    """Dropout rate after the layer, with masks keyed by (seed, step, layer number, destination, column) as in
+    `hyrt.nn.operators.dropout`; 0 for no dropout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A whole model."""
+    """All layers of a model."""
 
     layers: tuple[LayerDescription, ...]
-    """The input's first; one a block of the mini-batch."""
+    """One layer per block of the mini-batch, input layer first."""
     input_dropout: float = 0.0
-    """Rate of the dropout on the input rows, layer number 0; 0 for none."""
+    """Dropout rate of the input rows, with layer number 0 in the mask key; 0 for no dropout."""
 
 
 def other_device(device: str) -> str:
-    """Return the remedy for a model that a device cannot run as its settings want.
+    """Return the message text that suggests another device for a model that `device` cannot run.
 
-    On `cpu` and torch devices, that is so only in chunks, or on several devices together.
+    Devices on `cpu` and torch reject a model only if it is trained in chunks or on several devices together.
     """
     if "+" not in device and not device.startswith(("cpu", "cuda", "mps", "xpu")):
         return "train it on cpu or cuda"
@@ -72,36 +72,36 @@ def describe(
     takes: str = "gcn, graphsage with mean or sum, gin",
     dropout: bool = True,
 ) -> ModelDescription:
-    """A model's description, checked.
+    """Return the description of a model after checking that a device can run it.
 
     Parameters
     ----------
     model
         The model to describe.
     device
-        The name of the device that asks, for messages.
+        Name of the requesting device, for messages.
     takes
-        The models of this project that it runs, for messages.
+        Built-in models that the device supports, for messages.
     dropout
-        Whether it computes dropout, which most kinds of models have by default.
+        Whether the device supports dropout, which most kinds of models have by default.
 
     Raises
     ------
     UnsupportedModel
-        Naming layer and device, if a layer does more than these words say, a parameter is frozen, or there is
-        dropout and the device has none.
+        If a layer cannot be described, a parameter is frozen, or the model has dropout that the device does
+        not support. The message names the layer and the device.
     """
     check_kind("device", device, str, "give the name of a device, such as fpga:0")
     check_kind("model", model, nn.Module, "give a torch module")
     remedy = other_device(device)
-    speaks = getattr(model, "description", None)
-    if speaks is None:
+    get_description = getattr(model, "description", None)
+    if get_description is None:
         raise UnsupportedModel(
             f"{type(model).__name__} on {device}: this device compiles its own kernels and runs only "
             f"models that describe themselves ({takes}): {remedy}"
         )
     try:
-        described: ModelDescription = speaks()
+        described: ModelDescription = get_description()
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{device} cannot run {error}: {remedy}. {device} runs {takes}") from None
     if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):

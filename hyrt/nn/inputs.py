@@ -1,4 +1,4 @@
-"""The forms in which input features reach a first layer, and how a model says which of them it takes."""
+"""Forms of input features for the first layer, and the declaration of the forms that a model accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """Input features that the load stage has aggregated already, for the first layer to update."""
+    """Input features that the load stage has already aggregated; the first layer only updates them."""
 
     values: torch.Tensor
     """[num_dst, aggregation.width(f)] float32."""
@@ -32,37 +32,38 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A whole feature matrix that a block read in place refers to; takes no gradient."""
+    """Whole feature matrix for a block whose columns are vertex ids of the graph; gets no gradient."""
 
     values: NDArray[Any]
-    """[V, f] float32, float64, the bits of float16 as uint16, or those of bfloat16 as int16."""
+    """[V, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16."""
 
     __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """Sparse features times the layer's `source_weight()`, for a block read in place; takes no gradient.
+    """Sparse features times the layer's `source_weight()`, for a block read in place; gets no gradient.
 
-    Over a whole graph a vertex is the source of many destinations: this way its row is multiplied once.
+    In a full graph a vertex is the source of many destinations, so its row is multiplied once in advance.
     """
 
     products: NDArray[np.float32]
-    """[V, width] float32, the product of each source."""
+    """[V, width] float32, product of each source row."""
     own: SparseRows
-    """The destinations' rows, not multiplied."""
+    """Unmultiplied rows of the destinations."""
 
     __repr__ = one_line
 
 
 class DividedRows(ABC):
-    """What a first layer multiplies, its columns divided over processes: only products are there."""
+    """First-layer input whose columns are sharded over processes, so that only its products are available."""
 
     @abstractmethod
     def product(self, weight: torch.Tensor) -> torch.Tensor:
-        """[n, out], the rows times weight' ([out, width]); differentiable with respect to the weight.
+        """Return [n, out], the rows times the transposed weight [out, width].
 
-        The rows are aggregated where the layer does that first, and else those of the sources.
+        The rows are aggregated if the layer aggregates first; otherwise they are the source rows. The result
+        is differentiable with respect to the weight.
         """
 
 
@@ -80,12 +81,12 @@ Rows = (
 
 
 def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
-    """The destinations' rows of the features, [num_dst, f].
+    """Return the feature rows of the destinations, [num_dst, f].
 
     Raises
     ------
     TypeError
-        If they were aggregated and are not there any more, or are divided.
+        If the rows are not available: aggregated, sharded by columns, or of several types.
     """
     if isinstance(x, TypedInput | TypedInPlace | TypedSources):
         raise TypeError("rows of several types have no common width before they are mapped")
@@ -102,12 +103,12 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
 
 
 def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
-    """Dense rows of the sources, [num_src, f], as `hyrt.nn.operators.aggregate.aggregate` takes them.
+    """Return dense source rows [num_src, f] as input of `hyrt.nn.operators.aggregate.aggregate`.
 
     Raises
     ------
     TypeError
-        If they are not there any more: aggregated, multiplied, or divided.
+        If the rows are not available: aggregated, multiplied, sharded by columns, or of several types.
     """
     if isinstance(x, TypedInput | TypedInPlace | TypedSources):
         raise TypeError("rows of several types have no common width before they are mapped")
@@ -120,32 +121,32 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """The forms of input features that a model takes besides gathered rows."""
+    """Forms of input features that a model accepts in addition to gathered rows."""
 
     aggregation: Aggregation | None = None
-    """What the first layer does to raw features before any weight, where a loader may do it for the layer
-    (`Aggregated`); None where it may not."""
+    """Aggregation of the raw features before any weight that a loader may compute for the first layer
+    (`Aggregated`); None if the loader must not aggregate."""
     in_place: bool = False
-    """Whether the first layer reads the whole matrix in place of gathered rows (`InPlace`)."""
+    """Whether the first layer accepts the whole matrix instead of gathered rows (`InPlace`)."""
     sparse: bool = False
-    """Whether it takes `SparseRows`."""
+    """Whether the first layer accepts `SparseRows`."""
     rather_rows: bool = False
-    """Whether gathered rows cost the first layer less than the whole matrix, of which it gathers them itself:
-    so it is for sampled mini-batches, not for a whole graph."""
+    """Whether gathered rows are cheaper for the first layer than the whole matrix, from which the layer would
+    gather them itself. This applies to sampled mini-batches, not to full graphs."""
 
 
 class DeclaresInputs(ABC):
-    """A model that takes more forms of input features than gathered rows."""
+    """Interface of models that accept more forms of input features than gathered rows."""
 
     @abstractmethod
     def inputs(self) -> ModelInputs:
-        """The forms it takes."""
+        """Return the accepted forms of input features."""
 
 
 def inputs_of(model: torch.nn.Module) -> ModelInputs:
-    """The forms of input features a model takes; gathered rows alone for one that declares nothing.
+    """Return the forms of input features that a model accepts; only gathered rows if it declares no others.
 
-    A class that is derived from one that declares them, and has a `forward` of its own, declares nothing.
+    A subclass that overrides `forward` but not `inputs` is treated as declaring no others.
     """
     if isinstance(model, DeclaresInputs) and not is_newer(type(model), "forward", "inputs"):
         return model.inputs()

@@ -1,4 +1,4 @@
-"""What a model and inference ask of a layer; the built-in layers and a user's own implement it."""
+"""Interface of a layer, for models and inference. Built-in and user-defined layers implement it."""
 
 from __future__ import annotations
 
@@ -20,78 +20,78 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """How many numbers of four bytes stay in memory while a layer is applied.
+    """Memory use of a layer, as counts of four-byte numbers.
 
-    Counted are the result and all intermediate arrays; not the layer's input, its weights and the block.
+    Counts the result and all intermediate arrays, but not the layer's input, its weights and the block.
     """
 
     row: int
-    """Numbers for each destination."""
+    """Numbers per destination."""
     edge: int = 0
-    """Numbers for each edge."""
+    """Numbers per edge."""
 
 
 class Layer(nn.Module, ABC):
     """One layer of a `GNN`: combines source rows over a block and updates the destinations."""
 
     takes_relations: ClassVar[bool] = False
-    """Whether it computes a function for each relation of a typed graph."""
+    """Whether the layer computes a separate function for each relation of a heterogeneous graph."""
     multiplies_weights: ClassVar[bool] = False
-    """Whether its sums over relations multiply by weights of edges, where these have some."""
+    """Whether the sums over relations are weighted by edge weights, if edges have weights."""
     takes_types: ClassVar[bool] = False
-    """Whether it takes `TypedSources`, rows of several types that have not been mapped to one width."""
+    """Whether the layer accepts `TypedSources`: rows of several types, not yet projected to one width."""
     edge_features: int = 0
-    """How many features of an edge it looks at; 0 where it does not."""
+    """Number of edge features that the layer reads; 0 if it reads none."""
 
     @abstractmethod
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from [num_src, in] rows, through a ReLU where `relu` says so.
+        """Compute [num_dst, out] rows from [num_src, in] rows, followed by a ReLU if `relu`.
 
-        Layer-wise inference gives a layer `InPlace` rows, and the first one of a model over sparse features
-        `Multiplied` rows where `source_weight()` is not None.
+        Layer-wise inference passes `InPlace` rows; with sparse features it passes `Multiplied` rows to the
+        first layer if `source_weight()` is not None.
         """
 
     @abstractmethod
     def footprint(self, *, multiplied: bool = False) -> Footprint:
-        """What applying the layer keeps in memory, from which inference cuts its work to a budget.
+        """Return the memory use of the layer; inference divides its work by it to fit a memory budget.
 
         Parameters
         ----------
         multiplied
-            Whether the rows come as `Multiplied`.
+            Whether the input is `Multiplied`.
         """
 
     @property
     def aggregation(self) -> Aggregation | None:
-        """What the layer does to its rows before any weight, where that can be done apart from it."""
+        """Return the aggregation before any weight, or None if it cannot be computed outside of the layer."""
         return None
 
     @property
     def gathers_rows(self) -> bool:
-        """Whether the layer gathers the rows of a block's sources where it is given `InPlace` rows."""
+        """Return whether the layer gathers the source rows of a block if its input is `InPlace`."""
         return False
 
     def source_weight(self) -> torch.Tensor | None:
-        """[width, in] weights of source rows before they are combined; None where combining comes first."""
+        """Return the weight [width, in] of source rows before aggregation; None if aggregation is first."""
         return None
 
     def parts(self, *, multiply_first: bool) -> LayerParts | None:
-        """The layer taken apart, for training on whole graphs; None where that is not possible.
+        """Return the layer's stages for full-graph training; None if the layer cannot be decomposed.
 
         Parameters
         ----------
         multiply_first
-            Whether rows should be multiplied before they are gathered, where the layer can do either; what it
-            computes is the same up to rounding.
+            Whether rows should be multiplied before they are gathered, if the layer supports both orders. The
+            results are equal up to rounding.
         """
         return None
 
     def products(self, *, relu: bool) -> tuple[Product, ...]:
-        """What is multiplied after the aggregation, for devices with kernels of their own.
+        """Return the products after the aggregation, for devices with their own kernels.
 
         Raises
         ------
         UnsupportedModel
-            If the layer is more than an aggregation and products.
+            If the layer is not just an aggregation followed by products.
         """
         raise UnsupportedModel(type(self).__name__)

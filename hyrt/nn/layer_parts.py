@@ -1,4 +1,4 @@
-"""A layer taken apart: what each row sends, how a vertex combines what it receives, what it makes of that."""
+"""Decomposition of a layer into Scatter, Gather and ApplyVertex."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class AttentionSum:
-    """Sums weighted by a softmax over a vertex's edges and itself (GAT).
+    """Gather that sums with softmax weights over a vertex's edges and its self-loop (GAT).
 
-    Three messages are sent: rows [n, heads * width], and the scores [n, heads] of a vertex as a source and as
-    a destination. An edge's score is LeakyReLU(source score + destination score).
+    Each vertex sends three messages: its row [n, heads * width], and its scores [n, heads] as a source and as
+    a destination. The score of an edge is LeakyReLU(source score + destination score).
     """
 
     heads: int
     slope: float = 0.2
     dropout: float = 0.0
-    """The rate at which weights are dropped after the softmax, in training."""
+    """Dropout rate of the softmax weights, in training."""
 
 
 class Apply(Protocol):
-    """Makes a layer's result of what was gathered; a function of each row alone."""
+    """Row-wise function from gathered rows to the layer's result."""
 
     def __call__(
-        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+        self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, /, *, relu: bool
     ) -> torch.Tensor:
-        """[n, out] from [n, gathered] and, where the layer reads them, the vertices' own rows [n, in]."""
+        """Return [n, out] from gathered rows and, if `reads_own`, the input rows [n, in]."""
         ...
 
 
@@ -42,21 +42,21 @@ class Apply(Protocol):
 class LayerParts:
     """Scatter, Gather and ApplyVertex of a layer (NeuGraph, section 2.2).
 
-    Only the gathering looks at edges; all else is a function of single rows. So it can be done in chunks of
-    rows of any size, and again where that costs less than keeping what it gave.
+    Only the gather reads edges; the other stages are row-wise. They can therefore be computed in chunks of
+    any number of rows, and recomputed if that is cheaper than saving their results.
     """
 
     scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None
-    """Makes the messages of rows [n, in]; None where the rows themselves are sent."""
+    """Function from rows [n, in] to messages; None if the rows themselves are the messages."""
     message_widths: tuple[int, ...]
-    """Columns of the messages."""
+    """Width of each message."""
     gather: Aggregation | AttentionSum | SagaSum
-    """How messages are combined along the edges; its self path is `none` or `add`."""
+    """Combination of messages along the edges. The self path of an `Aggregation` is `none` or `add`."""
     gathered_width: int
-    """Columns of what is gathered."""
+    """Number of columns of the gathered rows."""
     apply: Apply
-    """Makes the layer's result."""
+    """Function from gathered rows to the layer's result."""
     reads_own: bool = False
-    """Whether `apply` reads the vertices' own rows, too."""
+    """Whether `apply` also reads the input rows of the vertices."""
 
     __repr__ = one_line

@@ -1,4 +1,4 @@
-"""The built-in layers: each aggregates rows over a block, then updates the destinations with a product."""
+"""Built-in layers: each aggregates rows over a block, then updates the destinations with a linear map."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hyrt.sampling.block import Block
 
 
 class ConvolutionLayer(Layer):
-    """Aggregate, then update with one product (HyScale-GNN's equations 1 and 2): GraphSAGE, GCN, half of GIN.
+    """Aggregation followed by one linear map (HyScale-GNN, equations 1 and 2): GraphSAGE, GCN, half of GIN.
 
     Sparse rows are multiplied before they are aggregated, which gives the same sums: the product costs one
-    multiply-accumulate a stored value.
+    multiply-accumulate per stored value.
 
     Parameters
     ----------
     in_features, out_features
         Widths of source rows and of the result.
     aggregation
-        How neighbours and the own row are combined.
+        Combination of the neighbours' rows and the self row.
     low_precision
         Multiply in bfloat16.
     """
@@ -57,7 +57,7 @@ class ConvolutionLayer(Layer):
         return self._aggregation
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from [num_src, in] rows."""
+        """Compute [num_dst, out] from [num_src, in] rows."""
         if isinstance(x, Multiplied | SparseRows) and self.aggregation.reduce != "max":
             return self._multiply_first(block, x, relu)
         if isinstance(x, DividedRows):
@@ -66,7 +66,7 @@ class ConvolutionLayer(Layer):
         if isinstance(x, Aggregated):
             combined = x.values
         else:
-            combined = _aggregated(block, x, self.aggregation)
+            combined = _aggregate(block, x, self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
     def source_weight(self) -> torch.Tensor | None:
@@ -74,14 +74,14 @@ class ConvolutionLayer(Layer):
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         out, combined = self.weight.shape
-        # Of what is multiplied first, the sums are the result.
+        # If rows are multiplied first, the sums are the result.
         return Footprint(out if multiplied else combined + out)
 
     def parts(self, *, multiply_first: bool) -> LayerParts:
-        what, out = self.aggregation, len(self.bias)
-        concat = what.self_path == "concat"
-        gather = replace(what, self_path="none") if concat else what
-        if not multiply_first or what.reduce == "max":
+        aggregation, out = self.aggregation, len(self.bias)
+        concat = aggregation.self_path == "concat"
+        gather = replace(aggregation, self_path="none") if concat else aggregation
+        if not multiply_first or aggregation.reduce == "max":
             return LayerParts(
                 scatter=None,
                 message_widths=(self.in_features,),
@@ -95,7 +95,7 @@ class ConvolutionLayer(Layer):
             message_widths=(out,),
             gather=gather,
             gathered_width=out,
-            apply=self._add_own,
+            apply=self._add_self_product,
             reads_own=concat,
         )
 
@@ -108,49 +108,50 @@ class ConvolutionLayer(Layer):
         return linear(rows, weight, low_precision=self.low_precision)
 
     def _update(
-        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+        self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """The product of what was gathered, beside the own rows where the layer reads them."""
-        if own is not None:
-            gathered = torch.cat([own.dense() if isinstance(own, SparseRows) else own, gathered], 1)
+        """Multiply the gathered rows, concatenated to the self rows if the layer reads them."""
+        if self_rows is not None:
+            dense = self_rows.dense() if isinstance(self_rows, SparseRows) else self_rows
+            gathered = torch.cat([dense, gathered], 1)
         return linear(gathered, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
-    def _add_own(
-        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+    def _add_self_product(
+        self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """What was gathered of products, and the own rows' product where the layer reads them."""
+        """Add the bias and, if the layer reads the self rows, their product to the gathered products."""
         total = gathered + self.bias
-        if own is not None:
-            total = total + self._multiply(own, self.weight[:, : self.in_features])
+        if self_rows is not None:
+            total = total + self._multiply(self_rows, self.weight[:, : self.in_features])
         return total.relu() if relu else total
 
     def _multiply_first(
         self, block: Block | TensorBlock, x: Multiplied | SparseRows, relu: bool
     ) -> torch.Tensor:
-        what, own = self.aggregation, None
+        aggregation, self_product = self.aggregation, None
         weight: torch.Tensor = self.weight
-        if what.self_path == "concat":
-            what = replace(what, self_path="none")
-            own_weight, weight = torch.split(weight, self.in_features, dim=1)
+        if aggregation.self_path == "concat":
+            aggregation = replace(aggregation, self_path="none")
+            self_weight, weight = torch.split(weight, self.in_features, dim=1)
             rows = own_rows(block, x)
             assert isinstance(rows, SparseRows)
-            own = sparse_linear(rows, own_weight)
+            self_product = sparse_linear(rows, self_weight)
         products = x.products if isinstance(x, Multiplied) else sparse_linear(x, weight)
         if isinstance(products, torch.Tensor) and isinstance(block, Block) and is_on_device():
-            total = aggregate_by_loops(block, products, what)
-            total = total if own is None else total + own
+            total = aggregate_by_loops(block, products, aggregation)
+            total = total if self_product is None else total + self_product
         else:
-            total = aggregate(block, products, what, onto=own)
+            total = aggregate(block, products, aggregation, onto=self_product)
         total += self.bias
         return total.relu_() if relu else total
 
 
-def _aggregated(block: Block | TensorBlock, x: Rows, what: Aggregation) -> torch.Tensor:
-    """What is aggregated of rows: by the device that runs the calling thread's loops, where one does."""
+def _aggregate(block: Block | TensorBlock, x: Rows, aggregation: Aggregation) -> torch.Tensor:
+    """Aggregate rows, on the device that runs the calling thread's loops if there is one."""
     if isinstance(block, Block) and is_on_device():
         block, rows = relabelled(block, x, torch.float32)
-        return aggregate_by_loops(block, rows.dense() if isinstance(rows, SparseRows) else rows, what)
-    return aggregate(block, source_rows(x), what)
+        return aggregate_by_loops(block, rows.dense() if isinstance(rows, SparseRows) else rows, aggregation)
+    return aggregate(block, source_rows(x), aggregation)
 
 
 class SageLayer(ConvolutionLayer):
@@ -175,9 +176,9 @@ class GcnLayer(ConvolutionLayer):
     W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
 
 
-    Degrees d are those of the full graph, in sampled blocks too. Where k of a destination's d neighbours were
-    sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the
-    sampling is the full-graph value, and with all neighbours it is that value exactly.
+    Degrees d are full-graph degrees, also in sampled blocks. If k of a destination's d neighbours were
+    sampled, their sum (without the self-loop) is multiplied by d / k, so that its expectation over the
+    sampling is the full-graph value; with all neighbours it is exactly that value.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -194,14 +195,14 @@ class GinLayer(Layer):
     in_features, out_features
         Widths of source rows and of the result.
     hidden
-        Width of the MLP's hidden layer; that of the result by default. In a last layer of few classes, so few
-        units would all be dead before long: the sums that they see are large.
+        Width of the MLP's hidden layer; the width of the result by default. In a last layer with few classes,
+        so few units would soon all be dead, because their inputs are large sums.
     epsilon
-        What the own row counts beyond 1.
+        Extra weight of the self row.
     norm
-        Whether the MLP's hidden layer has a LayerNorm before its ReLU. Sums grow with the degree, and nothing
-        else bounds the scores of the last layer. The paper has a batch norm there (section 7), which would
-        make a vertex's result depend on the mini-batch that it is in.
+        Whether the MLP's hidden layer has a LayerNorm before its ReLU. Sums grow with the degree, and without
+        a norm the scores of the last layer are unbounded. The paper uses a batch norm (section 7), which
+        would make a vertex's result depend on its mini-batch.
     low_precision
         Multiply in bfloat16.
     """
@@ -232,8 +233,8 @@ class GinLayer(Layer):
         return self.inner.aggregation
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from [num_src, in] rows."""
-        hidden = self._normed(self.inner(block, x, relu=self.norm is None))
+        """Compute [num_dst, out] from [num_src, in] rows."""
+        hidden = self._normalize(self.inner(block, x, relu=self.norm is None))
         return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
     def source_weight(self) -> torch.Tensor | None:
@@ -247,9 +248,9 @@ class GinLayer(Layer):
         inner = self.inner.parts(multiply_first=multiply_first)
 
         def apply(
-            gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+            gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
         ) -> torch.Tensor:
-            hidden = self._normed(inner.apply(gathered, own, relu=self.norm is None))
+            hidden = self._normalize(inner.apply(gathered, self_rows, relu=self.norm is None))
             return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
         return replace(inner, apply=apply)
@@ -257,16 +258,16 @@ class GinLayer(Layer):
     def products(self, *, relu: bool) -> tuple[Product, ...]:
         return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
 
-    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The rows of the MLP's hidden layer through norm and ReLU, where the product has not done that."""
+    def _normalize(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Apply norm and ReLU to the MLP's hidden rows, unless the product has already applied the ReLU."""
         return hidden if self.norm is None else self.norm(hidden).relu()
 
 
 class GatLayer(Layer):
-    """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or at last averaged.
+    """GAT (Velickovic et al., ICLR 2018) with a self-loop; heads are concatenated, or averaged if last.
 
-    The softmax runs over the sampled neighbours of a destination and itself; it is normalised by
-    construction, so a block's edge weights (GraphSAINT's aggregator normalisation) do not enter.
+    The softmax runs over the sampled neighbours of a destination and the destination itself. It is normalized
+    by construction, so a block's edge weights (GraphSAINT's aggregator normalization) are not used.
 
     Parameters
     ----------
@@ -277,9 +278,9 @@ class GatLayer(Layer):
     heads
         Number of heads.
     average
-        Average the heads instead of concatenating them.
+        Whether to average the heads instead of concatenating them.
     dropout
-        The rate at which attention weights are dropped in training; see `AttentionMask`.
+        Dropout rate of attention weights in training; see `AttentionMask`.
     low_precision
         Multiply in bfloat16.
     """
@@ -307,7 +308,7 @@ class GatLayer(Layer):
         nn.init.xavier_uniform_(self.destination)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
+        """Compute [num_dst, heads * head_features], averaged [num_dst, head_features], from [num_src, in]."""
         heads, width, _ = self.weight.shape
         mask = None
         if self.training and self.dropout > 0:
@@ -349,29 +350,29 @@ class GatLayer(Layer):
         )
 
     def _products(self, rows: torch.Tensor | SparseRows) -> torch.Tensor:
-        """[n, heads * width] of rows."""
+        """Return the products [n, heads * width] of rows."""
         weight = self.weight.flatten(0, 1)
         if isinstance(rows, SparseRows):
             return sparse_linear(rows, weight)
         return linear(rows, weight, low_precision=self.low_precision)
 
     def _score(self, rows: torch.Tensor | SparseRows) -> tuple[torch.Tensor, ...]:
-        """Products [n, heads * width] of rows, and their scores as sources and as destinations."""
+        """Return the products [n, heads * width] of rows, and their scores as sources and as destinations."""
         products = self._products(rows)
         by_head = products.view(-1, *self.source.shape)
         return products, (by_head * self.source).sum(2), (by_head * self.destination).sum(2)
 
     def _finish(
-        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+        self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """The heads beside each other or averaged, with the bias."""
+        """Concatenate or average the heads and add the bias."""
         result = gathered.view(-1, *self.source.shape).mean(1) if self.average else gathered
         result = result + self.bias
         return result.relu() if relu else result
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         heads, width, in_features = self.weight.shape
-        # The combined rows and own coefficients; products, stacked, averaged or turned, with a bias. Of each
-        # edge its coefficient and derivative.
+        # Per destination: combined rows and coefficients; products; stacked, averaged or transposed heads;
+        # the result with bias. Per edge: the coefficient and its derivative.
         combined = 0 if multiplied else in_features
         return Footprint(heads * (combined + 2 + 4 * width), 2 * heads)

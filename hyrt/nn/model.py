@@ -28,8 +28,8 @@ from hyrt.sampling.minibatch import checked_blocks
 
 
 @contextmanager
-def _room_for(layer: int, in_features: int, out_features: int) -> Iterator[None]:
-    """Say how wide a layer is for which there is no memory."""
+def _explain_allocation_failure(layer: int, in_features: int, out_features: int) -> Iterator[None]:
+    """Report the size of a layer that cannot be allocated."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -44,15 +44,15 @@ def _room_for(layer: int, in_features: int, out_features: int) -> Iterator[None]
 class GNN(nn.Module, DeclaresInputs):
     """L layers with dropout, and optionally LayerNorm and residual connections between them.
 
-    Each hidden layer is: layer, + residual, LayerNorm, ReLU, dropout; of kinds with `adds_rows_last`, layer,
-    LayerNorm, ReLU, + residual, dropout. The last one is bare.
+    Each hidden layer is followed by residual, LayerNorm, ReLU and dropout; in kinds with `adds_rows_last` by
+    LayerNorm, ReLU, residual and dropout. The last layer has none of these.
 
     Parameters
     ----------
     architecture
-        What to build.
+        Architecture of the model.
     layers
-        Its layers, of the architecture's widths; by default those of its kind.
+        Layers with the architecture's widths; by default they are created by the model kind.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -61,7 +61,7 @@ class GNN(nn.Module, DeclaresInputs):
         if a.layers < 1:
             raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
         self._adds_last = bool(a.kind) and find_model(a.kind).adds_rows_last
-        self.layers = nn.ModuleList(self._of_kind() if layers is None else layers)
+        self.layers = nn.ModuleList(self._build_layers() if layers is None else layers)
         hidden = a.layers - 1
         self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
         self.shortcuts = nn.ModuleList(
@@ -71,14 +71,17 @@ class GNN(nn.Module, DeclaresInputs):
             for i in range(hidden if a.residual else 0)
         )
 
-    def _of_kind(self) -> list[Layer]:
-        """The layers that the architecture's kind makes."""
+    def _build_layers(self) -> list[Layer]:
+        """Build the layers of the architecture's kind."""
         a = self.architecture
         kind, widths, hidden, layers = find_model(a.kind), a.widths, a.layers - 1, []
         if hidden:
             kind.check(hidden=a.hidden, heads=a.heads)
         for i in range(a.layers):
-            with MODELS.blamed(a.kind, f"layer {i}"), _room_for(i, widths[i], widths[i + 1]):
+            with (
+                MODELS.blamed(a.kind, f"layer {i}"),
+                _explain_allocation_failure(i, widths[i], widths[i + 1]),
+            ):
                 layer = kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options)
             if not isinstance(layer, Layer):
                 raise ConfigError(
@@ -90,11 +93,11 @@ class GNN(nn.Module, DeclaresInputs):
 
     @property
     def widths(self) -> list[int]:
-        """Columns of the input features, and of each layer's result."""
+        """Return the widths of the input features and of each layer's output."""
         return self.architecture.widths
 
     def inputs(self) -> ModelInputs:
-        """The forms that the first layer takes, where nothing else of the model looks at the rows."""
+        """Return the first layer's input forms, restricted if the model uses the features elsewhere."""
         layer, aggregation = self._layer(0), self.input_aggregation
         if self.architecture.input_dropout > 0:
             return ModelInputs(sparse=True)
@@ -106,18 +109,19 @@ class GNN(nn.Module, DeclaresInputs):
 
     @property
     def input_aggregation(self) -> Aggregation | None:
-        """What the first layer does to raw features before any weight, without dropout; None where it may not
-        be done for the layer, or the features are needed beside it.
+        """Return the first layer's aggregation of raw features before any weight, ignoring dropout.
+
+        None if the aggregation cannot be precomputed, or the model also needs the raw features.
         """
         return None if self.adds_own(0) else self._layer(0).aggregation
 
     def description(self) -> ModelDescription:
-        """The model in the words kernel devices compile.
+        """Return the description that kernel devices compile.
 
         Raises
         ------
         UnsupportedModel
-            Naming the layer that does something else, or the class with a `forward` of its own.
+            If a layer cannot be described, or a subclass overrides `forward`; the message names it.
         """
         a = self.architecture
         if any(is_newer(type(self), method, "description") for method in ("forward", "layer")):
@@ -149,15 +153,14 @@ class GNN(nn.Module, DeclaresInputs):
         return ModelDescription(tuple(layers), a.input_dropout)
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
-        """Scores of the targets.
+        """Compute the scores of the targets.
 
         Parameters
         ----------
         blocks
-            L blocks, the input's first.
+            L blocks, input block first.
         x
-            Rows of the first block's sources: [num_src, f] float32, sparse rows, or what the loader
-            aggregated.
+            Features of the first block's sources: [num_src, f] float32, or another form of `Rows`.
 
         Returns
         -------
@@ -166,7 +169,7 @@ class GNN(nn.Module, DeclaresInputs):
         Raises
         ------
         ValueError
-            If there is not one block a layer.
+            If the number of blocks is not the number of layers.
         """
         a = self.architecture
         check_model_input(blocks, x)
@@ -190,22 +193,22 @@ class GNN(nn.Module, DeclaresInputs):
         return x
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """Layer i (from 0) with its residual, norm and activation, without dropout: [num_dst, width]."""
+        """Compute layer i (from 0) with residual, norm and activation, without dropout: [num_dst, width]."""
         out: torch.Tensor = self.layers[i](block, x, relu=self.ends_with_relu(i))
         return self.finish(i, out, own_rows(block, x) if self.adds_own(i) else None)
 
     def ends_with_relu(self, i: int) -> bool:
-        """Whether nothing but a ReLU comes between layer i (from 0) and its result."""
+        """Return whether the only operation after layer i (from 0) is a ReLU."""
         a = self.architecture
         return i < a.layers - 1 and a.norm == "none" and not self.adds_own(i)
 
     def adds_own(self, i: int) -> bool:
-        """Whether the destinations' own rows are added to the result of layer i (from 0)."""
+        """Return whether layer i (from 0) has a residual connection."""
         a = self.architecture
         return a.residual and i < a.layers - 1 and not (i == 0 and self._adds_last)
 
     def finish(self, i: int, out: torch.Tensor, own: torch.Tensor | SparseRows | None) -> torch.Tensor:
-        """Residual, norm and ReLU after layer i (from 0), where its own ReLU is not all: [n, width]."""
+        """Apply residual, norm and ReLU after layer i (from 0), if not part of the layer: [n, width]."""
         a = self.architecture
         if i == a.layers - 1 or self.ends_with_relu(i):
             return out
@@ -217,14 +220,14 @@ class GNN(nn.Module, DeclaresInputs):
         return out + self._shortcut(i, own) if own is not None and self._adds_last else out
 
     def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
-        """What `layer(i, ...)` keeps in memory: see `Layer.footprint`."""
+        """Return the memory use of `layer(i, ...)`; see `Layer.footprint`."""
         a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
-        # Residual, norm, activation, and the rows in the caller's order; own rows as halves and as floats.
-        own = 2 * a.widths[i] if self.adds_own(i) else 0
-        return Footprint(layer.row + 4 * a.widths[i + 1] + own, layer.edge)
+        # Residual, norm, activation, rows in the caller's order; residual input as halves and as floats.
+        residual = 2 * a.widths[i] if self.adds_own(i) else 0
+        return Footprint(layer.row + 4 * a.widths[i + 1] + residual, layer.edge)
 
     def source_weight(self) -> torch.Tensor | None:
-        """What the first layer multiplies source rows by before combining: see `Layer.source_weight`."""
+        """Return the first layer's weight of source rows before aggregation; see `Layer.source_weight`."""
         return self._layer(0).source_weight()
 
     def _layer(self, i: int) -> Layer:
@@ -232,15 +235,15 @@ class GNN(nn.Module, DeclaresInputs):
         assert isinstance(layer, Layer)
         return layer
 
-    def _shortcut(self, i: int, own: torch.Tensor | SparseRows) -> torch.Tensor:
+    def _shortcut(self, i: int, rows: torch.Tensor | SparseRows) -> torch.Tensor:
         shortcut = self.shortcuts[i]
-        if isinstance(own, SparseRows):
-            return sparse_linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own.dense()
-        return linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own
+        if isinstance(rows, SparseRows):
+            return sparse_linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows.dense()
+        return linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows
 
 
 def check_model_input(blocks: Any, x: Any) -> None:
-    """Refuse blocks that do not go together, and what are no rows of features."""
+    """Reject inconsistent blocks, and inputs that are not feature rows."""
     if not isinstance(blocks, Sequence) or not all(isinstance(block, TensorBlock) for block in blocks):
         checked_blocks(blocks)
     if not isinstance(x, get_args(Rows)):
@@ -256,19 +259,19 @@ def stack(
     dropout: float = 0.0,
     input_dropout: float = 0.0,
 ) -> GNN:
-    """A model of layers of your own, for `hyrt.train`.
+    """Build a model from user-defined layers, for `hyrt.train`.
 
     Parameters
     ----------
     *layers
-        The layers, the input's first. Each has `in_features` and `out_features`, as a `SagaLayer` does.
+        The layers, input layer first. Each has `in_features` and `out_features`, like a `SagaLayer`.
     norm, residual, dropout, input_dropout
-        What is done between them: see `Architecture`.
+        Operations between the layers: see `Architecture`.
 
     Raises
     ------
     ValueError
-        If the widths of the layers do not go together.
+        If the widths of the layers do not match.
     """
     if not layers:
         raise ValueError(
@@ -311,8 +314,8 @@ def stack(
 
 
 def torch_threads_for(model: nn.Module, count: int) -> int:
-    """Return how many threads torch's operators use for a model that has `count` threads.
+    """Return the number of threads for torch operators in a model that has `count` threads.
 
-    One for models of hyrt.nn, whose work the thread team divides; all for user-defined modules.
+    One thread for models of hyrt.nn, whose work the thread team divides; all for user-defined modules.
     """
     return 1 if isinstance(model, GNN) else count

@@ -1,17 +1,17 @@
-"""Whether what a class says of its computation is still true of a class derived from it."""
+"""Check whether a subclass overrides a method but not the method that describes it."""
 
 from __future__ import annotations
 
 
 def is_newer(kind: type, method: str, account: str) -> bool:
-    """Whether a class has a `method` from further down its line than the `account` of what that computes.
+    """Return whether a class overrides `method` without overriding `account`, which describes it.
 
     Parameters
     ----------
     kind
         The class.
     method, account
-        Names of attributes of it, such as `forward` and `description`.
+        Names of attributes of the class, such as `forward` and `description`.
     """
-    having = [{method, account} & vars(each).keys() for each in kind.__mro__]
-    return next(names for names in having if names) == {method}
+    defined = [{method, account} & vars(base).keys() for base in kind.__mro__]
+    return next(names for names in defined if names) == {method}

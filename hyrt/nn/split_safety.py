@@ -1,4 +1,4 @@
-"""Which modules would make a step depend on the split."""
+"""Rejection of modules that would make a step depend on the split."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hyrt.errors import UnsupportedModel
 
 
 def refuse_batch_statistics(model: torch.nn.Module, device: str) -> None:
-    """Refuse a model whose layers look at other rows of the mini-batch.
+    """Reject a model with layers whose result depends on other rows of the mini-batch.
 
     Raises
     ------
     UnsupportedModel
-        Naming the layer and the device.
+        If the model has a batch norm; the message names the layer and the device.
     """
     check_kind("model", model, torch.nn.Module, "give a torch module")
     for name, module in model.named_modules():

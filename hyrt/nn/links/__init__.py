@@ -1,1 +1,1 @@
-"""Models whose rows are scored in pairs."""
+"""GNNs for link prediction."""

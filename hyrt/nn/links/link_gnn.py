@@ -1,4 +1,4 @@
-"""A GNN whose embeddings go through what a decoder needs of each vertex."""
+"""GNNs for link prediction, whose last layer is followed by the vertex-wise part of a decoder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hyrt.sampling.block import Block
 
 
 class LinkGNN(GNN):
-    """A GNN, and the head of a decoder after its last layer.
+    """GNN with the head of a decoder after its last layer.
 
     Parameters
     ----------
     architecture
-        What to build; `num_classes` is the width of an embedding.
+        Architecture of the GNN; `num_classes` is the width of an embedding.
     decoder
-        A name in `LINK_HEADS`.
+        Name in `LINK_HEADS`.
     columns
-        The columns of a row that comes out.
+        Width of an output row.
     """
 
     def __init__(self, architecture: Architecture, decoder: str, columns: int) -> None:
@@ -38,13 +38,13 @@ class LinkGNN(GNN):
         return [*self.architecture.widths[:-1], self._columns]
 
     def embedding_model(self) -> GNN:
-        """The same model without the head, with the same parameters."""
+        """Return the model without the head, sharing its parameters."""
         plain = GNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
         plain.norms, plain.shortcuts = self.norms, self.shortcuts
         return plain.train(self.training)
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """As `GNN.layer`; after the last one, the head."""
+        """Compute `GNN.layer`; after the last layer also the head."""
         out = super().layer(i, block, x)
         if i < self.architecture.layers - 1:
             return out
@@ -56,7 +56,7 @@ class LinkGNN(GNN):
 
 
 class TypedLinkGNN(LinkGNN, TypedGNN):
-    """A `LinkGNN` whose rows come from the tables of a typed graph."""
+    """`LinkGNN` over a heterogeneous graph."""
 
     def embedding_model(self) -> GNN:
         plain = TypedGNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
