@@ -174,8 +174,8 @@ class Evaluator:
         metrics = {}
         for name, labels in self._targets.labels.items():
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
-                found = self.objective.evaluate(scores[self._targets.rows[name]], labels)
-            metrics[name] = check_numbers(self.objective.name, "evaluate", found)
+                returned = self.objective.evaluate(scores[self._targets.rows[name]], labels)
+            metrics[name] = check_numbers(self.objective.name, "evaluate", returned)
         return metrics
 
     def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:

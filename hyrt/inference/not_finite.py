@@ -1,4 +1,4 @@
-"""Warnings of results that are not finite numbers, with their number and the likely cause."""
+"""Warnings about results that are not finite numbers, with their count and the likely cause."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ _INPUT = (
 
 
 def name_cause(model: torch.nn.Module) -> str:
-    """Return why results of a model are likely not to be finite numbers, and what to do."""
+    """Return the likely cause of results that are not finite, with a remedy."""
     tensors = [*model.parameters(), *model.buffers()]
-    is_finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
+    is_finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
     return _INPUT if is_finite else _DIVERGED
 
 
 class NotFiniteRows:
-    """Counts results that are not finite numbers while they are written, a piece at a time.
+    """Counter of results that are not finite numbers, for results that are written in pieces.
 
     Parameters
     ----------
     model
-        The model that computes them.
-    what
-        What they are, such as `the scores`.
-    of
-        What they are of, such as `vertices` and `vertex`.
+        The model that computes the results.
+    quantity
+        Name of the results, such as `the scores`.
+    nouns
+        Plural and singular of the items, such as `vertices` and `vertex`.
     """
 
-    def __init__(self, model: torch.nn.Module, what: str, of: tuple[str, str]) -> None:
+    def __init__(self, model: torch.nn.Module, quantity: str, nouns: tuple[str, str]) -> None:
         self._model = model
-        self._what = what
-        self._of = of
-        self._wrong = self._total = 0
+        self._quantity = quantity
+        self._nouns = nouns
+        self._num_bad = self._total = 0
         self._first: Any = None
 
     def add(self, rows: NDArray[Any], names: NDArray[Any] | Sequence[Any]) -> None:
-        """Look at further results: [n, ...] numbers, and what each is of."""
-        wrong = np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(axis=1))
-        if len(wrong) and not self._wrong:
-            first = names[int(wrong[0])]
+        """Count the rows of further results [n, ...] that are not finite; `names` has one item per row."""
+        bad_rows = np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(axis=1))
+        if len(bad_rows) and not self._num_bad:
+            first = names[int(bad_rows[0])]
             self._first = tuple(np.asarray(first).tolist()) if np.ndim(first) else first
-        self._wrong += len(wrong)
+        self._num_bad += len(bad_rows)
         self._total += len(rows)
 
     def warn(self) -> None:
-        """Warn once if there were some."""
-        if self._wrong:
-            things, thing = self._of
+        """Warn once if any row was not finite."""
+        if self._num_bad:
+            plural, singular = self._nouns
             warn_user(
-                f"{self._what} of {self._wrong:,} of {self._total:,} {things} are not finite numbers, first "
-                f"of {thing} {self._first}: {name_cause(self._model)}",
+                f"{self._quantity} of {self._num_bad:,} of {self._total:,} {plural} are not finite numbers, "
+                f"first of {singular} {self._first}: {name_cause(self._model)}",
                 RunWarning,
             )

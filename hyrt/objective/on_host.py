@@ -49,8 +49,8 @@ def loss_on_host(
     leaf = torch.from_numpy(scores).requires_grad_()
     targets = torch.from_numpy(labels)
     with OBJECTIVES.blamed(objective.name, "loss_sum"):
-        given = None if weights is None else torch.from_numpy(weights)
-        loss = check_loss(objective, objective.loss_sum(leaf, targets, given))
+        weight_tensor = None if weights is None else torch.from_numpy(weights)
+        loss = check_loss(objective, objective.loss_sum(leaf, targets, weight_tensor))
     with OBJECTIVES.blamed(objective.name, "the gradient of loss_sum"):
         (gradient,) = torch.autograd.grad(loss, leaf)
     counts = count_on_host(objective, leaf.detach(), targets)
@@ -58,12 +58,12 @@ def loss_on_host(
 
 
 def count_on_host(objective: Objective, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Return the counts of an objective as numbers of the host.
+    """Return the counts of an objective as Python numbers.
 
     Raises
     ------
     ConfigError
-        Naming the objective, if it fails or they are not numbers.
+        If the objective fails or returns other values than numbers; with the objective.
     """
     with OBJECTIVES.blamed(objective.name, "count"):
         counts = objective.count(scores, labels)

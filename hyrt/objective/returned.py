@@ -1,4 +1,4 @@
-"""Checks of the values that an objective of a third party returns: one line that names it and the method."""
+"""Checks of the return values of third-party objectives; errors name the objective and the method."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from hyrt.objective.registry import OBJECTIVES
 
 
 def refusal(name: str, problem: str) -> ConfigError:
-    """Return the error about an objective, which names the distribution that declares it."""
+    """Return an error about an objective, with the distribution that declares it."""
     return ConfigError(f"{OBJECTIVES.named(name)}: {problem}")
 
 
 def check_names(objective: Objective) -> None:
-    """Demand that `counts`, `metrics` and `lowest_is_best` are tuples or lists of names.
+    """Check that `counts`, `metrics` and `lowest_is_best` are tuples or lists of names.
 
     Raises
     ------
     ConfigError
-        Naming the objective and the attribute.
+        With the objective and the attribute.
     """
     for attribute in ("counts", "metrics", "lowest_is_best"):
         names = getattr(objective, attribute)
-        if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
+        if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
             raise refusal(
                 objective.name, f"{attribute} is {show(names)}: set it to a tuple of names, such as ('loss',)"
             )
 
 
 def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
-    """Return a loss sum that can be differentiated.
+    """Return the loss sum as a differentiable scalar.
 
     Raises
     ------
     ConfigError
-        Naming the objective and what it returned.
+        With the objective and the returned value.
     """
     remedy = "return one number of float32 as a tensor, computed from the scores"
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
@@ -57,16 +57,16 @@ def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
 
 
 def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
-    """Return numbers by their names, on the host.
+    """Return the values as Python numbers by name.
 
     Raises
     ------
     ConfigError
-        Naming the objective, the method, and what it returned.
+        With the objective, the method and the returned value.
     """
     if not isinstance(values, Mapping):
         raise refusal(name, f"{method} returns {show(values)}: return a dict of numbers by name")
-    found: dict[str, float] = {}
+    numbers_by_name: dict[str, float] = {}
     for key, value in values.items():
         is_scalar = isinstance(value, torch.Tensor | np.ndarray) and math.prod(value.shape) == 1
         number = value.item() if is_scalar else value
@@ -74,17 +74,17 @@ def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
             raise refusal(name, f"{method} returns {show(key)} as a name: return a dict of numbers by name")
         if not isinstance(number, numbers.Real):
             raise refusal(name, f"{method} returns {show(value)} as {key}: return a number")
-        found[key] = number  # type: ignore[assignment]
-    return found
+        numbers_by_name[key] = number  # type: ignore[assignment]
+    return numbers_by_name
 
 
 def check_class_weights(name: str, weights: Any, num_classes: int) -> NDArray[np.float32] | None:
-    """Return what targets weigh by class, or None.
+    """Return the class weights as contiguous float32, or None.
 
     Raises
     ------
     ConfigError
-        Naming the objective and what it returned.
+        With the objective and the returned value.
     """
     if weights is None:
         return None
