@@ -91,7 +91,7 @@ def volumes(graph: SizesOfGraph, blocks: int, average: float, maximum: float | N
         The graph; its edges are spread evenly over blocks.
     blocks
         Number of blocks.
-    average, most
+    average, maximum
         Mean number of rows that a block sends, and the number of the first block (default: the mean).
     """
     maximum = average if maximum is None else maximum
