@@ -1,1 +1,1 @@
-"""Modules of the user's own: what they return is checked, and what they raise is explained."""
+"""User-defined modules: stacks of PyG and DGL convolutions, output checks and explained errors."""

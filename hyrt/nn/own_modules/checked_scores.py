@@ -1,7 +1,7 @@
-"""Whether a model returns what the objective takes, asked wherever the model is called.
+"""Validation of model outputs against the objective, on every call of the model.
 
-Built-in models do. A module of the user's may not, and would else end in a message of torch's that names
-neither the module nor the mini-batch.
+Built-in models are always valid. A user-defined module may not be, and would otherwise fail in torch with a
+message that names neither the module nor the mini-batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hyrt.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class _ScoresCheck:
-    """A forward hook. Copies of a model keep it, so it works in the replicas of devices, too."""
+    """Forward hook that validates outputs. Copies of a model keep it, so it also runs in device replicas."""
 
     num_scores: int | None
     more: set[str] | None
@@ -31,7 +31,7 @@ class _ScoresCheck:
             or scores.layout != torch.strided
         ):
             raise UnsupportedModel(
-                f"{name} returned {_in_words(scores)}: return one floating-point tensor of scores, "
+                f"{name} returned {_describe_output(scores)}: return one floating-point tensor of scores, "
                 "[targets, classes]"
             )
         _check_gradient(name, model, scores)
@@ -49,11 +49,11 @@ class _ScoresCheck:
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
-        # Replicas on devices tell the same listener.
+        # Replicas on devices report to the same set.
         return self
 
 
-def _in_words(scores: Any) -> str:
+def _describe_output(scores: Any) -> str:
     if scores is None:
         return "nothing"
     if not isinstance(scores, torch.Tensor):
@@ -63,12 +63,12 @@ def _in_words(scores: Any) -> str:
 
 
 def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
-    """Compare where scores are, and what they come from, with the parameters.
+    """Check that scores are on the parameters' device and, if gradients are enabled, differentiable.
 
     Raises
     ------
     UnsupportedModel
-        If they are on another device, or no gradient leads back from them while one is wanted.
+        If they are not.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
@@ -86,12 +86,12 @@ def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> 
 
 
 def check_width(name: str, width: int, num_scores: int | None) -> None:
-    """Compare the number of scores of a target with what the objective needs; None needs nothing.
+    """Check that there are at least `num_scores` scores per target; None accepts any number.
 
     Raises
     ------
     UnsupportedModel
-        If there are too few.
+        If there are fewer.
     """
     if num_scores is not None and width < num_scores:
         raise UnsupportedModel(
@@ -102,32 +102,32 @@ def check_width(name: str, width: int, num_scores: int | None) -> None:
 def check_scores(
     model: torch.nn.Module, num_scores: int | None, more: set[str] | None = None
 ) -> RemovableHandle:
-    """Let a model raise UnsupportedModel from now on where it returns what the objective cannot take.
+    """Register a hook that raises UnsupportedModel if the model returns an invalid output for the objective.
 
     Parameters
     ----------
     model
-        Called with the blocks of a mini-batch first, the targets' last.
+        Model whose first argument is the blocks of a mini-batch, the targets' block last.
     num_scores
-        How many scores the objective needs for each target; None for any number.
+        Number of scores per target that the objective needs; None for any number.
     more
-        Is given a sentence where the model, or a copy of it, returns more than these; None for no interest.
+        Set to which a message is added if the model or a copy of it returns more scores; None to ignore.
 
     Returns
     -------
-    Its `remove` ends the checks of `model`, but not those of copies.
+    Handle whose `remove` ends the checks of `model`, but not of copies.
 
     Raises
     ------
     UnsupportedModel
-        At once, if the model describes itself to devices with kernels of their own and has too few scores.
+        Immediately, if the model has a description for kernel devices with too few scores.
     """
-    described = getattr(model, "description", None)
-    if described is not None:
+    get_description = getattr(model, "description", None)
+    if get_description is not None:
         try:
-            last = described().layers[-1].products[-1]
+            last = get_description().layers[-1].products[-1]
         except UnsupportedModel:
-            pass  # No device with kernels of its own takes it.
+            pass  # Devices with their own kernels reject the model later.
         else:
             check_width(type(model).__name__, len(last.weight), num_scores)
     return model.register_forward_hook(_ScoresCheck(num_scores, more))

@@ -1,4 +1,4 @@
-"""Convolutions of another library, one after the other over the blocks of a mini-batch."""
+"""Stacks of PyG or DGL convolutions over the blocks of a mini-batch."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ from hyrt.nn.operators.dropout import dropout as drop
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
-# Two destinations, the first of three sources; the second and the third source send to the first destination,
-# the first and the third to the second.
+# Test block: two destinations (the first two of three sources). Sources 1 and 2 send to destination 0,
+# sources 0 and 2 to destination 1.
 _SENDERS = ((1, 2), (0, 2))
 _SOURCES = 3
 
 
 class ConvCalls(Protocol):
-    """How the convolutions of one library are called, and what they tell of themselves."""
+    """Adapter to one library: calls of its convolutions, and their properties."""
 
     @property
     def maker(self) -> str:
-        """The function that the caller called, for messages."""
+        """Return the name of the public function that the user called, for messages."""
         ...
 
     @property
     def given(self) -> str:
-        """What a convolution is given, for messages."""
+        """Return a description of a convolution's inputs, for messages."""
         ...
 
     @property
     def features_argument(self) -> str:
-        """The argument that tells a convolution how many features an edge has."""
+        """Return the name of the constructor argument for the number of edge features."""
         ...
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
-        """What a convolution returns for a block and the [num_src, f] rows of its sources."""
+        """Call a convolution with a block and its source rows [num_src, f]."""
         ...
 
     def in_width(self, conv: nn.Module) -> int | None:
-        """The columns that a convolution takes; None where it does not say."""
+        """Return the input width of a convolution; None if unknown."""
         ...
 
     def edge_width(self, conv: nn.Module) -> int | None:
-        """The features of an edge that a convolution takes; None for none."""
+        """Return the number of edge features that a convolution reads; None if it reads none."""
         ...
 
     def takes_weights(self, conv: nn.Module) -> bool:
-        """Whether a convolution takes weights of edges."""
+        """Return whether a convolution accepts edge weights."""
         ...
 
     def activates(self, conv: nn.Module) -> bool:
-        """Whether a convolution applies an activation of its own."""
+        """Return whether a convolution applies an activation itself."""
         ...
 
 
 class ConvStack(nn.Module):
-    """Convolutions as they are, with activation and dropout between them.
+    """Unmodified convolutions, with activation and dropout between them.
 
     Parameters
     ----------
     convolutions
-        The convolutions, the input's first.
+        The convolutions, input layer first.
     calls
-        How they are called.
+        Adapter to their library.
     activation
-        What hidden rows go through, where the convolution has no activation of its own.
+        Activation of hidden rows, after convolutions without an activation.
     dropout
-        The rate at which elements of hidden rows are dropped in training. Masks depend on seed, step, layer,
-        vertex and column, so neither on the split nor on the mini-batch.
+        Dropout rate of hidden rows in training. Masks depend on seed, step, layer, vertex and column, but not
+        on the split or the mini-batch.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class ConvStack(nn.Module):
         self._calls = calls
 
     def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> torch.Tensor:
-        """[targets, width of the last convolution] from [num_src, f] rows of the first block's sources."""
+        """Compute [targets, last width] from the first block's source rows [num_src, f]."""
         last = len(self.convs) - 1
         for i, (block, conv) in enumerate(zip(blocks, self.convs, strict=True)):
             x = self._calls(conv, block, x)
             if x.ndim == 3:
-                # The heads of an attention: side by side in hidden rows, and their mean as scores.
+                # Attention heads: concatenated in hidden rows, averaged in scores.
                 x = x.mean(1) if i == last else x.flatten(1)
             if i == last:
                 return x
@@ -109,41 +109,41 @@ class ConvStack(nn.Module):
         return x
 
     def check_edges(self, name: str, *, has_weights: bool, width: int) -> None:
-        """Check that the convolutions read the weights and features that the edges of a graph have.
+        """Check that the convolutions match the edge weights and edge features of a graph.
 
         Parameters
         ----------
         name
-            The graph.
+            Name of the graph.
         has_weights
             Whether its edges have weights.
         width
-            Columns of their features; 0 for none.
+            Number of edge features; 0 for none.
 
         Raises
         ------
         UnsupportedModel
-            Naming the convolution that takes others.
+            If a convolution expects another number; the message names it.
         DataError
-            If none takes what there is.
+            If no convolution reads the weights or features.
         """
         argument = self._calls.features_argument
-        wants = 0
+        num_readers = 0
         for number, conv in enumerate(self.convs, 1):
-            wanted = self._calls.edge_width(conv)
-            given = width or int(has_weights)
-            wants += wanted is not None
-            if wanted is not None and wanted != given:
+            expected = self._calls.edge_width(conv)
+            actual = width or int(has_weights)
+            num_readers += expected is not None
+            if expected is not None and expected != actual:
                 raise UnsupportedModel(
-                    f"convolution {number} ({type(conv).__name__}) takes {wanted} features of an edge, but "
-                    f"those of {name} have {given}: make it with {argument}={given or None}"
+                    f"convolution {number} ({type(conv).__name__}) takes {expected} features of an edge, but "
+                    f"those of {name} have {actual}: make it with {argument}={actual or None}"
                 )
-        if has_weights and not wants and not any(map(self._calls.takes_weights, self.convs)):
+        if has_weights and not num_readers and not any(map(self._calls.takes_weights, self.convs)):
             raise DataError(
                 f"{name}: key 'edge_weight': no convolution takes weights of edges, so they would be left "
                 "out: take one that does, such as GraphConv, or write the dataset again without this key"
             )
-        if width and not wants:
+        if width and not num_readers:
             raise DataError(
                 f"{name}: key 'edge_features': no convolution takes features of edges, so they would be left "
                 f"out: make one with {argument}={width}, or write the dataset again without this key"
@@ -156,12 +156,12 @@ def stack_of(
     activation: Callable[[torch.Tensor], torch.Tensor],
     dropout: float,
 ) -> ConvStack:
-    """A stack of convolutions, each of which was tried on made-up vertices.
+    """Build a stack of convolutions after testing each one on a small synthetic block.
 
     Raises
     ------
     UnsupportedModel
-        Naming the convolution, what is wrong with it, and what to do.
+        If a convolution fails; the message names it, the reason and a fix.
     """
     if not convolutions:
         raise UnsupportedModel(
@@ -176,21 +176,21 @@ def stack_of(
         )
     width = None
     for i, conv in enumerate(convolutions):
-        named = f"{calls.maker}(): convolution {i + 1} ({type(conv).__name__})"
-        width = _width_after(named, conv, calls, width, is_last=i + 1 == len(convolutions))
+        label = f"{calls.maker}(): convolution {i + 1} ({type(conv).__name__})"
+        width = _width_after(label, conv, calls, width, is_last=i + 1 == len(convolutions))
     return ConvStack(convolutions, calls, activation, dropout)
 
 
-def _width_after(named: str, conv: nn.Module, calls: ConvCalls, width: int | None, *, is_last: bool) -> int:
-    """Try a convolution on two made-up destinations; returns the width of its result."""
+def _width_after(label: str, conv: nn.Module, calls: ConvCalls, width: int | None, *, is_last: bool) -> int:
+    """Test a convolution on a synthetic block with two destinations; return the width of its result."""
     into = calls.in_width(conv)
     if into is None and width is None:
         raise UnsupportedModel(
-            f"{named} does not say how many columns it returns: put it after a convolution that does"
+            f"{label} does not say how many columns it returns: put it after a convolution that does"
         )
     if width is not None and into is not None and into != width:
         raise UnsupportedModel(
-            f"{named} takes {into} columns, but is given {width}: give layers whose widths go together"
+            f"{label} takes {into} columns, but is given {width}: give layers whose widths go together"
         )
     columns = into or width or 1
     values = torch.arange(_SOURCES * columns, dtype=_dtype(conv))
@@ -199,26 +199,30 @@ def _width_after(named: str, conv: nn.Module, calls: ConvCalls, width: int | Non
     was_training = conv.training
     try:
         with torch.no_grad():
-            of_two, of_one = (calls(conv.eval(), _made_up_block(number, edge_width), x) for number in (2, 1))
+            rows_of_two, rows_of_one = (
+                calls(conv.eval(), _synthetic_block(number, edge_width), x) for number in (2, 1)
+            )
     except Exception as error:
         raise UnsupportedModel(
-            f"{named} does not work on {calls.given} alone: {' '.join(str(error).split())[:200]}: use "
+            f"{label} does not work on {calls.given} alone: {' '.join(str(error).split())[:200]}: use "
             "another convolution, or write a layer of your own (docs/layers.md)"
         ) from error
     finally:
         conv.train(was_training)
-    if not isinstance(of_two, torch.Tensor) or of_two.ndim not in (2, 3) or len(of_two) != 2:
-        shape = list(of_two.shape) if isinstance(of_two, torch.Tensor) else type(of_two).__name__
-        raise UnsupportedModel(f"{named} returns {shape} for 2 destinations: return a row for each")
-    if not torch.allclose(of_two[:1], of_one, rtol=1e-4, atol=1e-6):
+    if not isinstance(rows_of_two, torch.Tensor) or rows_of_two.ndim not in (2, 3) or len(rows_of_two) != 2:
+        shape = (
+            list(rows_of_two.shape) if isinstance(rows_of_two, torch.Tensor) else type(rows_of_two).__name__
+        )
+        raise UnsupportedModel(f"{label} returns {shape} for 2 destinations: return a row for each")
+    if not torch.allclose(rows_of_two[:1], rows_of_one, rtol=1e-4, atol=1e-6):
         raise UnsupportedModel(
-            f"{named} computes another row for a vertex if another vertex has edges in the mini-batch, too, "
+            f"{label} computes another row for a vertex if another vertex has edges in the mini-batch, too, "
             "so a step would depend on the split: take one that looks only at the edges into a vertex"
         )
-    return int(of_two.shape[-1] if is_last else of_two[0].numel())
+    return int(rows_of_two.shape[-1] if is_last else rows_of_two[0].numel())
 
 
-def _made_up_block(num_dst: int, edge_width: int | None) -> Block:
+def _synthetic_block(num_dst: int, edge_width: int | None) -> Block:
     senders = _SENDERS[:num_dst]
     num_edges = sum(map(len, senders))
     degrees = np.full(_SOURCES, 2, np.int32)
@@ -236,7 +240,7 @@ def _made_up_block(num_dst: int, edge_width: int | None) -> Block:
 
 
 def as_tensor(rows: Any, dtype: torch.dtype) -> torch.Tensor | None:
-    """The weights or features of a block's edges as a tensor; None for None."""
+    """Convert the edge weights or features of a block to a tensor; None stays None."""
     if rows is None:
         return None
     values = torch.from_numpy(np.ascontiguousarray(rows)) if isinstance(rows, np.ndarray) else rows
@@ -244,10 +248,10 @@ def as_tensor(rows: Any, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def first_in_width(conv: nn.Module) -> int | None:
-    """The columns that the first product inside a convolution takes; None where there is none."""
-    inner = next((each for each in conv.modules() if hasattr(each, "in_features")), None)
-    wide = getattr(inner, "in_features", getattr(inner, "in_channels", None))
-    return wide if isinstance(wide, int) and wide > 0 else None
+    """Return the input width of the first linear map inside a convolution; None if it has none."""
+    inner = next((module for module in conv.modules() if hasattr(module, "in_features")), None)
+    width = getattr(inner, "in_features", getattr(inner, "in_channels", None))
+    return width if isinstance(width, int) and width > 0 else None
 
 
 def _dtype(conv: nn.Module) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""How many blocks a module of the caller's takes, where it tells."""
+"""Number of blocks that a user-defined module expects."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hyrt.nn.own_modules.conv_stack import ConvStack
 
 
 def depth_of(module: torch.nn.Module) -> int | None:
-    """The layers of a stack of layers or convolutions; None for a module of another class."""
+    """Return the number of layers of a `GNN` or `ConvStack`; None for other modules."""
     if isinstance(module, ConvStack):
         return len(module.convs)
     return module.architecture.layers if isinstance(module, GNN) else None
 
 
 def check_depth(module: torch.nn.Module, blocks: int) -> None:
-    """Demand that mini-batches have a block for each layer.
+    """Check that mini-batches have one block per layer.
 
     Raises
     ------
     UnsupportedModel
-        Naming both numbers and the setting.
+        If not; the message has both numbers and the setting.
     """
     depth = depth_of(module)
     if depth is not None and depth != blocks:

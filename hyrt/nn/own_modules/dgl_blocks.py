@@ -1,4 +1,4 @@
-"""Blocks of a mini-batch as DGL has them."""
+"""Conversion of mini-batch blocks to DGL blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
 WEIGHTS, FEATURES = "weight", "feat"
-"""What edges' weights and features are called in the blocks, as `hyrt.load` reads them from a graph."""
+"""Names of edge weights and edge features in `edata`, equal to those that `hyrt.load` reads from a graph."""
 
 
 def check_dgl(maker: str) -> None:
@@ -24,11 +24,11 @@ def check_dgl(maker: str) -> None:
     Raises
     ------
     UnsupportedModel
-        If that fails.
+        If dgl cannot be imported.
     """
     try:
         import_module("dgl")
-    # It loads libraries that were built for one version of torch.
+    # OSError: dgl loads libraries that are built for one version of torch.
     except (ImportError, OSError) as error:
         raise UnsupportedModel(
             f"{maker}() needs the package dgl, which cannot be imported: {' '.join(str(error).split())}: "
@@ -38,17 +38,17 @@ def check_dgl(maker: str) -> None:
 
 
 def dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: bool) -> Any:
-    """A block as a `DGLBlock`, with the weights and the features of its edges in `edata`.
+    """Convert a block to a `DGLBlock` with edge weights and edge features in `edata`.
 
     Parameters
     ----------
     block
-        A block of a mini-batch, not read in place.
+        Block of a mini-batch, not read in place.
     dtype
-        What weights and features of edges are converted to.
+        Dtype of the edge weights and features.
     self_loops
-        Whether each destination gets an edge from itself, whose weight and features are 1, as
-        `dgl.add_self_loop` gives them.
+        Whether to add a self-loop to each destination, with weight and features 1 as in
+        `dgl.add_self_loop`.
     """
     indptr, columns = _as_ids(block.indptr), _as_ids(block.columns)
     values = {
@@ -59,7 +59,7 @@ def dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: boo
         num_dst = block.num_dst
         number = torch.arange(num_dst + 1, device=indptr.device)
         indptr = indptr + number
-        # The last edge of each row.
+        # Self-loops are the last edges of their rows.
         loops = indptr[1:] - 1
         others = torch.ones(block.num_edges + num_dst, dtype=torch.bool, device=indptr.device)
         others[loops] = False
@@ -71,7 +71,7 @@ def dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: boo
                 with_loops = rows.new_ones(len(others), *rows.shape[1:])
                 with_loops[others] = rows
                 values[name] = with_loops
-    # Without numbers of edges, DGL 1.1 and 2.1 end some sums with a null pointer.
+    # Without edge ids, some sums in DGL 1.1 and 2.1 dereference a null pointer.
     numbers = torch.arange(len(columns), device=columns.device)
     edges = ("csc", (indptr, columns, numbers))
     made = sys.modules["dgl"].create_block(

@@ -1,4 +1,4 @@
-"""Convolutions of DGL, and modules over DGL's blocks, in hyrt."""
+"""DGL convolutions, and modules over DGL blocks, as hyrt models."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hyrt.nn.own_modules.modules_of_edges import BLOCKS, GRAPHS, from_dgl_instea
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
-# What DGL's convolutions call the features of edges, the widths of their rows, and those of their edges.
-_OF_EDGES = ("edge_feat", "edge_feats", "efeat", "efeats")
+# Names in DGL convolutions: edge feature arguments of forward, and attributes for input and edge widths.
+_EDGE_ARGUMENTS = ("edge_feat", "edge_feats", "efeat", "efeats")
 _WIDTHS = ("_in_src_feats", "_in_src_node_feats", "_in_feats", "in_feats")
 _EDGE_WIDTHS = ("_edge_feats", "_in_edge_feats", "edge_feats", "edge_feat_size")
 
 
 @dataclass(frozen=True, slots=True)
 class _DglCalls:
-    """A block is given as a `DGLBlock`, with the rows of its sources: `conv(block, x)`."""
+    """Adapter that calls `conv(block, x)` with a `DGLBlock` and its source rows."""
 
     self_loops: bool
     maker: str = "from_dgl"
@@ -33,32 +33,32 @@ class _DglCalls:
     features_argument: str = "edge_feats"
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
-        made = dgl_block(block, x.dtype, self_loops=self.self_loops)
-        more = {}
+        dgl_input = dgl_block(block, x.dtype, self_loops=self.self_loops)
+        edge_arguments = {}
         if (name := _features_name(conv)) is not None:
-            if FEATURES in made.edata:
-                more[name] = made.edata[FEATURES]
-            elif WEIGHTS in made.edata:
-                more[name] = made.edata[WEIGHTS][:, None]
-        elif self.takes_weights(conv) and WEIGHTS in made.edata:
-            more["edge_weight"] = made.edata[WEIGHTS]
-        return conv(made, x, **more)
+            if FEATURES in dgl_input.edata:
+                edge_arguments[name] = dgl_input.edata[FEATURES]
+            elif WEIGHTS in dgl_input.edata:
+                edge_arguments[name] = dgl_input.edata[WEIGHTS][:, None]
+        elif self.takes_weights(conv) and WEIGHTS in dgl_input.edata:
+            edge_arguments["edge_weight"] = dgl_input.edata[WEIGHTS]
+        return conv(dgl_input, x, **edge_arguments)
 
     def in_width(self, conv: nn.Module) -> int | None:
-        known = (getattr(conv, name, None) for name in _WIDTHS)
-        return next((each for each in known if isinstance(each, int) and each > 0), first_in_width(conv))
+        widths = (getattr(conv, name, None) for name in _WIDTHS)
+        return next((width for width in widths if isinstance(width, int) and width > 0), first_in_width(conv))
 
     def edge_width(self, conv: nn.Module) -> int | None:
         if _features_name(conv) is None:
             return None
-        known = (getattr(conv, name, None) for name in _EDGE_WIDTHS)
-        wide = next((each for each in known if isinstance(each, int) and each > 0), None)
-        weights_of = getattr(conv, "edge_func", None)
-        if wide is None and isinstance(weights_of, nn.Module):
-            # NNConv, whose weights are a function of the features.
-            wide = first_in_width(weights_of)
-        # GINEConv adds features to rows, and takes as many as these have columns.
-        return wide or self.in_width(conv)
+        widths = (getattr(conv, name, None) for name in _EDGE_WIDTHS)
+        edge_width = next((width for width in widths if isinstance(width, int) and width > 0), None)
+        weight_function = getattr(conv, "edge_func", None)
+        if edge_width is None and isinstance(weight_function, nn.Module):
+            # NNConv computes its weights from the edge features.
+            edge_width = first_in_width(weight_function)
+        # GINEConv adds edge features to rows, so both have the same width.
+        return edge_width or self.in_width(conv)
 
     def takes_weights(self, conv: nn.Module) -> bool:
         return "edge_weight" in inspect.signature(conv.forward).parameters
@@ -68,18 +68,20 @@ class _DglCalls:
 
 
 def _features_name(conv: nn.Module) -> str | None:
-    return next((name for name in inspect.signature(conv.forward).parameters if name in _OF_EDGES), None)
+    return next(
+        (name for name in inspect.signature(conv.forward).parameters if name in _EDGE_ARGUMENTS), None
+    )
 
 
 class DglModel(nn.Module):
-    """A module over DGL's blocks as it is; `from_dgl` makes one.
+    """Unmodified module over DGL blocks; created by `from_dgl`.
 
     Parameters
     ----------
     model
-        Called with a list of `DGLBlock` and [num_src, f] rows of the first one's sources.
+        Module that is called with a list of `DGLBlock` and the first block's source rows [num_src, f].
     self_loops
-        Whether each destination gets an edge from itself.
+        Whether to add a self-loop to each destination.
     """
 
     def __init__(self, model: nn.Module, *, self_loops: bool) -> None:
@@ -88,7 +90,7 @@ class DglModel(nn.Module):
         self.self_loops = self_loops
 
     def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> Any:
-        """What the module returns: [targets, classes] scores."""
+        """Return the module's scores [targets, classes]."""
         return self.model([dgl_block(block, x.dtype, self_loops=self.self_loops) for block in blocks], x)
 
 
@@ -98,25 +100,26 @@ def from_dgl(
     dropout: float = 0.0,
     self_loops: bool = False,
 ) -> ConvStack | DglModel:
-    """A model of DGL's convolutions for `hyrt.train`, with the weights that they have.
+    """Build a model for `hyrt.train` from DGL convolutions, keeping their weights.
 
     Works with SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv with `norm="right"` or `"none"`, EdgeGATConv,
-    GINEConv, and others that take a block. Weights of edges go to those that take `edge_weight`, features of
-    edges (or the weights, as one column) to those that take `edge_feat` or `efeat`. The heads of an attention
-    lie side by side in hidden rows; of the last convolution's, the mean is taken.
+    GINEConv, and other convolutions that accept a block. Edge weights are passed to convolutions with an
+    argument `edge_weight`, edge features (or the weights as one column) to convolutions with an argument
+    `edge_feat` or `efeat`. Attention heads are concatenated in hidden rows and averaged in the last
+    convolution.
 
     Parameters
     ----------
     *convolutions
-        `dgl.nn` convolutions, the input's first. Or one module whose `forward(blocks, x)` takes DGL's blocks:
-        then it is trained as it is, and is given `weight` and `feat` of edges in `block.edata`.
+        `dgl.nn` convolutions, input layer first; or one module whose `forward(blocks, x)` accepts DGL blocks.
+        Such a module is trained unmodified, with edge data `weight` and `feat` in `block.edata`.
     activation
-        What hidden rows go through, after convolutions that were made without an activation.
+        Activation of hidden rows, after convolutions that were created without an activation.
     dropout
-        The rate at which elements of hidden rows are dropped in training.
+        Dropout rate of hidden rows in training.
     self_loops
-        Whether each vertex gets an edge from itself in each block, as `dgl.add_self_loop` adds it to a graph;
-        `hyrt.load` leaves such edges out.
+        Whether to add a self-loop to each vertex in each block, as `dgl.add_self_loop` does for a graph;
+        `hyrt.load` removes self-loops.
 
     Returns
     -------
@@ -125,7 +128,8 @@ def from_dgl(
     Raises
     ------
     UnsupportedModel
-        If dgl cannot be imported; or naming the convolution, what is wrong with it, and what to do.
+        If dgl cannot be imported or a convolution is not supported; the message names it, the reason and a
+        fix.
     """
     check_dgl("from_dgl")
     if len(convolutions) == 1 and _takes_blocks(convolutions[0]):
@@ -148,26 +152,26 @@ def _first_argument(module: nn.Module) -> str | None:
     return next(iter(inspect.signature(module.forward).parameters), None)
 
 
-def _check_conv(named: str, conv: Any, self_loops: bool) -> None:
+def _check_conv(label: str, conv: Any, self_loops: bool) -> None:
     if hasattr(conv, "ndata"):
-        raise UnsupportedModel(f"{named} is a graph: give it to hyrt.load, and convolutions to from_dgl()")
+        raise UnsupportedModel(f"{label} is a graph: give it to hyrt.load, and convolutions to from_dgl()")
     if not isinstance(conv, nn.Module) or not (is_of_dgl(conv) or _first_argument(conv) in GRAPHS):
         inside = isinstance(conv, nn.Module) and any(map(is_of_dgl, conv.modules()))
         remedy = f": {from_dgl_instead(conv)}" if inside else ""
-        raise UnsupportedModel(f"{named} is not a convolution of dgl.nn{remedy}")
+        raise UnsupportedModel(f"{label} is not a convolution of dgl.nn{remedy}")
     if getattr(conv, "_norm", None) in ("both", "left"):
         raise UnsupportedModel(
-            f"{named} divides by the number of edges that leave a source, which is another one in each "
+            f"{label} divides by the number of edges that leave a source, which is another one in each "
             "mini-batch, so a step would depend on the split: make it with norm='right', or train hyrt's own "
             "model='gcn'"
         )
-    if any(isinstance(each, nn.Dropout) and each.p > 0 for each in conv.modules()):
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in conv.modules()):
         raise UnsupportedModel(
-            f"{named} drops elements by torch's own generator, so a step would depend on the split: make it "
+            f"{label} drops elements by torch's own generator, so a step would depend on the split: make it "
             "with feat_drop=0 and attn_drop=0, and give from_dgl() dropout=... for hidden rows"
         )
     if getattr(conv, "_allow_zero_in_degree", None) is False and not self_loops:
         raise UnsupportedModel(
-            f"{named} refuses vertices without incoming edges, which a graph may have: give from_dgl() "
+            f"{label} refuses vertices without incoming edges, which a graph may have: give from_dgl() "
             "self_loops=True, or make the convolution with allow_zero_in_degree=True"
         )

@@ -1,7 +1,7 @@
-"""Whether a module draws random numbers of torch's, asked at its first mini-batch.
+"""Detection of modules that draw from torch's random generator, in their first mini-batch.
 
-A layer such as `torch.nn.Dropout` shows in the module. A call of `torch.nn.functional.dropout` does not: only
-what torch then runs tells of it.
+A layer such as `torch.nn.Dropout` can be found in the module tree. A call of `torch.nn.functional.dropout` is
+only visible in the operators that torch runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hyrt.errors import UnsupportedModel
 _TORCH = str(Path(torch.__file__).parent)
 
 
-class _Refusal(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses the operators of torch that draw from a generator, on the thread that entered it."""
+class _RejectRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode that rejects operators drawing from a generator, on the thread that entered it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -31,14 +31,14 @@ class _Refusal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise UnsupportedModel(
                 f"{self._name} draws random numbers from one generator for the whole process "
-                f"({_line_of_the_module(sys._getframe())}), so with several trainers a step would depend on "
+                f"({_module_line(sys._getframe())}), so with several trainers a step would depend on "
                 "the split: leave it out, use hyrt.nn.operators.dropout.dropout, or train on one device"
             )
         return func(*args, **(kwargs or {}))
 
 
-def _line_of_the_module(frame: FrameType | None) -> str:
-    """The innermost line of the calls that is not of torch or of this file."""
+def _module_line(frame: FrameType | None) -> str:
+    """Return the innermost stack line outside of torch and this file."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file != __file__ and not file.startswith(_TORCH + "/"):
@@ -48,42 +48,42 @@ def _line_of_the_module(frame: FrameType | None) -> str:
 
 
 class RefusedDraws:
-    """Lets a model, and its copies on devices, raise UnsupportedModel where it draws while it is trained.
+    """Hooks that raise UnsupportedModel if a model or a copy on a device draws random numbers in training.
 
-    Each thread that calls it is asked once: a module that draws does so for its first mini-batch, and to ask
-    costs microseconds for each operator.
+    Each calling thread is checked once: a module that draws random numbers does so in its first mini-batch,
+    and a check costs microseconds per operator.
 
     Parameters
     ----------
     model
-        Its copies share the hooks before and after `forward`.
+        Model to check; its copies share the hooks before and after `forward`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._name = type(model).__name__
-        self._of_thread = threading.local()
-        # The end comes after errors of `forward`, too.
+        self._per_thread = threading.local()
+        # always_call: leave the dispatch mode also if `forward` raises.
         self._handles = (
-            model.register_forward_pre_hook(self._enter),
-            model.register_forward_hook(self._leave, always_call=True),
+            model.register_forward_pre_hook(self._start_check),
+            model.register_forward_hook(self._end_check, always_call=True),
         )
 
     def remove(self) -> None:
-        """Ask `model` no longer; its copies are."""
+        """Remove the checks of `model`, but not of its copies."""
         for handle in self._handles:
             handle.remove()
 
-    def _enter(self, model: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        if model.training and not getattr(self._of_thread, "asked", False):
-            self._of_thread.asked = True
-            self._of_thread.refusal = _Refusal(self._name)
-            self._of_thread.refusal.__enter__()
+    def _start_check(self, model: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        if model.training and not getattr(self._per_thread, "checked", False):
+            self._per_thread.checked = True
+            self._per_thread.mode = _RejectRandomOps(self._name)
+            self._per_thread.mode.__enter__()
 
-    def _leave(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
-        refusal = getattr(self._of_thread, "refusal", None)
-        if refusal is not None:
-            self._of_thread.refusal = None
-            refusal.__exit__(None, None, None)
+    def _end_check(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
+        mode = getattr(self._per_thread, "mode", None)
+        if mode is not None:
+            self._per_thread.mode = None
+            mode.__exit__(None, None, None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RefusedDraws:
         return self

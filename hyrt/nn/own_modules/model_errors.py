@@ -1,4 +1,4 @@
-"""What torch raises in a module of the user's, in words that name the module, its line and the remedy."""
+"""Explanations of torch errors in user-defined modules, with the module, its line and a fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from hyrt.errors import UnsupportedModel, describe
 
-# Pieces of torch's messages, and what to do about each.
+# Patterns of torch error messages, and a fix for each.
 _REMEDIES = (
     (
         r"same dtype|expected scalar type|dtype mismatch",
@@ -48,57 +48,57 @@ _REMEDIES = (
         "def forward(self, blocks, x)",
     ),
 )
-# What Python says of a module that takes hyrt's blocks for those of another library.
-_OF_FOREIGN_BLOCKS = (
+# Pattern of the Python error if a module expects the blocks of another library, and a fix.
+_FOREIGN_BLOCKS = (
     r"'(Tensor)?Block' object has no attribute",
     "hyrt gives blocks of its own: give hyrt.from_dgl(model) for DGL's, or take the edges from "
     "block.edge_index(), as PyG has them",
 )
-# What Python raises where code is wrong; a device that fails raises others.
-_OF_CODE = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
+# Exceptions that indicate a bug in the module; failing devices raise other exceptions.
+_CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
 _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
 
 @contextmanager
 def model_errors_named(model: torch.nn.Module) -> Iterator[None]:
-    """Name the module and the remedy where torch says what is usually wrong with a user's module.
+    """Explain common torch errors in a user-defined module, with the module and a fix.
 
     Parameters
     ----------
     model
-        What is called, or differentiated, in the block.
+        The module that is called, or differentiated, in the `with` block.
 
     Raises
     ------
     UnsupportedModel
-        With the remedy; or with the line, where the user's own code raises what no device raises. Whatever
-        else is raised stays as it is: the device may have failed.
+        With the fix for a known torch error, or with the line of user code that raised an exception that no
+        device raises. Other exceptions pass through, since the device may have failed.
     """
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        told = " ".join(describe(error).split())
-        remedy = next((remedy for words, remedy in _REMEDIES if re.search(words, told)), None)
+        message = " ".join(describe(error).split())
+        remedy = next((remedy for words, remedy in _REMEDIES if re.search(words, message)), None)
         if remedy is None:
             raise
-        # What follows is a hint of torch's that its users know.
-        told = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", told)[0].rstrip(".!")
-        raise UnsupportedModel(f"{type(model).__name__}{_place(error)}: {told}: {remedy}") from error
-    except _OF_CODE as error:
+        # Drop torch's generic hint after the message.
+        message = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", message)[0].rstrip(".!")
+        raise UnsupportedModel(f"{type(model).__name__}{_place(error)}: {message}: {remedy}") from error
+    except _CODE_ERRORS as error:
         place = _place(error)
         if not place:
             raise
-        told = " ".join(describe(error).split())
-        remedy = _OF_FOREIGN_BLOCKS[1] if re.search(_OF_FOREIGN_BLOCKS[0], told) else "mend the module there"
-        raise UnsupportedModel(f"{type(model).__name__}{place}: {told}: {remedy}") from error
+        message = " ".join(describe(error).split())
+        remedy = _FOREIGN_BLOCKS[1] if re.search(_FOREIGN_BLOCKS[0], message) else "mend the module there"
+        raise UnsupportedModel(f"{type(model).__name__}{place}: {message}: {remedy}") from error
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the user's own; empty where none was running, as in a backward pass."""
-    own: list[Any] = [
+    """Return the innermost line of user code; empty if there is none, as in a backward pass."""
+    user_frames: list[Any] = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not any(Path(frame.filename).is_relative_to(library) for library in _LIBRARIES)
         and "hyrt_devices" not in frame.filename
     ]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""

@@ -1,4 +1,4 @@
-"""Modules that were written for the graphs of PyG and DGL, and what to give hyrt instead."""
+"""Detection of modules that were written for PyG or DGL graphs, with suggestions for hyrt."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from torch import nn
 
 from hyrt.errors import UnsupportedModel
 
-# What PyG's modules call the edges.
+# Argument names of edges in PyG modules.
 _EDGES = ("edge_index", "adj_t")
 GRAPHS = ("g", "graph")
-"""What DGL's modules call a graph or a block."""
+"""Argument names of a graph or a block in DGL modules."""
 BLOCKS = ("blocks", "mfgs")
-"""What modules over the blocks of a mini-batch call these."""
+"""Argument names of the blocks of a mini-batch in DGL modules."""
 
 
 def check_takes_blocks(module: nn.Module) -> None:
-    """Refuse a module that would read feature rows as edges.
+    """Reject a module that would interpret feature rows as edges.
 
     Raises
     ------
     UnsupportedModel
-        If its forward takes `edge_index` or `adj_t`, or a graph for convolutions of DGL, with what to give
-        instead.
+        If its forward has an argument `edge_index` or `adj_t`, or a graph for DGL convolutions; the message
+        suggests a replacement.
     """
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
-        # Of a compiled forward nothing is known.
+        # The signature of a compiled forward is unknown.
         return
     if any(name in _EDGES for name in names) and "blocks" not in names:
         raise UnsupportedModel(
@@ -45,23 +45,25 @@ def check_takes_blocks(module: nn.Module) -> None:
 
 
 def from_pyg_instead(module: nn.Module) -> str:
-    """How to call `hyrt.from_pyg` for the convolutions in a module."""
-    return _in_order("from_pyg", module, lambda each: hasattr(each, "propagate"))
+    """Return a message with the `hyrt.from_pyg` call for the convolutions in a module."""
+    return _suggest_call("from_pyg", module, lambda conv: hasattr(conv, "propagate"))
 
 
 def from_dgl_instead(module: nn.Module) -> str:
-    """How to call `hyrt.from_dgl` for the convolutions in a module."""
-    return _in_order("from_dgl", module, is_of_dgl)
+    """Return a message with the `hyrt.from_dgl` call for the convolutions in a module."""
+    return _suggest_call("from_dgl", module, is_of_dgl)
 
 
 def is_of_dgl(module: nn.Module) -> bool:
-    """Whether a module is of a class that DGL has, told without dgl."""
-    return any(each.__module__.split(".")[0] == "dgl" for each in type(module).__mro__)
+    """Return whether a module's class is from DGL, without importing dgl."""
+    return any(base.__module__.split(".")[0] == "dgl" for base in type(module).__mro__)
 
 
-def _in_order(maker: str, module: nn.Module, is_conv: Callable[[nn.Module], bool]) -> str:
-    found = [name for name, each in module.named_modules() if name and is_conv(each)]
-    # A convolution may have others inside.
-    outer = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
-    given = ", ".join(re.sub(r"\.(\d+)\b", r"[\1]", f"model.{name}") for name in outer) or "its convolutions"
-    return f"give its convolutions in their order, hyrt.{maker}({given}, activation=torch.relu)"
+def _suggest_call(factory: str, module: nn.Module, is_conv: Callable[[nn.Module], bool]) -> str:
+    convs = [name for name, child in module.named_modules() if name and is_conv(child)]
+    # A convolution may contain other convolutions.
+    outer = [name for name in convs if not any(name.startswith(f"{other}.") for other in convs)]
+    arguments = (
+        ", ".join(re.sub(r"\.(\d+)\b", r"[\1]", f"model.{name}") for name in outer) or "its convolutions"
+    )
+    return f"give its convolutions in their order, hyrt.{factory}({arguments}, activation=torch.relu)"

@@ -1,4 +1,4 @@
-"""Convolutions of PyG, one after the other over the blocks of a mini-batch."""
+"""PyG convolutions as hyrt models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class _PygCalls:
-    """A block is given as PyG's bipartite graphs are: `conv((x, x[:num_dst]), edge_index)`."""
+    """Adapter that passes a block as a bipartite graph: `conv((x, x[:num_dst]), edge_index)`."""
 
     maker: str = "from_pyg"
     given: str = "a pair of rows, of sources and destinations,"
@@ -27,12 +27,12 @@ class _PygCalls:
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
         pair = (x, x[: block.num_dst])
-        return conv(pair, block.edge_index(), **self._of_edges(conv, block, x.dtype))
+        return conv(pair, block.edge_index(), **self._edge_arguments(conv, block, x.dtype))
 
-    def _of_edges(
+    def _edge_arguments(
         self, conv: nn.Module, block: Block | TensorBlock, dtype: torch.dtype
     ) -> dict[str, torch.Tensor]:
-        """The weights or features of a block's edges, where a convolution takes them."""
+        """Return the edge weights or edge features of a block, if a convolution accepts them."""
         if self.edge_width(conv) is not None:
             name, rows = "edge_attr", block.edge_rows
         elif self.takes_weights(conv):
@@ -43,17 +43,17 @@ class _PygCalls:
         return {} if values is None else {name: values}
 
     def in_width(self, conv: nn.Module) -> int | None:
-        into = getattr(conv, "in_channels", None)
-        if isinstance(into, tuple | list):
-            into = into[0]
-        return into if isinstance(into, int) and into > 0 else first_in_width(conv)
+        width = getattr(conv, "in_channels", None)
+        if isinstance(width, tuple | list):
+            width = width[0]
+        return width if isinstance(width, int) and width > 0 else first_in_width(conv)
 
     def edge_width(self, conv: nn.Module) -> int | None:
         if hasattr(conv, "edge_dim") or not _takes(conv, "edge_attr"):
             return getattr(conv, "edge_dim", None)
-        # GINEConv keeps no number: it has a product of them, or takes as many as rows have columns.
-        wide = getattr(getattr(conv, "lin", None), "in_channels", None)
-        return self.in_width(conv) if wide is None else int(wide)
+        # GINEConv does not store the width: it is the width of a linear map, or else the width of the rows.
+        width = getattr(getattr(conv, "lin", None), "in_channels", None)
+        return self.in_width(conv) if width is None else int(width)
 
     def takes_weights(self, conv: nn.Module) -> bool:
         return _takes(conv, "edge_weight")
@@ -71,22 +71,22 @@ def from_pyg(
     activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu,
     dropout: float = 0.0,
 ) -> ConvStack:
-    """A model of PyG's convolutions for `hyrt.train`, with the weights that they have.
+    """Build a model for `hyrt.train` from PyG convolutions, keeping their weights.
 
-    Tested with SAGEConv, GATv2Conv, TransformerConv, GraphConv and GINConv; any other convolution works that
-    takes a pair of rows, of sources and destinations. Weights of edges go to those that take `edge_weight`,
-    features of edges (or the weights, as one column) to those that were made with `edge_dim`. As in PyG, a
-    sum over sampled neighbours is not scaled up for those left out.
+    Tested with SAGEConv, GATv2Conv, TransformerConv, GraphConv and GINConv; other convolutions work if they
+    accept a pair of source and destination rows. Edge weights are passed to convolutions with an argument
+    `edge_weight`, edge features (or the weights as one column) to convolutions that were created with
+    `edge_dim`. As in PyG, a sum over sampled neighbours is not scaled up to all neighbours.
 
     Parameters
     ----------
     *convolutions
-        `torch_geometric.nn` convolutions, the input's first, with their widths given. Or one model of
-        `torch_geometric.nn.models` such as `GraphSAGE` or `GAT`: then its own activation and dropout count.
+        `torch_geometric.nn` convolutions with explicit widths, input layer first; or one model of
+        `torch_geometric.nn.models` such as `GraphSAGE` or `GAT`, whose activation and dropout are used.
     activation
-        What hidden rows go through.
+        Activation of hidden rows.
     dropout
-        The rate at which elements of hidden rows are dropped in training.
+        Dropout rate of hidden rows in training.
 
     Returns
     -------
@@ -95,19 +95,19 @@ def from_pyg(
     Raises
     ------
     UnsupportedModel
-        Naming the convolution, what is wrong with it, and what to do.
+        If a convolution is not supported; the message names it, the reason and a fix.
     """
-    given: Sequence[Any] = convolutions
-    if len(given) == 1 and isinstance(getattr(given[0], "convs", None), nn.ModuleList):
-        model = given[0]
-        given, activation, dropout = _parts_of(model)
-    for i, conv in enumerate(given):
+    convs: Sequence[Any] = convolutions
+    if len(convs) == 1 and isinstance(getattr(convs[0], "convs", None), nn.ModuleList):
+        model = convs[0]
+        convs, activation, dropout = _split_basic_model(model)
+    for i, conv in enumerate(convs):
         _check_conv(f"from_pyg(): convolution {i + 1} ({type(conv).__name__})", conv)
-    return stack_of(given, _PygCalls(), activation, dropout)
+    return stack_of(convs, _PygCalls(), activation, dropout)
 
 
-def _parts_of(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tensor], torch.Tensor], float]:
-    """The convolutions, the activation and the dropout of one of PyG's basic models."""
+def _split_basic_model(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tensor], torch.Tensor], float]:
+    """Return the convolutions, the activation and the dropout rate of a PyG basic model."""
     name = type(model).__name__
     norms = getattr(model, "norms", None)
     if norms is not None and any(not isinstance(norm, nn.Identity) for norm in norms):
@@ -121,17 +121,17 @@ def _parts_of(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tensor], torch
     return list(model.convs), act or nn.Identity(), float(getattr(rate, "p", rate))
 
 
-def _check_conv(named: str, conv: Any) -> None:
+def _check_conv(label: str, conv: Any) -> None:
     if hasattr(conv, "edge_index"):
-        raise UnsupportedModel(f"{named} is a graph: give it to hyrt.load, and convolutions to from_pyg()")
+        raise UnsupportedModel(f"{label} is a graph: give it to hyrt.load, and convolutions to from_pyg()")
     if not isinstance(conv, nn.Module) or not hasattr(conv, "propagate"):
-        inside = isinstance(conv, nn.Module) and any(hasattr(each, "propagate") for each in conv.modules())
+        inside = isinstance(conv, nn.Module) and any(hasattr(child, "propagate") for child in conv.modules())
         remedy = from_pyg_instead(conv) if inside else "give one, such as SAGEConv(16, 32)"
-        raise UnsupportedModel(f"{named} is not a convolution of torch_geometric.nn: {remedy}")
+        raise UnsupportedModel(f"{label} is not a convolution of torch_geometric.nn: {remedy}")
     if any(isinstance(each, nn.parameter.UninitializedParameter) for each in conv.parameters()):
-        raise UnsupportedModel(f"{named} does not know its width yet: give in_channels, not -1")
+        raise UnsupportedModel(f"{label} does not know its width yet: give in_channels, not -1")
     if getattr(conv, "dropout", 0.0):
         raise UnsupportedModel(
-            f"{named} drops attention weights by torch's own generator, so a step would depend "
+            f"{label} drops attention weights by torch's own generator, so a step would depend "
             "on the split: make it with dropout=0"
         )
