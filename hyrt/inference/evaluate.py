@@ -12,22 +12,18 @@ from numpy.typing import NDArray
 
 from hyrt.checks import show
 from hyrt.config import Config
-from hyrt.device import HOST_FORMS
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.inference.infer import infer_layerwise, infer_sampled
-from hyrt.inference.infer_whole import infer_whole
 from hyrt.inference.judged import judged_links, judged_vertices
+from hyrt.inference.score_vertices import score_vertices
 from hyrt.inference.shared_scores import ScoresAt, SharedScores
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, torch_threads_for
-from hyrt.nn.overridden import is_newer
+from hyrt.nn.model import torch_threads_for
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective import Objective
 from hyrt.objective.metrics import confusion_matrix
 from hyrt.objective.registry import OBJECTIVES, check_metric
 from hyrt.objective.returned import check_numbers, refusal
-from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
 # A larger confusion matrix would not be readable.
@@ -36,12 +32,6 @@ _MAX_CLASSES = 20
 
 class StopRequested(Exception):
     """The run was stopped during an evaluation."""
-
-
-def computes_by_layers(config: Config, model: torch.nn.Module) -> bool:
-    """Return whether evaluations use layer-wise inference."""
-    is_chain = isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
-    return config.evaluate.mode == "full" and is_chain
 
 
 class Evaluator:
@@ -197,38 +187,16 @@ class Evaluator:
     def _scores(
         self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
     ) -> NDArray[np.float32]:
-        """Return [n, C] scores from all neighbours (`evaluate.mode=full`) or from sampled neighbours.
-
-        A module that overrides `forward` does not support layer-wise inference. In mode `full` it then gets
-        small mini-batches with all neighbours (neighbourhoods grow with depth), or the full graph if it
-        trains on that.
-        """
-        config, full = self._config, self._config.evaluate.mode == "full"
-        if isinstance(model, GNN) and computes_by_layers(config, model):
-            return infer_layerwise(
-                model,
-                self._graph,
-                vertices,
-                workers,
-                memory_bytes=int(config.evaluate.memory_gib * 2**30),
-                scratch=self._scratch,
-                between_chunks=check,
-            )
-        full_graph = full and config.sampler.whole_graph
-        plan = plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=full_graph)
-        if full_graph:
-            check()
-            return infer_whole(model, self._graph, vertices, workers, layers=len(config.fanouts), plan=plan)
-        return infer_sampled(
+        """Return [n, C] scores from all neighbours (`evaluate.mode=full`) or from sampled neighbours."""
+        return score_vertices(
             model,
             self._graph,
             vertices,
+            self._config,
             workers,
-            fanouts=[-1] * len(config.fanouts) if full else config.fanouts,
-            batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
-            seed=config.seed,
-            plan=plan,
-            between_chunks=check,
+            full=self._config.evaluate.mode == "full",
+            scratch=self._scratch,
+            check=check,
         )
 
     def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:

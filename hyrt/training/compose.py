@@ -20,7 +20,8 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import why_odd
 from hyrt.graph.links.link_split import check_held_out
 from hyrt.graph.reuse.run_schema import RunSchema, schema_of
-from hyrt.inference.evaluate import Evaluator, computes_by_layers
+from hyrt.inference.evaluate import Evaluator
+from hyrt.inference.score_vertices import computes_by_layers
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
 from hyrt.observe.events import Emit, Event, Notice

@@ -23,7 +23,7 @@ from hyrt.distributed.time_steps import TimeSteps
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.graph.graph import Graph
-from hyrt.inference.evaluate import computes_by_layers
+from hyrt.inference.score_vertices import computes_by_layers
 from hyrt.observe.hook import Hook
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, keep

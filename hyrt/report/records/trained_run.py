@@ -22,11 +22,10 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_split import HeldOut, LinkSplit
 from hyrt.graph.reuse.conform import conform, learned_rows
 from hyrt.graph.reuse.run_schema import RunSchema, schema_of
-from hyrt.inference.infer import infer_layerwise
 from hyrt.inference.not_finite import NotFiniteRows
+from hyrt.inference.score_vertices import score_vertices
 from hyrt.inference.write_rows import chosen_vertices
 from hyrt.nn.links.link_gnn import LinkGNN
-from hyrt.nn.model import GNN
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.quantities import counted
@@ -71,23 +70,15 @@ class TrainedRun:
 
         Raises
         ------
-        ConfigError
-            If the model does not consist of hyrt's layers.
         DataError
             If there is no such vertex.
         """
         model = self.model
-        if not isinstance(model, GNN):
-            raise ConfigError(
-                f"{type(model).__name__} is a module of your own: apply it yourself, or make it of layers "
-                "with hyrt.nn.stack"
-            )
         what = "embeddings" if isinstance(model, LinkGNN) else "scores"
         model = model.embedding_model() if isinstance(model, LinkGNN) else model
         chosen = chosen_vertices(self.graph, vertices, self.config.data.split)
         with closing(evaluation_workers(assign_threads(self.config))) as workers:
-            memory_bytes = int(self.config.evaluate.memory_gib * 2**30)
-            rows = infer_layerwise(model, self.graph, chosen, workers, memory_bytes=memory_bytes)
+            rows = score_vertices(model, self.graph, chosen, self.config, workers, full=True)
         not_finite = NotFiniteRows(model, f"the {what}", ("vertices", "vertex"))
         ids = self.graph.vertices.vertex_ids
         not_finite.add(rows, chosen if ids is None else ids[chosen])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -29,6 +30,9 @@ from hyrt.graph.reuse.scaled_rows import ScaledRows
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
 from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.report.exported.write_export import write_export
 from hyrt.report.records.trained_run import TrainedRun
 from hyrt.training.checkpoint import load_checkpoint, save_checkpoint
@@ -590,6 +594,61 @@ def test_a_constant_column_stays_of_no_account(tmp_path: Path) -> None:
     wanted = train(data, tmp_path / "run", data={"normalize": "standard"}).scores()
     assert isinstance(data.features, DenseFeatures)
     moved = data.features.values.copy()
-    moved[:, 2] = np.arange(V)
+    moved[:, 2] = 3 * np.arange(V)
     found = hyrt.load_run(tmp_path / "run", graph=data.with_features(DenseFeatures(moved))).scores()
     np.testing.assert_array_equal(found, wanted)
+
+
+class _Reversed(torch.nn.Module):
+    """Sums of rows, in another order of columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(F, 3)
+
+    def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        for block in blocks:
+            x = aggregate(block, x, "sum") + x[: block.num_dst]
+        return self.layer(x).flip(1)
+
+
+class _ReversedStack(GNN):
+    def forward(self, blocks: Any, x: Any) -> torch.Tensor:
+        return super().forward(blocks, x).flip(1)
+
+
+def _reversed_stack() -> GNN:
+    model = GNN(Architecture(in_features=F, hidden=8, num_classes=3))
+    model.__class__ = _ReversedStack
+    return model
+
+
+@pytest.mark.parametrize("full_graph", [False, True])
+@pytest.mark.parametrize("make", [_Reversed, _reversed_stack])
+def test_scores_of_modules_are_those_that_forward_computes(
+    make: Callable[[], torch.nn.Module], full_graph: bool, tmp_path: Path
+) -> None:
+    """Also of a stack of layers whose `forward` does more than its layers; counted again from the scores."""
+    graph = random_graph(V, features=F, classes=3, symmetric=False)
+    torch.manual_seed(3)
+    given: dict[str, Any] = {} if full_graph else {"sampler": {"fanout": [2, 2]}}
+    result = hyrt.train(
+        graph, make(), folder=tmp_path / "run", train={"epochs": 2}, full_graph=full_graph, **given
+    )
+    run = hyrt.load_run(tmp_path / "run", graph=graph, model=make())
+    scores = run.scores()
+    test = graph.split("test")
+    logs = scores[test] - np.logaddexp.reduce(scores[test].astype(np.float64), axis=1, keepdims=True)
+    labels = graph.labels[test]
+    loss = -logs[np.arange(len(test)), labels].mean()
+    assert result.metrics["test"]["loss"] == pytest.approx(loss, abs=1e-5)
+    assert result.metrics["test"]["accuracy"] == pytest.approx((logs.argmax(1) == labels).mean())
+    np.testing.assert_allclose(run.scores([5, 3, 3]), scores[[5, 3, 3]], atol=1e-6)
+    if make is _Reversed:
+        state = {name: tensor.double().numpy() for name, tensor in run.model.state_dict().items()}
+        x = graph.features.values.astype(np.float64)  # type: ignore[attr-defined]
+        for _ in range(2):
+            rows = itertools.pairwise(graph.topology.indptr)
+            x = x + np.stack([x[graph.topology.indices[start:stop]].sum(0) for start, stop in rows])
+        wanted = (x @ state["layer.weight"].T + state["layer.bias"])[:, ::-1]
+        np.testing.assert_allclose(scores, wanted, atol=1e-4)

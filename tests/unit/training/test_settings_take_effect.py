@@ -13,7 +13,7 @@ from unit.training.test_full_graph_runs import Sums
 
 import hyrt
 from hyrt.errors import ConfigError
-from hyrt.inference import evaluate
+from hyrt.inference import score_vertices
 from hyrt.inference.infer import infer_layerwise
 from hyrt.observe.events import Checkpointed, Evaluated, Event, Notice, StepGroup
 
@@ -78,7 +78,7 @@ class Effects:
             return infer_layerwise(*args, memory_bytes=memory_bytes, **named)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(evaluate, "infer_layerwise", spied)
+            patched.setattr(score_vertices, "infer_layerwise", spied)
             result = hyrt.train(GRAPH, model, emit=self.heard.append, folder=folder, **given)
         self.weights = torch.cat([each.flatten() for each in result.model.state_dict().values()]).tolist()
         self.kept = [] if folder is None else sorted(p.name[:13] for p in folder.glob("checkpoints/step-*"))
