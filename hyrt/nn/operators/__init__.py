@@ -1,1 +1,1 @@
-"""The operators over blocks in host memory: compiled loops and their exact backward."""
+"""Operators over blocks in host memory: compiled loops and their exact backward passes."""

@@ -22,7 +22,7 @@ from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 _GRAIN = 512
-# Those of 16 bits are the bits of float16 and bfloat16.
+# The 16-bit integers hold the bits of float16 (uint16) and bfloat16 (int16).
 _ROW_DTYPES = (np.float32, np.float64, np.uint16, np.int16)
 
 Array = NDArray[Any]
@@ -30,31 +30,31 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The factors of one block's weighted sum over its edges.
+    """Factors of the weighted sum over one block's edges.
 
-    The result of destination i is row[i] times the sum of edge[e] source[j] x[j] over its edges e from the
+    The result of destination i is row[i] times the sum of edge[e] source[j] x[j] over its edges e from
     sources j, plus own[i] x[i].
     """
 
     row: Array
-    """[num_dst], of each destination."""
+    """[num_dst], per destination."""
     source: Array | None
-    """[num_src], of each source; None where all are 1."""
+    """[num_src], per source; None if all are 1."""
     own: Array | None
-    """[num_dst], of the destination's own row; None where that is not added."""
+    """[num_dst], on the destination's own row (the self-loop); None if that row is not added."""
     edge: Array | None = None
-    """[E], of each edge; None where all are 1."""
+    """[E], per edge; None if all are 1."""
 
     __repr__ = one_line
 
 
 def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
-    """The factors that make the general weighted sum into `aggregation` on `block`.
+    """Return the factors that express `aggregation` on `block` as a general weighted sum.
 
-    Where a block's edges have factors (GraphSAINT), these already undo the sampling: a mean divides by the
-    full degree, and a sum is not scaled up for neighbours left out. Weights of edges multiply the factors,
-    and the sums of all of them take the place of degrees in means and in GCN's normalisation. So sums, means
-    and GCN's sums are unbiased in either case, and exact where no neighbour is left out.
+    If a block's edges have factors (GraphSAINT), the factors already correct for sampling: a mean divides by
+    the full degree, and a sum is not scaled up for neighbours that were not sampled. Edge weights multiply
+    the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. Sums, means and
+    GCN's sums are therefore unbiased in both cases, and exact if all neighbours are present.
     """
     check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
     if not isinstance(dtype, np.dtype) or dtype.kind != "f":
@@ -81,12 +81,12 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
             row = one / np.maximum(counts if block.weights is None else degrees, one)
     elif aggregation.reduce == "gcn":
         row = upscale / np.sqrt(degrees + one)
-        of_sources = block.source_degrees if sums is None else block.source_weighted_degrees
-        assert of_sources is not None
+        source_degrees = block.source_degrees if sums is None else block.source_weighted_degrees
+        assert source_degrees is not None
         source = (
             block.source_scale()
             if block.source_scale is not None and dtype == np.float32 and aggregation.weighted
-            else one / np.sqrt(of_sources.astype(dtype) + one)
+            else one / np.sqrt(source_degrees.astype(dtype) + one)
         )
     else:
         row = upscale
@@ -115,29 +115,29 @@ def aggregate_into(
     Parameters
     ----------
     aggregation
-        What to compute.
+        Aggregation to compute.
     block
-        A block with columns into x: a relabelled block with its sources' rows, or one read in place with the
-        whole matrix.
+        A block with columns into x: a relabelled block with the rows of its sources, or a block that is read
+        in place with the whole matrix.
     x
-        [num_src, f] float32, float64, the bits of float16 as uint16, or those of bfloat16 as int16.
+        [num_src, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16.
     out
         [num_dst, aggregation.width(f)] float32 or float64.
     factors
-        The factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. Where a block
-        holds a part of its destinations' edges, they come from all edges.
+        Factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. If a block has only
+        part of its destinations' edges, the factors must be computed from all edges.
     workers
-        The team of threads that runs the chunks; the calling thread's team by default.
+        Team of threads that runs the chunks; the calling thread's team by default.
     winners
-        [num_dst, f] integers, for max: receives the edge that won each element.
+        [num_dst, f] integers, for max: receives the argmax edge of each element.
     accumulate
-        Add to `out` instead of replacing it, so that the parts of a sum may come one after the other.
+        Add to `out` instead of replacing it, so that a sum can be computed in several calls.
 
     Raises
     ------
     ValueError
-        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be
-        accumulated.
+        If x does not have one row per source, `out` does not have the shape of the result, or a maximum is to
+        be accumulated.
     """
     check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
     check_flag("accumulate", accumulate)
@@ -152,23 +152,23 @@ def aggregate_into(
             f"layer {block.layer}: out has shape {out.shape}, "
             f"but the result has {(block.num_dst, aggregation.width(width))}: give an array of that shape"
         )
-    own_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
-    edges = (block.indptr, block.columns, own_rows, x)
-    at = aggregation.columns(width)
+    self_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
+    edges = (block.indptr, block.columns, self_rows, x)
+    columns = aggregation.columns(width)
     if aggregation.reduce == "max":
         if accumulate:
             raise ValueError("a maximum cannot be accumulated: only sums can")
 
         def work(start: int, stop: int) -> None:
-            kernels.aggregate_max(*edges, out, winners, *at, start, stop)
+            kernels.aggregate_max(*edges, out, winners, *columns, start, stop)
 
     else:
         s = factors or scales(aggregation, block, out.dtype)
-        # A flag that the kernel is compiled for: None, or anything else.
+        # The kernel is specialized on this flag's type: None, or any other.
         onto = True if accumulate else None
 
         def work(start: int, stop: int) -> None:
-            kernels.aggregate(*edges, s.row, s.source, s.edge, s.own, out, *at, onto, start, stop)
+            kernels.aggregate(*edges, s.row, s.source, s.edge, s.own, out, *columns, onto, start, stop)
 
     (workers or current_workers()).run_rows(work, block.num_dst, _GRAIN)
 
@@ -176,7 +176,7 @@ def aggregate_into(
 def check_rows(
     block: Block | TensorBlock, x: torch.Tensor | Array, dtypes: tuple[Any, ...] = _ROW_DTYPES
 ) -> None:
-    """Refuse rows that are not one for each source, and blocks whose arrays do not go together."""
+    """Raise an error unless `x` has one row per source and the arrays of the block are consistent."""
     if isinstance(block, Block):
         _ = block.checked
     elif not isinstance(block, TensorBlock):
@@ -192,7 +192,7 @@ def check_rows(
 
 
 def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
-    """Refuse a maximum over edges that have weights, with an `UnsupportedModel`."""
+    """Raise `UnsupportedModel` for a maximum over weighted edges."""
     if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
         raise UnsupportedModel(
             f"layer {block.layer}: a maximum does not look at weights of edges, and they would be left out: "
@@ -235,27 +235,27 @@ class _Aggregate(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         needs_x, needs_onto = ctx.needs_input_grad[:2]
-        of_onto = grad if needs_onto else None
+        onto_grad = grad if needs_onto else None
         if not needs_x:
-            return None, of_onto, None, None
+            return None, onto_grad, None, None
         block: Block = ctx.block
-        turned = block.transposed()
-        along = grad.detach().contiguous()
-        out = empty(tuple(ctx.shape), along)
+        transposed = block.transposed()
+        grad_rows = grad.detach().contiguous()
+        out = empty(tuple(ctx.shape), grad_rows)
         result = out.numpy()
-        edges = (turned.indptr, turned.rows, turned.edges, block.num_dst, along.numpy())
-        at: tuple[int, int | None] = ctx.aggregation.columns(ctx.shape[1])
+        edges = (transposed.indptr, transposed.rows, transposed.edges, block.num_dst, grad_rows.numpy())
+        columns: tuple[int, int | None] = ctx.aggregation.columns(ctx.shape[1])
         factors, winners = ctx.factors, ctx.winners
 
         def work(start: int, stop: int) -> None:
             if winners is not None:
-                kernels.aggregate_max_backward(*edges, winners, result, *at, start, stop)
+                kernels.aggregate_max_backward(*edges, winners, result, *columns, start, stop)
             else:
                 scale = (factors.row, factors.source, factors.edge, factors.own)
-                kernels.aggregate_backward(*edges, *scale, result, *at, start, stop)
+                kernels.aggregate_backward(*edges, *scale, result, *columns, start, stop)
 
         current_workers().run_rows(work, len(out), 2 * _GRAIN)
-        return out, of_onto, None, None
+        return out, onto_grad, None, None
 
 
 def aggregate(
@@ -270,16 +270,17 @@ def aggregate(
     Parameters
     ----------
     block
-        A relabelled block, or one read in place with x the whole matrix; on a device, a tensor block.
+        A relabelled block, or a block that is read in place with x the whole matrix; on a device, a tensor
+        block.
     x
-        [num_src, f] float32 or float64, one row a source, where the block is. An array (which may also hold
-        the bits of float16 as uint16, or of bfloat16 as int16) takes no gradient, and the result is float32
-        unless it is float64.
+        [num_src, f] float32 or float64, one row per source, on the block's device. An array (which may also
+        hold float16 bits as uint16, or bfloat16 bits as int16) receives no gradient, and the result is
+        float32 unless the array is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
     onto
-        [num_dst, width] to which the result is added. It is overwritten where it is in host memory: use what
-        is returned.
+        [num_dst, width] to which the result is added. It is overwritten if it is in host memory: use the
+        returned tensor.
 
     Returns
     -------
@@ -289,7 +290,7 @@ def aggregate(
     Raises
     ------
     ValueError
-        If x has not one row a source or is of another dtype, or if a maximum is to be added to something.
+        If x does not have one row per source or has another dtype, or if a maximum is to be added to `onto`.
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     check_kind(

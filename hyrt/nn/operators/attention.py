@@ -2,8 +2,8 @@
 
 GAT (Velickovic et al., ICLR 2018) computes, per head, sum_j alpha_ij W x_j with alpha_ij the softmax over i's
 neighbours (and i itself) of LeakyReLU(a_src . W x_j + a_dst . W x_i). Both are linear in W: with u = W' a the
-scores are x . u, and the sum is W (sum_j alpha_ij x_j). So only destinations are multiplied by W, not the far
-more numerous sources. The values are those of the usual order up to rounding.
+scores are x . u, and the sum is W (sum_j alpha_ij x_j). Only destinations are multiplied by W, not the far
+more numerous sources. The values equal the usual order's up to rounding.
 """
 
 # mypy: disable-error-code="call-arg"
@@ -45,17 +45,17 @@ class _Attend(torch.autograd.Function):
         dtype = u_src.detach().numpy().dtype
         num, edges = block.num_dst, block.num_edges
         out = empty_array((heads, num, width), dtype)
-        # Weights and slopes of leaky, of the edges and of the destinations' own rows.
-        kept = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
+        # Attention weights and LeakyReLU slopes, of edges and of self-loops.
+        saved = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
         block_rows = (block.indptr, block.columns, block.destinations if block.in_place else None, rows)
         factors = (None, None) if mask is None else edge_factors(mask, block, heads, dtype)
         u = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
 
         def work(start: int, stop: int) -> None:
-            kernels.attend(*block_rows, *u, dtype.type(slope), *kept, out, *factors, start, stop)
+            kernels.attend(*block_rows, *u, dtype.type(slope), *saved, out, *factors, start, stop)
 
         current_workers().run(work, num, GRAIN)
-        ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, kept, tuple(x.shape)
+        ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, saved, tuple(x.shape)
         ctx.factors = factors
         return torch.from_numpy(out)
 
@@ -68,7 +68,7 @@ class _Attend(torch.autograd.Function):
         heads, width = ctx.u[0].shape
         chunks = max(1, -(-num // GRAIN))
         u_src_parts, u_dst_parts = (np.zeros((chunks, heads, width), g.dtype) for _ in range(2))
-        # By the scores of edges, of own rows, and by what a destination adds to all of its scores.
+        # Gradients of edge scores, of self-loop scores, and of each destination's common score term.
         d_scores = tuple(empty_array((n, heads), g.dtype) for n in (edges, num, num))
 
         def by_scores(start: int, stop: int) -> None:
@@ -80,12 +80,21 @@ class _Attend(torch.autograd.Function):
         current_workers().run(by_scores, num, GRAIN)
         x_grad = None
         if ctx.needs_input_grad[0]:
-            turned = block.transposed()
-            along = (turned.indptr, turned.rows, turned.edges, num, g, ctx.kept[0], ctx.kept[2], *d_scores)
+            transposed = block.transposed()
+            edge_arrays = (
+                transposed.indptr,
+                transposed.rows,
+                transposed.edges,
+                num,
+                g,
+                ctx.kept[0],
+                ctx.kept[2],
+                *d_scores,
+            )
             rows_grad = empty_array(ctx.block_rows[3].shape, g.dtype)
 
             def by_rows(start: int, stop: int) -> None:
-                kernels.attend_backward_rows(*along, *ctx.u, rows_grad, *ctx.factors, start, stop)
+                kernels.attend_backward_rows(*edge_arrays, *ctx.u, rows_grad, *ctx.factors, start, stop)
 
             current_workers().run(by_rows, len(rows_grad), 2 * GRAIN)
             x_grad = torch.from_numpy(rows_grad).view(ctx.shape)
@@ -94,7 +103,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    """[n, S, f] view for the kernels."""
+    """View the rows as [n, S, f] for the kernels."""
     rows: NDArray[Any] = (
         x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else np.ascontiguousarray(x)
     )
@@ -142,15 +151,15 @@ def attend(
     negative_slope: float = 0.2,
     mask: AttentionMask | None = None,
 ) -> torch.Tensor:
-    """Sums of source rows weighted by attention, a self loop included.
+    """Sum source rows weighted by attention, including a self-loop.
 
     Parameters
     ----------
     block
         Relabelled, or read in place with x the whole feature matrix; on a device, a tensor block.
     x
-        [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16
-        bits of float16 as uint16) takes no gradient.
+        [num_src, f], or [num_src, H, f] with one slice per head. An array (float32, float64, or float16 bits
+        as uint16) receives no gradient.
     u_src, u_dst
         [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
     negative_slope
@@ -165,11 +174,11 @@ def attend(
     Raises
     ------
     ValueError
-        If x has not one row a source, or its shape or dtype does not go with u_src and u_dst.
+        If x does not have one row per source, or its shape or dtype does not match u_src and u_dst.
     """
     _check(block, x, u_src, u_dst)
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         return attend_tensors(block, x, u_src, u_dst, negative_slope, mask)
-    given = (x, u_src, u_dst, block, negative_slope, mask)
-    return cast(torch.Tensor, _Attend.apply(*given))  # type: ignore[no-untyped-call]
+    arguments = (x, u_src, u_dst, block, negative_slope, mask)
+    return cast(torch.Tensor, _Attend.apply(*arguments))  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Dropout of attention weights, whose masks are a function of (seed, step, layer, destination, source, head).
+"""Dropout of attention weights: masks are a function of (seed, step, layer, destination, source, head).
 
-The weights are dropped after their softmax (Velickovic et al., ICLR 2018, section 3.3): in every step each
-vertex sums over a random part of its neighbours. A mask depends on neither the mini-batch nor the device, the
-thread or the chunk that an edge is in.
+Weights are dropped after the softmax (Velickovic et al., ICLR 2018, section 3.3): in every step each vertex
+sums over a random subset of its neighbours. A mask does not depend on the mini-batch, device, thread or chunk
+that contains an edge.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from hyrt.sampling.block import Block
 _GRAIN = 1024
 
 HEADS_OF_DRAW = 4
-"""Heads that share one draw of 64 bits, 16 each, the lowest first."""
+"""Number of heads that share one 64-bit draw, 16 bits each, lowest bits first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
-    """Which weights of a layer a step drops."""
+    """Selection of the attention weights of one layer that one step drops."""
 
     key: np.uint64
-    """From `hyrt.machine.generator.stream_key`."""
+    """Stream key from `hyrt.machine.generator.stream_key`."""
     threshold: np.uint64
-    """How many of 65536 draws are dropped."""
+    """Number of 65536 draws that are dropped."""
     scale: float
-    """The factor of the others, which keeps the expectation."""
+    """Factor on the remaining weights, which preserves the expectation."""
     vertices: NDArray[Any] | None = None
-    """[V] integers, the numbers by which masks know the vertices of the topology; their own by default."""
+    """[V] integers, vertex ids for the generator; by default the indices in the topology."""
 
     __repr__ = one_line
 
     @classmethod
     def of(cls, rate: float, seed: int, step: int, layer: int) -> AttentionMask:
-        """The mask of a layer (1..L) in a step.
+        """Return the mask of a layer (1..L) in a step.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class AttentionMask:
 
 @nb.njit(inline="always", nogil=True, cache=True)
 def mask_edge(stream, source, first, heads, all_heads, threshold, scale, out):  # type: ignore[no-untyped-def]
-    """out[h] = the factor of head first + h on an edge from `source`, by the stream of its destination."""
+    """Write to out[h] the factor of head first + h on an edge from `source`; `stream`: the destination's."""
     groups = (all_heads + HEADS_OF_DRAW - 1) // HEADS_OF_DRAW
     bits = np.uint64(0)
     for h in range(heads):
@@ -71,13 +71,13 @@ def mask_edge(stream, source, first, heads, all_heads, threshold, scale, out):  
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _mask_edges(  # type: ignore[no-untyped-def]
-    indptr, columns, sources, destinations, key, threshold, scale, out, own, start, stop
+    indptr, columns, sources, destinations, key, threshold, scale, out, self_out, start, stop
 ):
     heads = out.shape[1]
     for i in range(start, stop):
         vertex = np.int64(destinations[i])
         stream = vertex_stream(key, np.uint64(vertex))
-        mask_edge(stream, vertex, 0, heads, heads, threshold, scale, own[i])
+        mask_edge(stream, vertex, 0, heads, heads, threshold, scale, self_out[i])
         for e in range(indptr[i], indptr[i + 1]):
             source = np.int64(columns[e]) if sources is None else np.int64(sources[columns[e]])
             mask_edge(stream, source, 0, heads, heads, threshold, scale, out[e])
@@ -86,13 +86,13 @@ def _mask_edges(  # type: ignore[no-untyped-def]
 def edge_factors(
     mask: AttentionMask, block: Block, heads: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The factors on the weights of a block's edges [E, heads] and of its self loops [num_dst, heads]."""
-    out, own = empty_array((block.num_edges, heads), dtype), empty_array((block.num_dst, heads), dtype)
+    """Return the dropout factors on a block's edges [E, heads] and on its self-loops [num_dst, heads]."""
+    out, self_out = empty_array((block.num_edges, heads), dtype), empty_array((block.num_dst, heads), dtype)
     edges = (block.indptr, block.columns, block.sources, block.destinations)
     scale = dtype.type(mask.scale)
     current_workers().run(
-        lambda start, stop: _mask_edges(*edges, mask.key, mask.threshold, scale, out, own, start, stop),
+        lambda start, stop: _mask_edges(*edges, mask.key, mask.threshold, scale, out, self_out, start, stop),
         block.num_dst,
         _GRAIN,
     )
-    return out, own
+    return out, self_out

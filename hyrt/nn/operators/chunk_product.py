@@ -1,9 +1,10 @@
-"""The products of one chunk of rows, by the library that is the fastest on this processor.
+"""Matrix products of one chunk of rows, by the library that is fastest on this processor.
 
-MKL multiplies matrices where they lie, turned or not, and is the fastest on the processors of its maker, and
-on all whose widest vectors are those of AVX2. It leaves AVX-512 unused on others, where oneDNN is about twice
-as fast at equal (fp32) precision; everywhere oneDNN has the instructions for bfloat16. But it takes no turned
-matrix on its left, gives results in memory of its own, and a call costs more: small matrices are MKL's.
+MKL multiplies matrices in place, transposed or not, and is fastest on Intel processors and on all processors
+whose widest vectors are AVX2. It does not use AVX-512 on other processors, on which oneDNN is about twice as
+fast at equal (fp32) precision; oneDNN is also the library with bfloat16 instructions. But oneDNN does not
+accept a transposed left matrix, allocates its own results, and has a higher cost per call: small matrices are
+multiplied by MKL.
 """
 
 from __future__ import annotations
@@ -30,38 +31,41 @@ def _onednn() -> Any:
 ONEDNN = _onednn()
 
 
-def _by_onednn() -> Iterator[torch.dtype]:
+def _onednn_dtypes() -> Iterator[torch.dtype]:
     has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if ONEDNN is not None:
         uses_widest = processor_vendor() == "GenuineIntel" or "AVX2" in vector_instructions()
         if not (has_mkl and uses_widest):
             yield torch.float32
-        # Without the processor's bfloat16 instructions it refuses; torch's own product then is slow but
-        # right.
+        # Without bfloat16 instructions oneDNN refuses bfloat16; torch's own product is then slow but correct.
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             yield torch.bfloat16
 
 
-BY_ONEDNN = frozenset(_by_onednn())
-"""The precisions in which oneDNN multiplies here; in all others it is MKL, or what torch has in its place."""
+BY_ONEDNN = frozenset(_onednn_dtypes())
+"""Precisions that oneDNN multiplies on this machine; MKL, or torch's replacement for it, multiplies all
+others.
+"""
 
 FEW_WEIGHTS = (1 << 13) if torch.backends.mkl.is_available() else 0  # type: ignore[no-untyped-call]
-"""By a matrix of at most so many numbers MKL multiplies in fp32 everywhere: what a call costs beside the
-multiplications is most of it there, and oneDNN's costs more."""
+"""MKL multiplies in fp32 by all matrices with at most this many elements: their products are dominated by the
+cost of a call, which is higher for oneDNN.
+"""
 
-# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step
-# would leave one behind.
+# oneDNN compiles and caches a kernel per shape: without padding, the last chunk of every step would add a
+# cache entry.
 _PAD = 128
 
 
 def in_chunks(work: Chunk, count: int, grain: int) -> None:
     """Call `work(start, stop)` for chunks of `count` rows, shared by the calling thread's team.
 
-    Each chunk is multiplied by one thread. With more, MKL may add up in another order, so that a result would
-    depend on which thread has computed it: the team's have one each, but the calling thread may have several.
+    Each chunk is multiplied by a single thread. MKL may sum in another order with more threads; the team's
+    threads use one torch thread each, but the calling thread may use several, so the result would depend on
+    the thread that computed it.
     """
     if 0 < count <= grain and torch.get_num_threads() == 1:
-        # The calls below would take longer than a small product.
+        # For a small product, the calls below would take longer than the product.
         work(0, count)
         return
 
@@ -69,7 +73,7 @@ def in_chunks(work: Chunk, count: int, grain: int) -> None:
         use_one_torch_thread()
         work(start, stop)
 
-    # A trace names what is shared by the function's name; `functools.wraps` copies much more.
+    # Traces name shared work by function name; `functools.wraps` would copy much more.
     work_on_one_thread.__qualname__ = work.__qualname__
     with torch_threads(1):
         current_workers().run(work_on_one_thread, count, grain)
@@ -116,7 +120,7 @@ def multiply(
     relu
         Apply a ReLU to the result.
     adds
-        Add the product to what is in `out`; without a bias and a ReLU.
+        Add the product to `out`; without a bias and a ReLU.
     """
     if out.data_ptr() % ALIGNMENT:
         aligned = out.clone(memory_format=torch.contiguous_format) if adds else out.new_empty(out.shape)
@@ -124,11 +128,11 @@ def multiply(
         out.copy_(aligned)
         return
     rows, b = align(a if a.dtype == precision else a.to(precision)), align(b)
-    if _is_by_onednn(precision, b.numel()):
+    if _uses_onednn(precision, b.numel()):
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
         _put(padded[: a.shape[0]], out, adds=adds)
         return
-    # On some processors MKL's results depend on how rows lie in memory.
+    # On some processors MKL's results depend on the row stride.
     rows = rows.contiguous()
     if out.dtype != precision:
         product = torch.mm(rows, b) if bias is None else torch.addmm(bias, rows, b)
@@ -138,7 +142,8 @@ def multiply(
     else:
         torch.mm(rows, b, out=out)
         if bias is not None:
-            # Torch would first copy the bias to all rows, which takes as long as the product of narrow ones.
+            # Torch would first copy the bias to all rows, which takes as long as the product of rows with few
+            # columns.
             add_bias(out.numpy(), bias.numpy(), relu)
         elif relu:
             out.relu_()
@@ -165,33 +170,33 @@ def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, prec
     precision
         The dtype to multiply in.
     """
-    if _is_by_onednn(precision, out.numel()):
-        # numpy has no bfloat16, in which b may come.
-        narrow, wide = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
-        turned = torch.empty((narrow.shape[1], a.shape[0] + -a.shape[0] % _PAD), dtype=a.dtype)
-        transpose_into(narrow.contiguous().numpy(), turned.numpy())
-        product = _onednn_product(turned.to(precision), _padded(wide.to(precision)).t(), None, False)
-        out.copy_(product if narrow is b else product.t())
+    if _uses_onednn(precision, out.numel()):
+        # Numpy has no bfloat16, which may be b's dtype.
+        smaller, larger = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
+        transposed = torch.empty((smaller.shape[1], a.shape[0] + -a.shape[0] % _PAD), dtype=a.dtype)
+        transpose_into(smaller.contiguous().numpy(), transposed.numpy())
+        product = _onednn_product(transposed.to(precision), _padded(larger.to(precision)).t(), None, False)
+        out.copy_(product if smaller is b else product.t())
     elif precision == out.dtype and out.data_ptr() % ALIGNMENT == 0:
-        # With a narrow b, MKL takes five times as long for a' b.
+        # If b has few columns, MKL takes five times as long for a' b.
         torch.mm(align(b).t(), align(a), out=out)
     else:
         out.copy_(torch.mm(align(b.to(precision)).t(), align(a.to(precision))))
 
 
-def _is_by_onednn(precision: torch.dtype, weights: int) -> bool:
-    """Whether oneDNN multiplies by a weight of so many numbers, or gives its gradient."""
+def _uses_onednn(precision: torch.dtype, weights: int) -> bool:
+    """Return whether oneDNN multiplies by a weight of this many elements, or computes its gradient."""
     return precision in BY_ONEDNN and (precision != torch.float32 or weights > FEW_WEIGHTS)
 
 
 def _onednn_product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> torch.Tensor:
-    """A b' (+ bias) (then ReLU)."""
+    """Return a b' (+ bias) (then ReLU)."""
     if not (b.is_contiguous() or b.t().is_contiguous()):
-        b = b.contiguous()  # With some columns of a matrix oneDNN takes a thousand times as long.
+        b = b.contiguous()  # If b is a column slice of a matrix, oneDNN takes a thousand times as long.
     return cast(torch.Tensor, ONEDNN(a, b, bias, "relu" if relu else "none", [], ""))
 
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:
-    """The rows of a chunk, followed by zeros up to a multiple of `_PAD`."""
+    """Pad the rows of a chunk with zeros to a multiple of `_PAD`."""
     surplus = -rows.shape[0] % _PAD
     return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))

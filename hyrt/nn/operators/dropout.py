@@ -1,4 +1,4 @@
-"""Dropout whose masks are a function of (seed, step, layer, vertex, column), not of the mini-batch."""
+"""Dropout with masks that are a function of (seed, step, layer, vertex, column), not of the mini-batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        # The mask is drawn again instead of kept: it costs less than reading it back.
+        # The mask is recomputed instead of saved: that is cheaper than reading it from memory.
         return _masked(grad, *ctx.mask), None, None, None
 
 
@@ -59,9 +59,9 @@ def dropout(
     Parameters
     ----------
     x
-        [n, f] rows, dense or sparse: equal rows get equal masks in both forms.
+        [n, f] rows, dense or sparse: equal rows get equal masks in both formats.
     vertices
-        [n] the vertex of each row; a tensor where x is one on a device.
+        [n] the vertex of each row; a tensor if x is a tensor on a device.
     rate
         The rate of dropped elements, in [0, 1).
     seed, step, layer
@@ -70,7 +70,7 @@ def dropout(
     Raises
     ------
     ValueError
-        If the rate is not in [0, 1) or vertices are not one a row.
+        If the rate is not in [0, 1) or there is not one vertex per row.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")

@@ -1,4 +1,4 @@
-"""Backward passes that give numbers, not a graph: what a compiled loop has written has no derivative."""
+"""Backward passes that cannot be differentiated again: autograd does not record compiled loops."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse to run a backward pass whose result shall be differentiated again.
+    """Make a backward pass raise an error if its result is to be differentiated again.
 
-    Without it, `create_graph=True` would take the gradient for a constant, and a second derivative would be
-    wrong without a word. `torch.autograd.function.once_differentiable` does not see it where the gradient
-    depends on saved tensors only.
+    Without this decorator, `create_graph=True` would treat the gradient as a constant, and a second
+    derivative would silently be wrong. `torch.autograd.function.once_differentiable` does not detect this if
+    the gradient depends on saved tensors only.
     """
 
     @wraps(backward)

@@ -1,8 +1,8 @@
-"""Compiled loops over blocks. All release the interpreter lock and write disjoint rows: no atomics anywhere.
+"""Compiled loops over blocks, without atomics: all release the interpreter lock and write disjoint rows.
 
-Feature matrices are float32, float64 or the 16 bits of halves (uint16) or of bfloat16 (int16). Arguments that
-may be None are resolved when a kernel is compiled, so that an absent factor costs nothing. Sums run in the
-order of the edges of a row, whatever the thread or the mini-batch: equal rows give equal bits.
+Feature matrices are float32, float64, or 16-bit: float16 as uint16, bfloat16 as int16. Arguments that may be
+None are resolved when a kernel is compiled, so an absent factor costs nothing. Sums run in the order of a
+row's edges, independent of thread and mini-batch: equal rows give equal bits.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -14,10 +14,9 @@ from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch, prefetch_row, value
 from hyrt.machine.kernels.kept_kernels import nb
 
-# Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
-# few enough to stay in the second cache.
+# Prefetch distances of edges and of destinations: enough to hide a cache miss, few enough for the L2 cache.
 _EDGES_AHEAD = 32
-_OWN_AHEAD = 4
+_SELF_AHEAD = 4
 
 _compile = nb.njit(
     nogil=True,
@@ -30,36 +29,36 @@ _compile = nb.njit(
 
 @_compile
 def ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
-    """Ask for the rows of x that destinations soon after i need, and for the factors on them."""
+    """Prefetch the rows of x that the destinations after i need, and their factors."""
     first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
     for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
         prefetch_row(flat, width, np.int64(columns[e]))
         if source_scale is not None:
             prefetch(source_scale, np.int64(columns[e]))
     if self_rows is not None:
-        if i + _OWN_AHEAD < stop:
-            prefetch_row(flat, width, np.int64(self_rows[i + _OWN_AHEAD]))
+        if i + _SELF_AHEAD < stop:
+            prefetch_row(flat, width, np.int64(self_rows[i + _SELF_AHEAD]))
 
 
 @_compile
 def aggregate(
-    indptr, columns, self_rows, x, row_scale, source_scale, weights, self_scale, out, sum_at, self_at, onto,
-    start, stop,
+    indptr, columns, self_rows, x, row_scale, source_scale, weights, self_scale, out, sum_at, self_at,
+    accumulate, start, stop,
 ):  # fmt: skip
-    """Weighted sums of source rows, and the destinations' own rows beside or added to them.
+    """Sum source rows with weights, and concatenate or add the destinations' own rows.
 
-    out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]] and, with s =
-    x[self_rows[i]] (x[i] where self_rows is None), out[i, self_at:] = s where self_at is not None, or
-    self_scale[i] * s is added to the sum where self_scale is not None. Where `onto` is not None, all of it is
-    added to what is in `out`.
+    out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]]. With s =
+    x[self_rows[i]] (x[i] if self_rows is None), out[i, self_at:] = s if self_at is not None, and
+    self_scale[i] * s is added to the sum if self_scale is not None. If `accumulate` is not None, everything
+    is added to `out` instead.
     """
     width = x.shape[1]
     flat = x.reshape(x.size)
-    kept = np.empty(0 if onto is None else width, out.dtype)
+    kept = np.empty(0 if accumulate is None else width, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
-        total = out[i, sum_at : sum_at + width] if onto is None else kept
+        total = out[i, sum_at : sum_at + width] if accumulate is None else kept
         for k in range(width):
             total[k] = 0
         if weights is None:
@@ -92,25 +91,25 @@ def aggregate(
         scale = row_scale[i]
         for k in range(width):
             total[k] *= scale
-        # One condition an `if`: only such branches are resolved when the kernel is compiled.
+        # Test one condition per `if`: only such branches are resolved when the kernel is compiled.
         if self_scale is not None:
-            own = x[i] if self_rows is None else x[self_rows[i]]
-            own_scale = self_scale[i]
+            self_row = x[i] if self_rows is None else x[self_rows[i]]
+            self_factor = self_scale[i]
             for k in range(width):
-                total[k] += own_scale * value(own[k])
+                total[k] += self_factor * value(self_row[k])
         if self_at is not None:
-            own = x[i] if self_rows is None else x[self_rows[i]]
-            beside = out[i, self_at : self_at + width]
-            if onto is None:
+            self_row = x[i] if self_rows is None else x[self_rows[i]]
+            self_out = out[i, self_at : self_at + width]
+            if accumulate is None:
                 for k in range(width):
-                    beside[k] = value(own[k])
+                    self_out[k] = value(self_row[k])
             else:
                 for k in range(width):
-                    beside[k] += value(own[k])
-        if onto is not None:
-            there = out[i, sum_at : sum_at + width]
+                    self_out[k] += value(self_row[k])
+        if accumulate is not None:
+            target = out[i, sum_at : sum_at + width]
             for k in range(width):
-                there[k] += kept[k]
+                target[k] += kept[k]
 
 
 @_compile
@@ -118,7 +117,7 @@ def aggregate_backward(
     t_indptr, t_rows, t_edges, num_dst, grad, row_scale, source_scale, weights, self_scale, out, sum_at,
     self_at, start, stop,
 ):  # fmt: skip
-    """Gradient of `aggregate` with respect to x, row by row of the sources, over the transposed edges."""
+    """Compute the gradient of `aggregate` with respect to x, source by source, over the transposed edges."""
     width = out.shape[1]
     for j in range(start, stop):
         row = out[j]
@@ -150,7 +149,7 @@ def aggregate_backward(
 
 @_compile
 def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, start, stop):
-    """Elementwise maximum of source rows; `winners` keeps each one's edge, -1 (and 0) where there is none."""
+    """Compute the elementwise maximum of source rows, 0 without edges; `winners`: argmax edges or -1."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -177,17 +176,17 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
                         best[k] = value(a[k])
                         winner[k] = e
         if self_at is not None:
-            own = x[i] if self_rows is None else x[self_rows[i]]
-            beside = out[i, self_at : self_at + width]
+            self_row = x[i] if self_rows is None else x[self_rows[i]]
+            self_out = out[i, self_at : self_at + width]
             for k in range(width):
-                beside[k] = value(own[k])
+                self_out[k] = value(self_row[k])
 
 
 @_compile
 def aggregate_max_backward(
     t_indptr, t_rows, t_edges, num_dst, grad, winners, out, sum_at, self_at, start, stop
 ):
-    """Gradient of `aggregate_max`: each element's goes to the edge that won."""
+    """Compute the gradient of `aggregate_max`: each element's gradient goes to its argmax edge."""
     width = out.shape[1]
     for j in range(start, stop):
         row = out[j]
@@ -208,15 +207,16 @@ def aggregate_max_backward(
 
 @_compile
 def attend(
-    indptr, columns, self_rows, x, u_src, u_dst, slope, alpha, derivative, own_alpha, own_derivative, out,
-    factor, own_factor, start, stop,
+    indptr, columns, self_rows, x, u_src, u_dst, slope, alpha, derivative, self_alpha, self_derivative, out,
+    factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Attention-weighted sums of source rows: self loop included, softmax over a destination's edges.
+    """Sum source rows weighted by attention, a softmax over a destination's edges and its self-loop.
 
     With x as [num_src, S, f], S = 1 (all heads read the same row) or S = H (each head reads its own slice):
     score[e, h] = leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h]
-    x[j]. `alpha` and `own_alpha` keep the weights, `derivative` and `own_derivative` the slopes of leaky for
-    backward. Where `factor` and `own_factor` are not None, they multiply the weights after the softmax.
+    x[j]. For the backward pass, `alpha` and `self_alpha` receive the weights, and `derivative` and
+    `self_derivative` the slopes of leaky. If `factor` and `self_factor` are not None, they multiply the
+    weights after the softmax.
     """
     heads, width = u_src.shape
     slices = x.shape[1]
@@ -226,9 +226,9 @@ def attend(
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
-        own = x[i] if self_rows is None else x[self_rows[i]]
+        self_row = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
-            a = own[h] if slices > 1 else own[0]
+            a = self_row[h] if slices > 1 else self_row[0]
             to = out.dtype.type(0)
             at = out.dtype.type(0)
             for k in range(width):
@@ -236,9 +236,9 @@ def attend(
                 at += value(a[k]) * u_src[h, k]
             offset[h] = to
             score = at + to
-            own_derivative[i, h] = 1 if score > 0 else slope
-            score *= own_derivative[i, h]
-            own_alpha[i, h] = score
+            self_derivative[i, h] = 1 if score > 0 else slope
+            score *= self_derivative[i, h]
+            self_alpha[i, h] = score
             top[h] = score
         for e in range(first, end):
             row = x[columns[e]]
@@ -253,19 +253,19 @@ def attend(
                 alpha[e, h] = score
                 top[h] = max(top[h], score)
         for h in range(heads):
-            weight = np.exp(own_alpha[i, h] - top[h])
-            own_alpha[i, h] = weight
+            weight = np.exp(self_alpha[i, h] - top[h])
+            self_alpha[i, h] = weight
             total = weight
             for e in range(first, end):
                 weight = np.exp(alpha[e, h] - top[h])
                 alpha[e, h] = weight
                 total += weight
-            own_alpha[i, h] /= total
-            a = own[h] if slices > 1 else own[0]
+            self_alpha[i, h] /= total
+            a = self_row[h] if slices > 1 else self_row[0]
             o = out[h, i]
-            weight = own_alpha[i, h]
-            if own_factor is not None:
-                weight *= own_factor[i, h]
+            weight = self_alpha[i, h]
+            if self_factor is not None:
+                weight *= self_factor[i, h]
             for k in range(width):
                 o[k] = weight * value(a[k])
             for e in range(first, end):
@@ -281,10 +281,10 @@ def attend(
 
 @_compile
 def attend_backward_scores(
-    indptr, columns, self_rows, x, grad, alpha, derivative, own_alpha, own_derivative, u_src_grad, u_dst_grad,
-    d_score, own_d_score, d_offset, factor, own_factor, start, stop,
+    indptr, columns, self_rows, x, grad, alpha, derivative, self_alpha, self_derivative, u_src_grad,
+    u_dst_grad, d_score, self_d_score, d_offset, factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Gradients of `attend` with respect to the scores, and this chunk's part of those of u_src and u_dst."""
+    """Compute the gradients of `attend` by its scores, and this chunk's part of those by u_src and u_dst."""
     heads, width = u_src_grad.shape
     slices = x.shape[1]
     flat = x.reshape(x.size)
@@ -295,17 +295,17 @@ def attend_backward_scores(
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
-        own = x[i] if self_rows is None else x[self_rows[i]]
+        self_row = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             g = grad[h, i]
-            a = own[h] if slices > 1 else own[0]
+            a = self_row[h] if slices > 1 else self_row[0]
             d = grad.dtype.type(0)
             for k in range(width):
                 d += g[k] * value(a[k])
-            if own_factor is not None:
-                d *= own_factor[i, h]
-            own_d_score[i, h] = d
-            mean = own_alpha[i, h] * d
+            if self_factor is not None:
+                d *= self_factor[i, h]
+            self_d_score[i, h] = d
+            mean = self_alpha[i, h] * d
             for e in range(first, end):
                 row = x[columns[e]]
                 b = row[h] if slices > 1 else row[0]
@@ -316,8 +316,8 @@ def attend_backward_scores(
                     d *= factor[e, h]
                 d_score[e, h] = d
                 mean += alpha[e, h] * d
-            d = own_alpha[i, h] * (own_d_score[i, h] - mean) * own_derivative[i, h]
-            own_d_score[i, h] = d
+            d = self_alpha[i, h] * (self_d_score[i, h] - mean) * self_derivative[i, h]
+            self_d_score[i, h] = d
             total = d
             for k in range(width):
                 u_src_grad[h, k] += d * value(a[k])
@@ -336,10 +336,10 @@ def attend_backward_scores(
 
 @_compile
 def attend_backward_rows(
-    t_indptr, t_rows, t_edges, num_dst, grad, alpha, own_alpha, d_score, own_d_score, d_offset, u_src, u_dst,
-    out, factor, own_factor, start, stop,
+    t_indptr, t_rows, t_edges, num_dst, grad, alpha, self_alpha, d_score, self_d_score, d_offset, u_src,
+    u_dst, out, factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Gradient of `attend` with respect to x ([num_src, S, f]), over the transposed edges."""
+    """Compute the gradient of `attend` with respect to x ([num_src, S, f]), over the transposed edges."""
     heads, width = u_src.shape
     slices = out.shape[1]
     for j in range(start, stop):
@@ -362,10 +362,10 @@ def attend_backward_rows(
             offset = grad.dtype.type(0)
             if j < num_dst:
                 g = grad[h, j]
-                weight = own_alpha[j, h]
-                if own_factor is not None:
-                    weight *= own_factor[j, h]
-                score += own_d_score[j, h]
+                weight = self_alpha[j, h]
+                if self_factor is not None:
+                    weight *= self_factor[j, h]
+                score += self_d_score[j, h]
                 offset = d_offset[j, h]
                 for k in range(width):
                     row[k] += weight * g[k]
@@ -377,28 +377,28 @@ def attend_backward_rows(
 def drop(x, vertices, key, threshold, scale, out, start, stop):
     """Zero each element with probability threshold / 65536 and multiply the rest by `scale`.
 
-    The mask is a function of (key, vertex, column): 16 bits a column, four columns a draw.
+    The mask is a function of (key, vertex, column): 16 bits per column, four columns per draw.
     """
     width = x.shape[1]
     groups = (width + 3) // 4
     draws = np.empty(groups, np.uint64)
-    # The lowest 16 bits of a draw are its first column's: little-endian memory has them in order.
+    # The lowest 16 bits of a draw belong to its first column, as in little-endian memory.
     columns = draws.view(np.uint16)
-    least = np.uint16(threshold)
+    lowest_kept = np.uint16(threshold)
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
-        # Two loops, for each becomes vector instructions.
+        # Two separate loops, because the compiler vectorizes each.
         for group in range(groups):
             draws[group] = random_bits(stream, np.uint64(group))
         a = x[i]
         o = out[i]
         for k in range(width):
-            o[k] = value(a[k]) * scale if columns[k] >= least else 0
+            o[k] = value(a[k]) * scale if columns[k] >= lowest_kept else 0
 
 
 @_compile
 def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, start, stop):
-    """`drop` on the stored values of sparse rows: the same mask as on their dense form."""
+    """Apply `drop` to the stored values of sparse rows, with the same mask as for dense rows."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
         for e in range(indptr[i], indptr[i + 1]):

@@ -1,6 +1,6 @@
-"""Dense products of tall matrices, in chunks of rows that stay in cache.
+"""Linear layers over tall matrices, in chunks of rows that stay in cache.
 
-Each chunk is multiplied by one thread of the stage's team, so a bias, a ReLU and its derivative are applied
+Each chunk is multiplied by one thread of the stage's team: a bias, a ReLU and its derivative are applied
 while the rows are in cache, and the result does not depend on the number of threads. Weight gradients are
 summed chunk by chunk in a fixed order.
 """
@@ -17,13 +17,13 @@ from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
-# Rows of a chunk, and how many numbers those of a chunk with more rows have at most.
+# Minimum rows per chunk, and maximum elements of a chunk with more rows.
 GRAIN = 1024
 _NUMBERS = 1 << 18
 
 
 def _grain(rows: int, columns: int) -> int:
-    """Rows of a chunk: of narrow ones more, for a call of the library costs as much as hundreds of them."""
+    """Return the rows per chunk: more for short rows, to amortize the cost of a library call."""
     fitting = max(1, _NUMBERS // max(1, rows + columns))
     return max(GRAIN, 1 << fitting.bit_length() - 1)
 
@@ -37,12 +37,12 @@ def product_of_rows(
     relu: bool = False,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute `linear` without a derivative, of tensors that take no gradient.
+    """Compute `linear` without autograd, on tensors that require no gradient.
 
     Parameters
     ----------
     x, weight, bias, relu
-        Those of `linear`.
+        The arguments of `linear`.
     precision
         The dtype to multiply in.
     out
@@ -53,10 +53,10 @@ def product_of_rows(
     out = empty((num, weight.shape[0]), x) if out is None else out
     if precision != x.dtype:
         weight, bias = weight.to(precision), None if bias is None else bias.to(precision)
-    turned = weight.t()
+    transposed = weight.t()
 
     def work(start: int, stop: int) -> None:
-        multiply(x[start:stop], turned, out[start:stop], precision=precision, bias=bias, relu=relu)
+        multiply(x[start:stop], transposed, out[start:stop], precision=precision, bias=bias, relu=relu)
 
     in_chunks(work, num, _grain(*weight.shape))
     return out
@@ -74,26 +74,26 @@ def gradients_of_product(
     needs_weight: bool = True,
     needs_bias: bool = True,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of a product, of tensors that take none themselves.
+    """Compute the gradients of a product, on tensors that require no gradient.
 
     Parameters
     ----------
     x, weight, precision
-        What `product_of_rows` was given.
+        The arguments of `product_of_rows`.
     grad
         [n, out] the gradient of its result, C-contiguous.
     result
-        What it gave, if that went through a ReLU.
+        The result of `product_of_rows` if a ReLU was applied, otherwise None.
     x_grad
-        [n, in] receives the gradient of x; None where none is wanted.
+        [n, in] receives the gradient of x; None if it is not needed.
     adds
-        Whether that is added to what is in `x_grad`.
+        Add to `x_grad` instead of replacing it.
     needs_weight, needs_bias
-        Whether these are wanted.
+        Whether to compute the gradients of the weight and of the bias.
 
     Returns
     -------
-    The gradients of the weight and of the bias; None where they are not wanted.
+    The gradients of the weight and of the bias; None for a gradient that is not needed.
     """
     grain, num = _grain(*weight.shape), x.shape[0]
     chunks = -(-num // grain)
@@ -136,7 +136,7 @@ class _Linear(torch.autograd.Function):
         low_precision: bool,
     ) -> torch.Tensor:
         ctx.precision = torch.bfloat16 if low_precision else x.dtype
-        # Detached: the threads of a team would record what they do with what takes a gradient.
+        # Detached: otherwise autograd would record the operations of the team's threads.
         factors = x.detach(), weight.detach(), None if bias is None else bias.detach()
         out = product_of_rows(*factors, precision=ctx.precision, relu=relu)
         ctx.save_for_backward(x, weight, out if relu else None)
@@ -149,7 +149,7 @@ class _Linear(torch.autograd.Function):
         x, weight, out = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         x_grad = empty(tuple(x.shape), x) if needs_x else None
-        of_weight, of_bias = gradients_of_product(
+        weight_grad, bias_grad = gradients_of_product(
             x.detach(),
             weight.detach(),
             grad.detach().contiguous(),
@@ -159,11 +159,11 @@ class _Linear(torch.autograd.Function):
             needs_weight=needs_weight,
             needs_bias=ctx.has_bias,
         )
-        return x_grad, of_weight, of_bias, None, None
+        return x_grad, weight_grad, bias_grad, None, None
 
 
 def _sum(parts: torch.Tensor) -> torch.Tensor:
-    """The sum of the chunks' parts; of one, itself."""
+    """Return the sum of the chunks' parts, without a copy if there is only one."""
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
@@ -198,7 +198,7 @@ def linear(
     Raises
     ------
     ValueError
-        If the shapes or dtypes of x, weight and bias do not go together.
+        If the shapes or dtypes of x, weight and bias do not match.
     """
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(

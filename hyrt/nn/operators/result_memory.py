@@ -1,4 +1,4 @@
-"""Memory for the results of operators: recycled where the calling thread's team has a pool."""
+"""Output buffers of operators, from the buffer pool of the calling thread's team if it has one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import DTypeLike, NDArray
 
 from hyrt.machine.workers import current_workers
 
-# The system takes back no pages of smaller arrays, and recycling one takes longer than allocating it.
-_FEW_NUMBERS = 1 << 12
+# The allocator returns no pages of smaller arrays to the system, and pooling takes longer than allocating.
+_MIN_POOLED = 1 << 12
 
 
 def _is_small(shape: int | tuple[int, ...]) -> bool:
-    return (shape if isinstance(shape, int) else math.prod(shape)) < _FEW_NUMBERS
+    return (shape if isinstance(shape, int) else math.prod(shape)) < _MIN_POOLED
 
 
 def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An uninitialised array; a pooled one returns when it, or the tensor around it, is collected."""
+    """Return an uninitialised array; the pool reclaims it when the array or its tensor is collected."""
     pool = current_workers().pool
     return np.empty(shape, dtype) if pool is None or _is_small(shape) else pool.lend(shape, dtype)
 

@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class SparseRows:
-    """Feature rows as CSR: the input form of bag-of-words datasets."""
+    """Feature rows as CSR: the input format of bag-of-words datasets."""
 
     indptr: Array
     """[n+1] int32."""
@@ -35,25 +35,25 @@ class SparseRows:
     values: Array
     """[nnz] float32."""
     width: int
-    """Columns of the dense form."""
+    """Number of columns of the dense matrix."""
 
     __repr__ = one_line
 
     @classmethod
     def of(cls, features: SparseFeatures) -> SparseRows:
-        """The same rows as a layer's input."""
+        """Convert sparse features to the input of a layer, without a copy."""
         return cls(features.indptr, features.columns, features.values, features.width)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
     def head(self, rows: int) -> SparseRows:
-        """The first `rows` rows."""
+        """Return the first `rows` rows."""
         end = self.indptr[rows]
         return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
 
     def dense(self, workers: Workers | None = None) -> torch.Tensor:
-        """[n, width] float32, by the calling thread's team unless another is given."""
+        """Return a dense [n, width] float32 tensor; `workers` defaults to the calling thread's team."""
         out = np.empty((len(self), self.width), np.float32)
         (workers or current_workers()).run(
             lambda start, stop: densify(self.indptr, self.columns, self.values, out, start, stop),
@@ -66,9 +66,9 @@ class SparseRows:
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
-        turned = _turned(weight.detach())
+        transposed_weight = _transposed(weight.detach())
         out = empty((len(rows), len(weight)), weight)
-        spmm_into(rows.indptr, rows.columns, turned.numpy(), out.numpy(), weights=rows.values)
+        spmm_into(rows.indptr, rows.columns, transposed_weight.numpy(), out.numpy(), weights=rows.values)
         ctx.rows = rows
         return out
 
@@ -84,15 +84,15 @@ class _SparseLinear(torch.autograd.Function):
         return None, out
 
 
-def _turned(matrix: torch.Tensor) -> torch.Tensor:
-    """The transpose, written row by row; torch reads a column at a time, which takes four times as long."""
-    turned = empty((matrix.shape[1], matrix.shape[0]), matrix)
-    transpose_into(matrix.contiguous().numpy(), turned.numpy())
-    return turned
+def _transposed(matrix: torch.Tensor) -> torch.Tensor:
+    """Transpose with row-wise writes; torch reads column by column, which takes four times as long."""
+    transposed_weight = empty((matrix.shape[1], matrix.shape[0]), matrix)
+    transpose_into(matrix.contiguous().numpy(), transposed_weight.numpy())
+    return transposed_weight
 
 
 def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
-    """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width]).
+    """Multiply sparse rows by a transposed weight [out, width]: [n, out], differentiable by the weight.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A transpose of a matrix in tiles that fit the registers: a cache line is read, and written, at once."""
+"""Matrix transpose in register-sized tiles, so that whole cache lines are read and written."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TILE = 16
 
 @intrinsic
 def _transpose_tile(typingctx, source, at, stride, target, to, target_stride):
-    """Transpose 16 x 16 elements, from element `at` of an array and rows `stride` apart, into another."""
+    """Transpose a 16 x 16 tile between two arrays, given the first element and the row stride in each."""
 
     def generate(context, builder, signature, args):
         element = context.get_value_type(signature.args[0].dtype)
@@ -54,7 +54,7 @@ def _transpose_tile(typingctx, source, at, stride, target, to, target_stride):
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def transpose_into(rows, out):
-    """Write the transpose of rows [n, k] into out [k, m], with columns of zeros from n on."""
+    """Write the transpose of rows [n, k] into out [k, m], with zeros in the columns from n on."""
     num, width = rows.shape
     length = out.shape[1]
     source, target = rows.reshape(rows.size), out.reshape(out.size)

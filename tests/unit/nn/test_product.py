@@ -274,9 +274,9 @@ def test_the_library_is_the_fastest_of_the_processor(
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_bf16, raising=False)
     monkeypatch.setattr(chunk_product, "ONEDNN", object())
-    assert set(chunk_product._by_onednn()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
+    assert set(chunk_product._onednn_dtypes()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
     monkeypatch.setattr(chunk_product, "ONEDNN", None)
-    assert not set(chunk_product._by_onednn())
+    assert not set(chunk_product._onednn_dtypes())
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

@@ -1,1 +1,1 @@
-"""Compiled loops of backward passes alone."""
+"""Compiled loops that only backward passes use."""

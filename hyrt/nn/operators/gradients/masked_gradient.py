@@ -1,4 +1,4 @@
-"""The gradient in front of a ReLU, and its sum over rows, in one pass."""
+"""Gradient of a ReLU and its sum over rows, in one pass."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -7,13 +7,13 @@ import numpy as np
 
 from hyrt.machine.kernels.kept_kernels import nb
 
-# Rows that are added up before they join the others: so few numbers lose little when they are rounded.
+# Rows that are summed before they are added to the total, which limits the rounding error.
 _ROWS = 32
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False, fastmath={"contract", "nsz"})
 def mask_gradient(grad, result, out, sums):
-    """Write the gradient where a ReLU's result is above zero, and 0 elsewhere, with the sum of each column.
+    """Write the gradient where a ReLU's result is positive, 0 elsewhere, and the sum of each column.
 
     Parameters
     ----------
@@ -25,15 +25,15 @@ def mask_gradient(grad, result, out, sums):
         [k], overwritten with the sums of `out` over its rows.
     """
     rows, width = grad.shape
-    some = np.empty(width, grad.dtype)
+    partial = np.empty(width, grad.dtype)
     sums[:] = 0
     for first in range(0, rows, _ROWS):
-        some[:] = 0
+        partial[:] = 0
         for i in range(first, min(first + _ROWS, rows)):
             for k in range(width):
-                # What is no number stays so.
+                # NaN must stay NaN.
                 value = grad[i, k] if not result[i, k] <= 0 else grad.dtype.type(0)
                 out[i, k] = value
-                some[k] += value
+                partial[k] += value
         for k in range(width):
-            sums[k] += some[k]
+            sums[k] += partial[k]

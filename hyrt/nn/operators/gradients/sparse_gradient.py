@@ -1,4 +1,4 @@
-"""The gradient of a weight matrix that sparse rows were multiplied by."""
+"""Gradient of the weight matrix in a product with sparse rows."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hyrt.nn.whole_graph.rows import column_passes
 
 Array = NDArray[Any]
 
-# The fewest columns of the gradient that a thread adds up. Each thread passes over all entries.
-_LEAST_STRIPE = 32
+# Minimum number of gradient columns per thread; each thread passes over all entries.
+_MIN_STRIPE = 32
 _AHEAD = 16
 
 
 @cache
 def _kernel(lanes: int) -> Any:
-    """The loop for `lanes` columns."""
+    """Compile the loop for `lanes` columns."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def add_rows(indptr, columns, values, grad, width, start, sums, stripe, at, used):
@@ -50,8 +50,8 @@ def weight_gradient_into(
 ) -> None:
     """Write the product of transposed rows and sparse rows.
 
-    out[k, c] = sum of values[e] * grad[i, k] over the entries e of column c, in the order of their rows i: so
-    the result has the same bits for any number of threads, each of which adds up other rows of `out`.
+    out[k, c] = sum of values[e] * grad[i, k] over the entries e of column c, in the order of their rows i.
+    The result has the same bits for any number of threads: each thread sums different rows of `out`.
 
     Parameters
     ----------
@@ -64,11 +64,11 @@ def weight_gradient_into(
     workers
         The team of threads.
     """
-    # One loop is compiled for all integers.
+    # One compiled loop serves all integer types.
     indptr = indptr.astype(np.int64, copy=False)
     width, rows = grad.shape[1], grad.reshape(-1)
-    # A stripe for each thread, and none between those of others: cores that write to parts of one line, or of
-    # lines that the processor fetches together, took three to five times as long as one thread.
+    # Each thread has one contiguous stripe: cores that write to the same cache line, or to lines that the
+    # processor prefetches together, took three to five times as long as one thread.
     stripes = empty_array(out.size, out.dtype)
 
     def work(start: int, stop: int) -> None:
@@ -79,4 +79,4 @@ def weight_gradient_into(
             _kernel(lanes)(indptr, columns, values, rows, width, start, sums, stripe, at, used)
         transpose_into(sums.reshape(-1, stripe), out[start:stop])
 
-    workers.run_rows(work, width, max(_LEAST_STRIPE, -(-width // workers.count)))
+    workers.run_rows(work, width, max(_MIN_STRIPE, -(-width // workers.count)))

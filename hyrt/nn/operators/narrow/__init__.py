@@ -1,1 +1,1 @@
-"""Aggregation of rows in a narrow format, read in place."""
+"""Aggregation of quantized rows, read in place."""

@@ -1,4 +1,4 @@
-"""Compiled loops that aggregate codes of int8 in place, with their scales; see `kernels`."""
+"""Compiled loops that aggregate int8 codes in place, with their scales; see `kernels`."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -20,7 +20,7 @@ _compile = nb.njit(
 
 @nb.njit(inline="always", cache=True)
 def _factor(e, column, code_scales, source_scale, weights):
-    """What the codes of an edge's source are multiplied with."""
+    """Return the factor on the codes of an edge's source."""
     factor = np.float32(1)
     if code_scales is not None:
         factor *= code_scales[column]
@@ -36,7 +36,7 @@ def aggregate_codes(
     indptr, columns, self_rows, x, code_scales, column_scales, row_scale, source_scale, weights, self_scale,
     out, sum_at, self_at, start, stop,
 ):  # fmt: skip
-    """As `kernels.aggregate`, of the numbers code_scales[j] * x[j] * column_scales; scales may be None."""
+    """Aggregate dequantized rows code_scales[j] * x[j] * column_scales (scales may be None)."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -66,31 +66,31 @@ def aggregate_codes(
         for k in range(width):
             total[k] *= scale
         j = i if self_rows is None else self_rows[i]
-        own = x[j]
+        self_row = x[j]
         code_scale = np.float32(1)
         if code_scales is not None:
             code_scale = code_scales[j]
         if self_scale is not None:
-            own_scale = self_scale[i] * code_scale
+            self_factor = self_scale[i] * code_scale
             for k in range(width):
-                total[k] += own_scale * value(own[k])
+                total[k] += self_factor * value(self_row[k])
         if column_scales is not None:
             for k in range(width):
                 total[k] *= column_scales[k]
         if self_at is not None:
-            beside = out[i, self_at : self_at + width]
+            self_out = out[i, self_at : self_at + width]
             for k in range(width):
-                beside[k] = code_scale * value(own[k])
+                self_out[k] = code_scale * value(self_row[k])
             if column_scales is not None:
                 for k in range(width):
-                    beside[k] *= column_scales[k]
+                    self_out[k] *= column_scales[k]
 
 
 @_compile
 def aggregate_codes_max(
     indptr, columns, self_rows, x, code_scales, column_scales, out, sum_at, self_at, start, stop
 ):
-    """As `kernels.aggregate_max` without winners, of the numbers of `aggregate_codes`."""
+    """Compute the maximum of dequantized rows without argmax edges; see `kernels.aggregate_max`."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -108,19 +108,19 @@ def aggregate_codes_max(
             else:
                 for k in range(width):
                     best[k] = max(best[k], factor * value(a[k]))
-        # Scales are positive: the largest code of a column is that of the largest number.
+        # Column scales are positive, so the largest code in a column has the largest value.
         if column_scales is not None:
             for k in range(width):
                 best[k] *= column_scales[k]
         if self_at is not None:
             j = i if self_rows is None else self_rows[i]
-            own = x[j]
+            self_row = x[j]
             code_scale = np.float32(1)
             if code_scales is not None:
                 code_scale = code_scales[j]
-            beside = out[i, self_at : self_at + width]
+            self_out = out[i, self_at : self_at + width]
             for k in range(width):
-                beside[k] = code_scale * value(own[k])
+                self_out[k] = code_scale * value(self_row[k])
             if column_scales is not None:
                 for k in range(width):
-                    beside[k] *= column_scales[k]
+                    self_out[k] *= column_scales[k]
