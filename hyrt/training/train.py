@@ -277,8 +277,8 @@ class Training:
         parts.warn(
             f"the loss stays at {loss:.4f} in epoch {epoch}, not below that of equal scores for links and "
             f"others ({_LOSS_OF_CHANCE:.4f}): the model does not learn. Lower train.lr (now "
-            f"{parts.learner.lr:g}), set another links.decoder, or check that features or edges say "
-            "something of the links"
+            f"{parts.learner.lr:g}) or train.weight_decay (now {parts.config.train.weight_decay:g}), set "
+            "another links.decoder, or check that features or edges say something of the links"
         )
 
     def _tell_of_scores(self, run: OpenRun) -> None:

@@ -77,3 +77,16 @@ def test_epochs_by_default_make_enough_steps(steps_per_epoch: int) -> None:
     assert epochs == 5 or (epochs - 1) * steps_per_epoch < 400 <= epochs * steps_per_epoch
     assert TrainConfig(epochs=3).epochs_of(steps_per_epoch) == 3
     assert epochs == max(5, math.ceil(400 / steps_per_epoch))
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "rsage", "hgt", "gcn", "gat", "gin"])
+@pytest.mark.parametrize("decoder", ["dot", "distmult", "mlp"])
+@pytest.mark.parametrize("given_decay", [None, 0.25])
+def test_a_perceptron_over_links_is_not_decayed_unless_the_user_says_so(
+    kind: str, decoder: str, given_decay: float | None
+) -> None:
+    train = {"objective": "links", **({} if given_decay is None else {"weight_decay": given_decay})}
+    config = build_config({"model": {"kind": kind}, "train": train, "links": {"decoder": decoder}})
+    usual = build_config({"model": {"kind": kind}}).train
+    wanted = (0.0 if decoder == "mlp" else usual.weight_decay) if given_decay is None else given_decay
+    assert (config.train.weight_decay, config.train.lr) == (wanted, usual.lr)
