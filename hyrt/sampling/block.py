@@ -200,17 +200,18 @@ class Block:
 
 
 _ID_DTYPES = (np.int32, np.int64)
+_REAL_DTYPES = (np.float32, np.float64)
 _OF_BLOCK = (
     ("degrees", "iu", "num_dst"),
     ("source_degrees", "iu", "num_src"),
-    ("weights", "f", "num_edges"),
+    ("weights", _REAL_DTYPES, "num_edges"),
     ("edge_types", "iu", "num_edges"),
-    ("edge_weights", "f", "num_edges"),
-    ("run_weights", "f", "num_edges"),
-    ("weighted_degrees", "f", "num_dst"),
-    ("source_weighted_degrees", "f", "num_src"),
+    ("edge_weights", _REAL_DTYPES, "num_edges"),
+    ("run_weights", _REAL_DTYPES, "num_edges"),
+    ("weighted_degrees", _REAL_DTYPES, "num_dst"),
+    ("source_weighted_degrees", _REAL_DTYPES, "num_src"),
 )
-"""Arrays of a block with one number each: kinds of dtypes, and of what there is one."""
+"""Arrays of a block with one number each: dtypes or their kinds, and of what there is one."""
 
 
 def _check(block: Block) -> None:
@@ -241,9 +242,16 @@ def _check(block: Block) -> None:
     for name, kinds, count in _OF_BLOCK:
         values = getattr(block, name)
         if values is not None or name in ("degrees", "source_degrees"):
-            check_array(f"{at}{name}", values, kinds, (getattr(block, count),), "one number each")
+            kind = "integers" if kinds == "iu" else "float32 or float64"
+            check_array(f"{at}{name}", values, kinds, (getattr(block, count),), f"one number each, {kind},")
     if block.edge_features is not None:
-        check_array(f"{at}edge_features", block.edge_features, "f", (num_edges, None), "a row for each edge")
+        check_array(
+            f"{at}edge_features",
+            block.edge_features,
+            _REAL_DTYPES,
+            (num_edges, None),
+            "a row for each edge, float32 or float64,",
+        )
     if block.edge_types is not None and num_edges and block.edge_types.min() < 0:
         raise ArgumentError(f"{at}edge_types are below 0: number types from 0 on")
     if block.edge_weights is not None and (

@@ -81,7 +81,7 @@ def ops_calls() -> list[Call]:
         Call(
             "ops.spmm, max",
             lambda graph, x: ops.spmm(graph, x, reduce="max"),
-            {"graph": topology_kind(), "x": ROWS},
+            {"graph": topology_kind(), "x": Arrays(lambda: floats(V, WIDTH), any_axes=True)},
         ),
         Call(
             "ops.edge_reduce",
