@@ -102,6 +102,29 @@ def test_torch_exports_the_plain_module_for_any_number_of_vertices(settings: dic
     np.testing.assert_allclose(found.detach().numpy(), scores_of(model), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["gcn", "graphsage", "gin", "gat"])
+def test_onnx_has_the_scores_for_any_number_of_vertices(kind: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    reference = pytest.importorskip("onnx.reference")
+    model = model_of(kind=kind)
+    plain = PlainGNN(**plain_arguments(model.architecture)).eval()
+    plain.load_state_dict(model.state_dict())
+    random, size = torch.Generator().manual_seed(0), torch.export.Dim
+    torch.onnx.export(
+        plain,
+        (torch.randn(20, 9, generator=random), torch.randint(0, 20, (2, 60), generator=random)),
+        tmp_path / "model.onnx",
+        dynamo=True,
+        verbose=False,
+        dynamic_shapes={"x": {0: size("V")}, "edge_index": {1: size("E")}},
+    )
+    session = reference.ReferenceEvaluator(onnx.load(tmp_path / "model.onnx"))
+    (found,) = session.run(None, {"x": X, "edge_index": EDGES})
+    np.testing.assert_allclose(found, scores_of(model), rtol=1e-5, atol=1e-5)
+
+
 def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
     model = model_of(kind="gat", heads=2)
     trained = TrainedRun(
