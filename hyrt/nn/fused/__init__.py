@@ -1,1 +1,1 @@
-"""Messages of edges as small element-wise forms: their derivatives, and loops that gather them fused."""
+"""Edge messages as element-wise expressions: derivatives, code generation and fused gather loops."""

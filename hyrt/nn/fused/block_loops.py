@@ -1,4 +1,4 @@
-"""The gatherings of the built-in layers over a sampled block, on a device that runs loops over edges."""
+"""Gathers of the built-in layers over a sampled block, on a device that runs loops over edges."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _FLOAT = np.dtype(np.float32)
 
 
 class _BlockLoops(Protocol):
-    """Loops over a block, and what was kept of them."""
+    """Forward and backward loops over a block, with the state that backward needs."""
 
-    def forward(self, given: Sequence[Array]) -> Array: ...
+    def forward(self, inputs: Sequence[Array]) -> Array: ...
 
-    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]: ...
+    def backward(self, inputs: Sequence[Array], grad: Array) -> Sequence[Array]: ...
 
 
 class _OverBlock(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loops: _BlockLoops, *given: torch.Tensor) -> torch.Tensor:
-        arrays = [np.ascontiguousarray(each.detach().numpy()) for each in given]
+    def forward(ctx: Any, loops: _BlockLoops, *inputs: torch.Tensor) -> torch.Tensor:
+        arrays = [np.ascontiguousarray(each.detach().numpy()) for each in inputs]
         ctx.known = loops, arrays
         return torch.from_numpy(loops.forward(arrays))
 
@@ -58,50 +58,50 @@ class _OverBlock(torch.autograd.Function):
 @dataclass(slots=True)
 class _SumOverBlock:
     block: Block
-    what: Aggregation
+    aggregation: Aggregation
     edges: Edges
     sum: LoopedSum
 
     @classmethod
-    def of(cls, block: Block, what: Aggregation) -> _SumOverBlock:
-        factors = scales(what, block, _FLOAT)
-        own = factors.own
-        if own is not None and factors.source is not None:
-            own = own / factors.source[: block.num_dst]
+    def create(cls, block: Block, aggregation: Aggregation) -> _SumOverBlock:
+        factors = scales(aggregation, block, _FLOAT)
+        loop_scale = factors.own
+        if loop_scale is not None and factors.source is not None:
+            loop_scale = loop_scale / factors.source[: block.num_dst]
         edges = replace(
-            _by_destination(block, has_loops=own is not None),
+            _by_destination(block, has_loops=loop_scale is not None),
             factors=factors.edge,
             row_scale=factors.row,
-            loop_scale=own,
+            loop_scale=loop_scale,
         )
-        return cls(block, what, edges, LoopedSum(factors.source, own is not None))
+        return cls(block, aggregation, edges, LoopedSum(factors.source, loop_scale is not None))
 
-    def forward(self, given: Sequence[Array]) -> Array:
-        out = empty_array((self.block.num_dst, given[0].shape[1]), _FLOAT)
-        self.sum.forward(self.edges, given[0], out, None)
+    def forward(self, inputs: Sequence[Array]) -> Array:
+        out = empty_array((self.block.num_dst, inputs[0].shape[1]), _FLOAT)
+        self.sum.forward(self.edges, inputs[0], out, None)
         return out
 
-    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
-        out = empty_array(given[0].shape, _FLOAT)
+    def backward(self, inputs: Sequence[Array], grad: Array) -> Sequence[Array]:
+        out = empty_array(inputs[0].shape, _FLOAT)
         self.sum.backward(_by_source(self.block, self.edges), grad, out, None)
         return [out]
 
 
 @dataclass(slots=True)
-class _LargestOverBlock:
+class _MaxOverBlock:
     block: Block
     winners: Array | None = None
 
-    def forward(self, given: Sequence[Array]) -> Array:
-        shape = (self.block.num_dst, given[0].shape[1])
+    def forward(self, inputs: Sequence[Array]) -> Array:
+        shape = (self.block.num_dst, inputs[0].shape[1])
         out, self.winners = empty_array(shape, _FLOAT), empty_array(shape, np.dtype(np.int32))
         loop, _ = largest_loops(shape[1])
         edges = _by_destination(self.block, has_loops=False)
-        run_loop(loop, edges, [given[0]], (out, self.winners), None, None)
+        run_loop(loop, edges, [inputs[0]], (out, self.winners), None, None)
         return out
 
-    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
-        out = empty_array(given[0].shape, _FLOAT)
+    def backward(self, inputs: Sequence[Array], grad: Array) -> Sequence[Array]:
+        out = empty_array(inputs[0].shape, _FLOAT)
         _, loop = largest_loops(grad.shape[1])
         edges = _by_source(self.block, _by_destination(self.block, has_loops=False))
         run_loop(loop, edges, [grad], (out,), self.winners, None)
@@ -114,41 +114,44 @@ class _AttentionOverBlock:
     heads: int
     slope: float
     mask: AttentionMask | None
-    kept: tuple[Array, Array] | None = None
+    saved: tuple[Array, Array] | None = None
 
-    def forward(self, given: Sequence[Array]) -> Array:
+    def forward(self, inputs: Sequence[Array]) -> Array:
         rows = self.block.num_dst
-        out, kept = empty_array((rows, given[0].shape[1]), _FLOAT), empty_array((rows, self.heads), _FLOAT)
-        gather = self._gather(given)
-        gather.forward(self._edges, self._operands(given), out, kept, None)
-        self.kept = kept, out
+        out, denominators = (
+            empty_array((rows, inputs[0].shape[1]), _FLOAT),
+            empty_array((rows, self.heads), _FLOAT),
+        )
+        gather = self._gather(inputs)
+        gather.forward(self._edges, self._operands(inputs), out, denominators, None)
+        self.saved = denominators, out
         return out
 
-    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
-        assert self.kept is not None
-        rows, of_sources, of_destinations = (empty_array(each.shape, _FLOAT) for each in given)
+    def backward(self, inputs: Sequence[Array], grad: Array) -> Sequence[Array]:
+        assert self.saved is not None
+        rows, source_scores, destination_scores = (empty_array(each.shape, _FLOAT) for each in inputs)
         by_source = _by_source(self.block, self._edges)
         run_attention_back(
-            self._gather(given),
-            *(self._edges, by_source, self._operands(given), self.kept, grad),
-            (rows, of_sources, of_destinations),
+            self._gather(inputs),
+            *(self._edges, by_source, self._operands(inputs), self.saved, grad),
+            (rows, source_scores, destination_scores),
             None,
         )
-        return [rows, of_sources, of_destinations]
+        return [rows, source_scores, destination_scores]
 
-    def _gather(self, given: Sequence[Array]) -> Any:
-        return looped_attention(self.heads, given[0].shape[1] // self.heads, self.slope, self.mask)
+    def _gather(self, inputs: Sequence[Array]) -> Any:
+        return looped_attention(self.heads, inputs[0].shape[1] // self.heads, self.slope, self.mask)
 
     @property
     def _edges(self) -> Edges:
         return _by_destination(self.block, has_loops=True)
 
-    def _operands(self, given: Sequence[Array]) -> list[Array]:
+    def _operands(self, inputs: Sequence[Array]) -> list[Array]:
         if self.mask is None:
-            return list(given)
+            return list(inputs)
         assert self.block.sources is not None
         ends = self.block.sources, self.block.destinations
-        return [*given, *edge_keys(self.mask, self.heads, *ends)]
+        return [*inputs, *edge_keys(self.mask, self.heads, *ends)]
 
 
 def _by_destination(block: Block, *, has_loops: bool) -> Edges:
@@ -158,17 +161,17 @@ def _by_destination(block: Block, *, has_loops: bool) -> Edges:
 
 
 def _by_source(block: Block, edges: Edges) -> Edges:
-    turned = block.transposed()
-    return replace(edges, indptr=turned.indptr, columns=turned.rows, numbers=turned.edges)
+    transposed = block.transposed()
+    return replace(edges, indptr=transposed.indptr, columns=transposed.rows, numbers=transposed.edges)
 
 
 def aggregate_by_loops(block: Block, x: torch.Tensor, what: Aggregation) -> torch.Tensor:
-    """`hyrt.nn.operators.aggregate.aggregate` over a relabelled block, of float32 rows."""
+    """Run `hyrt.nn.operators.aggregate.aggregate` over a relabelled block with float32 rows."""
     check_weights(what, block)
     if what.self_path == "concat":
         gathered = aggregate_by_loops(block, x, replace(what, self_path="none"))
         return torch.cat([x[: block.num_dst], gathered], 1)
-    loops = _LargestOverBlock(block) if what.reduce == "max" else _SumOverBlock.of(block, what)
+    loops = _MaxOverBlock(block) if what.reduce == "max" else _SumOverBlock.create(block, what)
     return cast(torch.Tensor, _OverBlock.apply(loops, x))  # type: ignore[no-untyped-call]
 
 
@@ -180,7 +183,7 @@ def attend_by_loops(
     slope: float = 0.2,
     mask: AttentionMask | None = None,
 ) -> torch.Tensor:
-    """`hyrt.nn.operators.attention.attend` over a relabelled block, of float32 rows with a slice a head."""
+    """Run `hyrt.nn.operators.attention.attend` over a relabelled block, products [n, heads, f]."""
     heads = len(u_src)
     at_source = (products * u_src).sum(2)
     at_destination = (products[: block.num_dst] * u_dst).sum(2)

@@ -1,4 +1,4 @@
-"""Printed loops, compiled by numba, which keeps their machine code in the user's cache."""
+"""Compilation of generated loops by numba, with machine code in the user's cache."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hyrt.nn.whole_graph import vectors
 
 
 @cache
-def _of_functions() -> bytes:
-    """What the printed loops call; where it changes, they are compiled again."""
-    return b"".join(Path(str(each.__file__)).read_bytes() for each in (vectors, lane_functions))
+def _called_source() -> bytes:
+    """Return the source that generated loops call; if it changes, the loops are compiled again."""
+    return b"".join(Path(str(module.__file__)).read_bytes() for module in (vectors, lane_functions))
 
 
 @cache
 def _folder() -> Path:
-    """Where sources are kept beside which numba finds machine code."""
+    """Return the folder of generated sources, next to which numba caches machine code."""
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or user_cache() / "hyrt") / "saga"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,24 +38,24 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="hyrt-saga-"))
 
 
-# Trainers of one process may come at once with the same loop.
+# Trainers of one process may compile the same loop concurrently.
 _WRITING = threading.Lock()
 
 
 @cache
 def compiled(source: str) -> Callable[..., None]:
-    """The function `loop` of a printed source.
+    """Compile a generated source and return its function `loop`.
 
-    The source is written to a file named after what is in it, since numba keeps machine code by file. The
-    file itself is never read back.
+    The source is written to a file named by its hash, since numba caches machine code per file. The file
+    itself is never read back.
     """
-    path = _folder() / f"{hashlib.sha256(source.encode() + _of_functions()).hexdigest()[:32]}.py"
+    path = _folder() / f"{hashlib.sha256(source.encode() + _called_source()).hexdigest()[:32]}.py"
     with _WRITING:
         if not path.exists():
             write_atomically(path, source.encode())
     module = types.ModuleType(f"hyrt_saga_{path.stem}")
     module.__file__ = str(path)
-    # Numba asks for the module by its name where it finds machine code of it.
+    # Numba imports the module by name when it loads cached machine code.
     sys.modules[module.__name__] = module
     exec(compile(source, str(path), "exec"), vars(module))
     loop: Callable[..., None] = vars(module)["loop"]

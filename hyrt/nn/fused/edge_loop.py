@@ -1,8 +1,9 @@
-"""What a loop over the edges of rows computes, whoever prints it.
+"""Loops over the edges of rows, independent of the code generator.
 
-One loop serves a form and its derivatives. A row is near: its operands are read once, and what its edges give
-is added up in registers. The other ends of its edges are far. Forward, destinations are near; in the backward
-pass destinations are near once and, over the transpose, sources once.
+One loop type serves an expression and its derivatives. A row is near: its operands are read once, and the
+values of its edges are accumulated in registers. The other ends of its edges are far. In the forward pass
+destinations are near. The backward pass has one loop with near destinations and, over the transpose, one with
+near sources.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ Combine = Literal["sum", "max", "attention"]
 
 @dataclass(frozen=True)
 class EdgeLoop:
-    """What a loop over edges computes.
+    """Computation of a loop over edges.
 
-    Its hash is kept: over a small block, to look a loop up would take as long as to run it.
+    The hash is cached, since hashing takes as long as running the loop over a small block.
     """
 
     form: Form
     near: Literal["source", "destination"]
-    """Which end the rows are."""
+    """The end of the edges that the rows are."""
     combine: Combine
-    """What becomes of the results of a row's edges. For `attention` the first is a score, the second what it
-    weighs."""
+    """Reduction of the results over a row's edges. For `attention`, the first result is a score and the
+    second the message that it weights."""
     has_loops: bool
-    """Whether rows have an edge from themselves besides their own."""
+    """Whether rows have a self-loop in addition to their edges."""
     masked: bool = False
-    """Whether the gradient of what was gathered, the last operand, counts only where an edge has won."""
+    """Whether the last operand, the gradient of the gathered rows, counts only for argmax edges."""
     by_chunk: tuple[bool, ...] = ()
-    """For each result, whether it is added up over all rows of a call, and not for each row."""
+    """For each result, whether it is summed over all rows of a call instead of per row."""
     to_far: tuple[bool, ...] = ()
-    """For each result, whether it is added to the row of an edge's far end, which others have added to. The
-    host's threads alone run such loops, and share the columns."""
+    """For each result, whether it is added to the row of an edge's far end, shared with other rows. Only the
+    host runs such loops, with threads that divide the columns."""
 
     @cached_property
     def _hash(self) -> int:
@@ -50,36 +51,36 @@ class EdgeLoop:
 
     @property
     def is_whole(self) -> bool:
-        """Whether heads may not be cut."""
+        """Return whether heads must not be split."""
         return self.combine == "attention" or self.form.sums_inside
 
     @property
     def num_outputs(self) -> int:
-        """Arrays that a loop writes: its results, or what was gathered and what is kept of it."""
+        """Return the number of output arrays: the results, or the gathered rows and the saved state."""
         return {"sum": len(self.form.results), "max": 2, "attention": 2}[self.combine]
 
     @property
     def is_backward(self) -> bool:
-        """Whether the last operand is the gradient of what was gathered."""
+        """Return whether the last operand is the gradient of the gathered rows."""
         operands = self.form.operands
         return self.combine == "sum" and bool(operands) and operands[-1].end == "gathered"
 
     def is_far(self, operand: Operand) -> bool:
-        """Whether an operand is read once for each edge."""
+        """Return whether an operand is read once per edge."""
         if operand.end in ("shared", "edge"):
             return operand.end == "edge"
         return (operand.end == "source") != (self.near == "source")
 
     def is_total(self, k: int) -> bool:
-        """Whether result k is added up over all rows of a call."""
+        """Return whether result k is summed over all rows of a call."""
         return bool(self.by_chunk) and self.by_chunk[k]
 
     def goes_far(self, k: int) -> bool:
-        """Whether result k is added to the rows of far ends."""
+        """Return whether result k is added to the rows of far ends."""
         return bool(self.to_far) and self.to_far[k]
 
     def added(self, k: int) -> int:
-        """What is added up for result k: of a sum over columns, the row."""
+        """Return the value that is accumulated for result k; for a sum over columns, the row."""
         at = self.form.results[k]
         value = self.form.values[at]
         return value.arguments[0] if value.op == "sum" else at

@@ -1,4 +1,4 @@
-"""Edges as fused loops take them."""
+"""Edge arrays that fused loops read."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """Edges by one of their ends, and what is known of them."""
+    """Edges sorted by one end, with their factors."""
 
     indptr: Array
-    """[n + 1] int32 or int64, where the edges of each row start."""
+    """[n + 1] int32 or int64, start of each row's edges."""
     columns: Array
-    """[E] int32 or int64, the far end of each edge."""
+    """[E] int32 or int64, far end of each edge."""
     rows: Array | None = None
-    """[m] the rows to compute; all by default."""
+    """[m] rows to compute; all by default."""
     positions: Array | None = None
-    """Where each destination is among those that have gathered, negative where it is not; by default it is
-    its own number."""
+    """Index of each destination among the gathered rows, negative if it has not gathered; identity by
+    default."""
     numbers: Array | None = None
-    """[E] which of the edges by destination each one is; consecutive by default."""
+    """[E] id of each edge in the order by destination; consecutive by default."""
     by_number: bool = False
-    """Whether an edge that has the largest value is remembered by its number, and not by its source."""
+    """Whether the argmax edge is recorded by its id instead of its source."""
     factors: Array | None = None
-    """[E] floating point, by number: factors of the edges."""
+    """[E] floating point, factor of each edge, by edge id."""
     row_scale: Array | None = None
-    """[destinations] floating point: factors of all edges into each."""
+    """[num_dst] floating point, factor of all edges into each destination."""
     loop_scale: Array | None = None
-    """[destinations] floating point: factors of their edges from themselves."""
+    """[num_dst] floating point, self-loop weight of each destination."""
     loops: int = 0
-    """How many rows, from the first, have an edge from themselves besides their own."""
+    """Number of rows, from the first, that have a self-loop in addition to their edges."""
 
     __repr__ = one_line

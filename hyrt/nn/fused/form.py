@@ -1,10 +1,10 @@
-"""What remains to be computed on an edge, as a small data structure: element-wise operations on two ends.
+"""Element-wise edge expressions as an intermediate representation.
 
-A form has heads, each of `width` columns. A value is a row (`width` numbers a head) or a column (one number a
-head). Operations take values of one kind; `spread` makes a row of a column, `sum` a column of a row. Nothing
-else is needed for the layers that NeuGraph (section 3.3) fuses, nor for their derivatives.
+An expression has heads, each of `width` columns. A value is a row (`width` numbers per head) or a column (one
+number per head). Operations take values of one kind; `spread` broadcasts a column to a row, `sum` reduces a
+row to a column. This is enough for the layers that NeuGraph (section 3.3) fuses, and for their derivatives.
 
-Keys are there for dropout on edges: 64 bits of either end, of which `drawn` makes a column of ones and zeros,
+Keys are for dropout on edges: 64 bits per end, from which `drawn` computes a column of ones and zeros that is
 the same wherever the edge is computed.
 """
 
@@ -24,57 +24,57 @@ Op = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What a form is given for an edge."""
+    """Input of an expression on an edge."""
 
     end: End
-    """Whose rows it has: those of sources, those of destinations, those of edges by their numbers, one row
-    that all edges share, or rows of the destinations that have gathered, which may be some of all."""
+    """Row space of the operand: sources, destinations, edges by id, one row that all edges share, or the
+    gathered rows, which may be a subset of the destinations."""
     kind: Kind
     takes_gradient: bool = True
-    """Whether its gradient is ever wanted."""
+    """Whether its gradient is ever needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One step of a form."""
+    """One operation of an expression."""
 
     op: Op
-    """What is computed. `where_positive` takes a condition and two values, and gives the first of them where
-    the condition is above zero. `drawn` takes two keys: see `FormBuilder.drawn`."""
+    """The operation. `where_positive` takes a condition and two values, and selects the first value if the
+    condition is above zero. `drawn` takes two keys: see `FormBuilder.drawn`."""
     kind: Kind
     arguments: tuple[int, ...] = ()
     """Positions of earlier values."""
     number: float = 0.0
-    """Of a constant, its number; of an operand, its position; of what is drawn, its threshold."""
+    """The number of a constant, the index of an operand, or the threshold of `drawn`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An element-wise function of an edge's two ends."""
+    """Element-wise function of an edge and its two ends."""
 
     heads: int
     width: int
-    """Columns of a head."""
+    """Number of columns per head."""
     operands: tuple[Operand, ...]
     values: tuple[Value, ...]
-    """In an order in which each can be computed after those before it."""
+    """Operations in topological order."""
     results: tuple[int, ...]
-    """Positions of the values that it gives."""
+    """Positions of the resulting values."""
 
     @property
     def sums_inside(self) -> bool:
-        """Whether a sum over a row's columns is computed with; a result that is a sum does not count."""
+        """Return whether a value reads a sum over a row's columns; sums as results do not count."""
         sums = {at for at, value in enumerate(self.values) if value.op == "sum"}
         return any(sums & set(value.arguments) for value in self.values)
 
     def numbers(self, operand: Operand) -> int:
-        """Columns of an operand's matrix."""
+        """Return the number of columns of an operand's matrix."""
         if operand.kind == "key":
             return 1
         return self.heads * (self.width if operand.kind == "row" else 1)
 
     def row_bytes(self, operand: Operand) -> int:
-        """Bytes of a row of an operand's matrix: keys are uint64, all others float32."""
+        """Return the bytes per row of an operand's matrix: keys are uint64, all others float32."""
         return (8 if operand.kind == "key" else 4) * self.numbers(operand)
 
 
@@ -82,12 +82,12 @@ _ZERO = Value("constant", "column", (), 0.0)
 
 
 class FormBuilder:
-    """Builds a form, each value once; what adds nothing is left out.
+    """Builder of expressions, with common subexpression elimination and algebraic simplification.
 
     Parameters
     ----------
     heads, width
-        The size of the form's values.
+        The size of the expression's values.
     """
 
     def __init__(self, heads: int, width: int) -> None:
@@ -95,21 +95,21 @@ class FormBuilder:
         self.width = width
         self.operands: list[Operand] = []
         self.values: list[Value] = []
-        self._there: dict[Value, int] = {}
+        self._positions: dict[Value, int] = {}
 
     @classmethod
     def after(cls, form: Form) -> FormBuilder:
-        """A builder that has a form's operands and values already, at the same positions."""
+        """Create a builder with the operands and values of an expression at the same positions."""
         builder = cls(form.heads, form.width)
         builder.operands = list(form.operands)
         builder.values = list(form.values)
-        builder._there = {value: at for at, value in enumerate(form.values)}
+        builder._positions = {value: at for at, value in enumerate(form.values)}
         return builder
 
     def form(self, results: Sequence[int]) -> Form:
-        """The form of some results, without the values that they do not need.
+        """Build the expression of some results, without values that they do not need.
 
-        All operands stay.
+        All operands are kept.
         """
         needed = set(results)
         for at in reversed(range(len(self.values))):
@@ -124,7 +124,7 @@ class FormBuilder:
         return Form(self.heads, self.width, tuple(self.operands), values, tuple(place[r] for r in results))
 
     def operand(self, end: End, kind: Kind, *, takes_gradient: bool = True) -> int:
-        """A new operand; keys take no gradient."""
+        """Add an operand; keys take no gradient."""
         self.operands.append(Operand(end, kind, takes_gradient and kind != "key"))
         return self._put(Value("operand", kind, (), len(self.operands) - 1))
 
@@ -157,8 +157,8 @@ class FormBuilder:
             if self._is(one, -1):
                 return self.negative(other)
             value = self.values[other]
-            # A factor of a sum goes into it: so a sum can be the last thing that is done, once a vertex and
-            # not once an edge.
+            # Move factors into a sum, so that the sum can be the last operation, once per vertex instead of
+            # once per edge.
             if value.op == "sum":
                 return self.sum(self.multiply(self.spread(one), value.arguments[0]))
         return self._put(Value("multiply", self.kind(a), (a, b)))
@@ -181,7 +181,7 @@ class FormBuilder:
         return self._put(Value("negative", value.kind, (a,)))
 
     def function(self, op: Op, a: int) -> int:
-        """One of `exp`, `log`, `sqrt`, `tanh` and `sigmoid`."""
+        """Add one of `exp`, `log`, `sqrt`, `tanh` and `sigmoid`."""
         return self._put(Value(op, self.kind(a), (a,)))
 
     def where_positive(self, condition: int, there: int, elsewhere: int) -> int:
@@ -195,16 +195,16 @@ class FormBuilder:
         return self._put(Value("where_positive", choice[0].kind, (condition, there, elsewhere)))
 
     def drawn(self, a: int, b: int, threshold: int) -> int:
-        """Whether each head is kept, 1 or 0, by the keys of both ends.
+        """Add the dropout mask of an edge, 1 or 0 per head, computed from the keys of both ends.
 
-        The two are added up modulo 2^64. Four heads share 64 bits, 16 each, the lowest first: those of heads
-        4g to 4g + 3 are `mix64(a + b + g * GOLDEN)` of `hyrt.machine.generator`. A head is kept where its
-        bits are no less than the threshold.
+        The keys are added modulo 2^64. Four heads share 64 bits, 16 bits each, the lowest first: the bits of
+        heads 4g to 4g + 3 are `mix64(a + b + g * GOLDEN)` of `hyrt.machine.generator`. A head is kept if its
+        bits are at least the threshold.
         """
         return self._put(Value("drawn", "column", (a, b), float(threshold)))
 
     def spread(self, a: int) -> int:
-        """The row of which each column is a column value; a row as it is."""
+        """Broadcast a column to a row; rows are unchanged."""
         value = self.values[a]
         if value.kind == "row":
             return a
@@ -213,7 +213,7 @@ class FormBuilder:
         return self._put(Value("spread", "row", (a,)))
 
     def sum(self, a: int) -> int:
-        """The sum over a row's columns."""
+        """Add the sum over a row's columns."""
         assert self.kind(a) == "row"
         if self._is(a, 0):
             return self.constant(0, "column")
@@ -223,7 +223,7 @@ class FormBuilder:
         return self.values[a].kind
 
     def alike(self, *values: int) -> list[int]:
-        """The values as rows, if one of them is a row."""
+        """Broadcast all values to rows if one of them is a row."""
         if any(self.kind(each) == "row" for each in values):
             return [self.spread(each) for each in values]
         return list(values)
@@ -232,8 +232,8 @@ class FormBuilder:
         return self.values[a].op == "constant" and self.values[a].number == number
 
     def _put(self, value: Value) -> int:
-        at = self._there.get(value)
+        at = self._positions.get(value)
         if at is None:
-            at = self._there[value] = len(self.values)
+            at = self._positions[value] = len(self.values)
             self.values.append(value)
         return at

@@ -1,4 +1,4 @@
-"""A form's gathering, forward and backward, in fused loops: no array has a row for each edge."""
+"""Fused gather of an edge expression, forward and backward, without arrays of one row per edge."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FusedGather:
-    """A gathering whose messages are a form of both ends.
+    """Gather whose messages are an expression of both ends.
 
     Parameters
     ----------
     form
-        Its results are the messages [heads * width], or for `attention` the scores [heads] and the messages.
+        Expression of the messages [heads * width], or for `attention` of the scores [heads] and the messages.
     combine
-        How messages become one; a mean is a sum with factors.
+        Reduction of the messages; a mean is a sum with factors.
     has_loops
-        Whether vertices have an edge from themselves besides their own.
+        Whether vertices have a self-loop in addition to their edges.
     """
 
     form: Form
@@ -45,8 +45,8 @@ class FusedGather:
 
     @property
     def unfusable(self) -> str:
-        """Why the loops cannot be printed; empty where they can."""
-        loops = [self.forward_loop, *(each for each in (self.destination_loop, self.source_loop) if each)]
+        """Return the reason why the loops cannot be generated; empty if they can."""
+        loops = [self.forward_loop, *(loop for loop in (self.destination_loop, self.source_loop) if loop)]
         if self.form.width > MOST_WHOLE_LANES and any(loop.is_whole for loop in loops):
             return (
                 f"it adds up the {self.form.width} columns of a row on an edge, and the loops hold "
@@ -55,34 +55,35 @@ class FusedGather:
         return ""
 
     def of_end(self, end: str) -> list[int]:
-        """The operands of one end whose gradients are wanted."""
+        """Return the operands of one end whose gradients are needed."""
         operands = enumerate(self.form.operands)
         return [k for k, operand in operands if operand.end == end and operand.takes_gradient]
 
     @property
     def of_edges(self) -> list[int]:
-        """The operands whose rows are those of edges."""
+        """Return the operands with one row per edge."""
         return [k for k, operand in enumerate(self.form.operands) if operand.end == "edge"]
 
     @cached_property
     def forward_loop(self) -> EdgeLoop:
-        """What destinations gather."""
+        """Return the loop of the forward gather."""
         return EdgeLoop(self.form, "destination", self.combine, self.has_loops)
 
     @cached_property
-    def _narrowed(self) -> dict[tuple[bool, ...], FusedGather]:
+    def _subsets(self) -> dict[tuple[bool, ...], FusedGather]:
         return {}
 
     def taking(self, wanted: tuple[bool, ...]) -> FusedGather:
-        """The same with the gradients of some operands alone, whose loops compute nothing for the others."""
-        found = self._narrowed.get(wanted)
-        if found is None:
+        """Return the gather with gradients of the `wanted` operands only; its loops skip the others."""
+        subset = self._subsets.get(wanted)
+        if subset is None:
             pairs = zip(self.form.operands, wanted, strict=True)
             operands = tuple(
-                replace(each, takes_gradient=each.takes_gradient and is_wanted) for each, is_wanted in pairs
+                replace(operand, takes_gradient=operand.takes_gradient and is_wanted)
+                for operand, is_wanted in pairs
             )
-            found = self._narrowed[wanted] = replace(self, form=replace(self.form, operands=operands))
-        return found
+            subset = self._subsets[wanted] = replace(self, form=replace(self.form, operands=operands))
+        return subset
 
     def forward(
         self, edges: Edges, operands: Sequence[Array], out: Array, kept: Array | None, workers: Workers | None
@@ -92,27 +93,27 @@ class FusedGather:
         Parameters
         ----------
         edges
-            By destination.
+            Edges by destination.
         operands
-            One C-contiguous matrix for each operand of the form, all float32 or all float64; those of edges
-            by number.
+            One C-contiguous matrix per operand of the expression, all float32 or all float64; rows of edges
+            by edge id.
         out
-            [m, heads * width] one row for each row of the edges; overwritten.
+            [m, heads * width], one row per row of the edges; overwritten.
         kept
-            For `max` [m, heads * width] int32, which receives which edge has the largest value; for
-            `attention` [m, heads], the logarithms of the softmax's denominators; None to keep nothing.
+            State for backward: for `max` [m, heads * width] int32, the argmax edges; for `attention`
+            [m, heads], the logarithms of the softmax denominators; None to save nothing.
         workers
-            The team of threads; the calling thread's by default.
+            Thread team; the calling thread's by default.
         """
         outs: tuple[Array | None, ...] = (out,) if self.combine == "sum" else (out, kept)
         run_loop(self.forward_loop, edges, operands, outs, None, workers)
 
     @cached_property
     def _gradients(self) -> Form:
-        """The gradients of all operands.
+        """Return the expression of the gradients of all operands.
 
-        They are given besides, at last, the gradient of what was gathered, and before it for `attention` the
-        logarithm of the denominator and the mean of the gradient.
+        Its last operand is the gradient of the gathered rows; for `attention` the two operands before it are
+        the logarithm of the denominator and the mean of the gradient.
         """
         builder = FormBuilder.after(self.form)
         if self.combine == "attention":
@@ -128,60 +129,60 @@ class FusedGather:
         else:
             g = builder.operand("gathered", "row")
             seeds = {self.form.results[0]: g}
-        found = gradients(builder, self.form, seeds)
+        operand_grads = gradients(builder, self.form, seeds)
         results = []
         for k, operand in enumerate(self.form.operands):
-            results.append(found[k] if k in found else builder.constant(0, operand.kind))
+            results.append(operand_grads[k] if k in operand_grads else builder.constant(0, operand.kind))
         return builder.form(results)
 
-    def _turned(self, near: str, ends: tuple[str, ...]) -> EdgeLoop | None:
-        """The loop for the gradients of the operands of some ends; of ends that are not near, to far rows."""
+    def _backward_loop(self, near: str, ends: tuple[str, ...]) -> EdgeLoop | None:
+        """Return the loop for gradients of some ends' operands; far ends' gradients go to far rows."""
         chosen = [k for end in ends for k in self.of_end(end)]
         if not chosen:
             return None
         full = self._gradients
         builder = FormBuilder.after(full)
-        of_ends = [self.form.operands[k].end for k in chosen]
-        to_far = tuple(end not in (near, "shared") for end in of_ends)
+        operand_ends = [self.form.operands[k].end for k in chosen]
+        to_far = tuple(end not in (near, "shared") for end in operand_ends)
         return EdgeLoop(
             builder.form([full.results[k] for k in chosen]),
             "source" if near == "source" else "destination",
             "sum",
             self.has_loops,
             masked=self.combine == "max",
-            by_chunk=tuple(end == "shared" for end in of_ends),
+            by_chunk=tuple(end == "shared" for end in operand_ends),
             to_far=to_far if any(to_far) else (),
         )
 
     @cached_property
     def destination_loop(self) -> EdgeLoop | None:
-        """The gradients of the destinations' operands and of the shared ones; None where none is wanted."""
-        return self._turned("destination", ("destination", "shared"))
+        """Return the loop for gradients of destination and shared operands; None if none is needed."""
+        return self._backward_loop("destination", ("destination", "shared"))
 
     @cached_property
     def source_loop(self) -> EdgeLoop | None:
-        """The gradients of the sources' operands; None where none is wanted."""
-        return self._turned("source", ("source",))
+        """Return the loop for gradients of source operands; None if none is needed."""
+        return self._backward_loop("source", ("source",))
 
     @cached_property
     def both_loop(self) -> EdgeLoop | None:
-        """`destination_loop` and `source_loop` in one, with the same bits; None where there is none.
+        """Return one loop that replaces `destination_loop` and `source_loop` with equal bits, or None.
 
-        Each row adds to its far ends in the order in which their own loop would. An edge from a vertex to
-        itself would come first there. What is added up over columns is rounded otherwise.
+        Rows add to their far ends in the same order as `source_loop`. None with self-loops, which come first
+        in `source_loop`, and with sums over columns, which would be rounded differently.
         """
         if self.destination_loop is None or self.source_loop is None or self.has_loops:
             return None
-        loop = self._turned("destination", ("destination", "shared", "source"))
+        loop = self._backward_loop("destination", ("destination", "shared", "source"))
         assert loop is not None
         kinds = {loop.form.values[at].kind for at in loop.form.results}
         return loop if kinds == {"row"} else None
 
     def goes_both_ways(self, edges: Edges, workers: Workers | None) -> bool:
-        """Whether `to_both_ends` is there, and faster than a loop for each end and the edges by source.
+        """Return whether `to_both_ends` is available, and faster than one loop per end.
 
-        It does half the work, which as many threads share as there are passes over the columns. Bits are the
-        same in any case, if rows come in the order of their numbers: so are they in the edges by source.
+        It does half the work, but only as many threads as there are column passes can share it. The bits are
+        equal if the rows are in ascending order, which is their order in the edges by source.
         """
         loop, rows = self.both_loop, edges.rows
         if loop is None or is_on_device() or (rows is not None and (rows[1:] <= rows[:-1]).any()):
@@ -189,7 +190,7 @@ class FusedGather:
         return (workers or current_workers()).count <= 2 * len(passes(loop.form, whole=loop.is_whole))
 
     def means(self, grad: Array, out: Array, means: Array, workers: Workers | None) -> None:
-        """For `attention`: the products [m, heads] of what was gathered and its gradient, by head."""
+        """Compute, for `attention`, the products [m, heads] of gathered rows and their gradient, per head."""
         shape = (len(grad), self.form.heads, self.form.width)
 
         def work(start: int, stop: int) -> None:
@@ -206,25 +207,25 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """The gradients of the destinations' operands, and of the shared ones.
+        """Compute the gradients of destination and shared operands.
 
         Parameters
         ----------
         edges
-            By destination.
+            Edges by destination.
         operands
-            Those of the form, for `attention` with the two matrices [m, heads] of `forward` and `means`, and
-            the gradient [m, heads * width] of what was gathered.
+            Operands of the expression; for `attention` followed by the two matrices [m, heads] of `forward`
+            and `means`; then the gradient [m, heads * width] of the gathered rows.
         outs
-            One matrix for each operand of a destination; a row that is computed is overwritten.
+            One matrix per destination operand; computed rows are overwritten.
         winners
-            What `forward` has kept for `max`.
+            The argmax edges that `forward` saved for `max`.
         workers
-            The team of threads; the calling thread's by default.
+            Thread team; the calling thread's by default.
 
         Returns
         -------
-        The gradients of the shared operands, each one row.
+        Gradients of the shared operands, one row each.
         """
         loop = self.destination_loop
         return [] if loop is None else run_loop(loop, edges, operands, outs, winners, workers)
@@ -238,7 +239,7 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """`to_destinations` and `to_sources` in one loop over the edges by destination."""
+        """Compute `to_destinations` and `to_sources` in one loop over the edges by destination."""
         assert self.both_loop is not None
         outs = [*destinations, *sources]
         return run_loop(self.both_loop, edges, operands, outs, winners, workers)
@@ -251,6 +252,6 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> None:
-        """The gradients of the sources' operands, over the edges by source; see `to_destinations`."""
+        """Compute the gradients of source operands, over the edges by source; see `to_destinations`."""
         if self.source_loop is not None:
             run_loop(self.source_loop, edges, operands, outs, winners, workers)

@@ -1,6 +1,6 @@
-"""Functions of vectors of numbers in registers, for every number that a float can be.
+"""Math functions of SIMD vectors, for all floating-point inputs.
 
-They are made of the instructions of `hyrt.nn.whole_graph.vectors`, so that compiled loops stay vector code.
+They are built from the instructions in `hyrt.nn.whole_graph.vectors`, so that compiled loops stay vectorized.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
@@ -17,16 +17,16 @@ from hyrt.machine.generator import GOLDEN, MIX_A, MIX_B
 from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.nn.whole_graph import vectors
 
-# Up to here `vectors.exp` is exact. Squared, the exponential of it is infinite.
-_MOST = {types.float32: 80.0, types.float64: 700.0}
-# Terms of the series of tanh(x) / x in x^2 that are above a rounding error for |x| up to 1/4.
+# Largest input for which `vectors.exp` is exact. The square of its exponential is infinite.
+_MAX_EXP = {types.float32: 80.0, types.float64: 700.0}
+# Number of terms of the series of tanh(x) / x in x^2 that exceed a rounding error for |x| up to 1/4.
 _TERMS = {types.float32: 5, types.float64: 11}
 
 _compile = nb.njit(nogil=True, error_model="numpy", boundscheck=False, inline="always")
 
 
 def _tanh_series(terms: int) -> list[float]:
-    """The first coefficients of tanh(x) = x (c_0 + c_1 x^2 + ...), from tanh' = 1 - tanh^2."""
+    """Return the first coefficients of tanh(x) = x (c_0 + c_1 x^2 + ...), from tanh' = 1 - tanh^2."""
     found = [Fraction(1)]
     for k in range(1, terms):
         square = sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0))
@@ -41,7 +41,7 @@ def _constant(lanes, value):
 
 @intrinsic
 def number(typingctx, lanes, value):
-    """A vector like `lanes` of equal numbers."""
+    """Return a vector like `lanes` of equal numbers."""
 
     def generate(context, builder, signature, args):
         scalar = context.cast(builder, args[1], signature.args[1], lanes.element)
@@ -55,33 +55,35 @@ def number(typingctx, lanes, value):
 
 @intrinsic
 def drawn(typingctx, lanes, bits, head, threshold):
-    """A vector like `lanes`, of the heads from `head` on: see `hyrt.nn.fused.form.FormBuilder.drawn`."""
+    """Return the mask of the heads from `head` on, a vector like `lanes`; see `FormBuilder.drawn`."""
 
     def generate(context, builder, signature, args):
         wide = ir.IntType(64)
-        _, both, first, least = args
-        first, least = (builder.zext(each, wide) if each.type.width < 64 else each for each in (first, least))
+        _, key, first, minimum = args
+        first, minimum = (
+            builder.zext(value, wide) if value.type.width < 64 else value for value in (first, minimum)
+        )
         result = ir.Constant(args[0].type, ir.Undefined)
         for lane in range(lanes.count):
             at = builder.add(first, wide(lane))
             group = builder.lshr(at, wide(2))
-            mixed = builder.add(both, builder.mul(group, wide(int(GOLDEN))))
+            mixed = builder.add(key, builder.mul(group, wide(int(GOLDEN))))
             for shift, factor in ((30, MIX_A), (27, MIX_B), (31, None)):
                 mixed = builder.xor(mixed, builder.lshr(mixed, wide(shift)))
                 if factor is not None:
                     mixed = builder.mul(mixed, wide(int(factor)))
             shift = builder.mul(builder.and_(at, wide(3)), wide(16))
-            mine = builder.and_(builder.lshr(mixed, shift), wide(0xFFFF))
+            lane_bits = builder.and_(builder.lshr(mixed, shift), wide(0xFFFF))
             one, zero = (ir.Constant(args[0].type.element, each) for each in (1.0, 0.0))
-            kept = builder.select(builder.icmp_unsigned(">=", mine, least), one, zero)
-            result = builder.insert_element(result, kept, ir.IntType(32)(lane))
+            flag = builder.select(builder.icmp_unsigned(">=", lane_bits, minimum), one, zero)
+            result = builder.insert_element(result, flag, ir.IntType(32)(lane))
         return result
 
     return lanes(lanes, types.uint64, types.intp, types.intp), generate
 
 
-def _rounded_alone(operation):
-    """A sum or a difference that no product before it is fused with, whatever else the product is for."""
+def _without_contraction(operation):
+    """Create an addition or subtraction that LLVM does not contract with a preceding product."""
 
     @intrinsic
     def lanewise(typingctx, a, b):
@@ -93,21 +95,21 @@ def _rounded_alone(operation):
     return lanewise
 
 
-add = _rounded_alone("fadd")
-subtract = _rounded_alone("fsub")
+add = _without_contraction("fadd")
+subtract = _without_contraction("fsub")
 
 
 @intrinsic
-def _most(typingctx, lanes):
+def _max_exp(typingctx, lanes):
     def generate(context, builder, signature, args):
-        return _constant(lanes, _MOST[lanes.element])
+        return _constant(lanes, _MAX_EXP[lanes.element])
 
     return lanes(lanes), generate
 
 
 @intrinsic
 def _tanh_over(typingctx, lanes):
-    """The series of tanh(x) / x, given x^2."""
+    """Return the series of tanh(x) / x, given x^2."""
 
     def generate(context, builder, signature, args):
         *rest, total = (_constant(lanes, each) for each in _tanh_series(_TERMS[lanes.element]))
@@ -120,7 +122,7 @@ def _tanh_over(typingctx, lanes):
 
 @intrinsic
 def negative(typingctx, lanes):
-    """Minus each number."""
+    """Negate each number."""
 
     def generate(context, builder, signature, args):
         return builder.fneg(args[0])
@@ -130,7 +132,7 @@ def negative(typingctx, lanes):
 
 @intrinsic
 def sqrt(typingctx, lanes):
-    """The square root."""
+    """Return the square root."""
 
     def generate(context, builder, signature, args):
         bits = 32 if lanes.element == types.float32 else 64
@@ -145,32 +147,32 @@ def sqrt(typingctx, lanes):
 
 
 @_compile
-def _capped(x):
-    """Each number, or the largest one whose exponential is exact."""
-    most = _most(x)
-    return vectors.where_positive(vectors.subtract(x, most), most, x)
+def _clamp(x):
+    """Clamp each number to the largest input whose exponential is exact."""
+    limit = _max_exp(x)
+    return vectors.where_positive(vectors.subtract(x, limit), limit, x)
 
 
 @_compile
 def exp(x):
-    """The exponential; infinite where it is no number any more."""
-    root = vectors.exp(_capped(vectors.multiply(x, number(x, 0.5))))
+    """Return the exponential; infinite on overflow."""
+    root = vectors.exp(_clamp(vectors.multiply(x, number(x, 0.5))))
     return vectors.multiply(root, root)
 
 
 @_compile
 def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     one = number(x, 1.0)
-    return vectors.divide(one, vectors.add(one, vectors.exp(_capped(negative(x)))))
+    return vectors.divide(one, vectors.add(one, vectors.exp(_clamp(negative(x)))))
 
 
 @_compile
 def tanh(x):
-    """The hyperbolic tangent, exact near zero, too."""
+    """Return the hyperbolic tangent, also exact near zero."""
     size = vectors.where_positive(x, x, negative(x))
     one, two = number(x, 1.0), number(x, 2.0)
-    power = vectors.exp(_capped(vectors.multiply(two, size)))
+    power = vectors.exp(_clamp(vectors.multiply(two, size)))
     far = vectors.subtract(one, vectors.divide(two, vectors.add(power, one)))
     near = vectors.multiply(size, _tanh_over(vectors.multiply(x, x)))
     result = vectors.where_positive(vectors.subtract(size, number(x, 0.25)), far, near)

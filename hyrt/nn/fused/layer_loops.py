@@ -1,6 +1,6 @@
-"""How the built-in layers gather, as loops over edges.
+"""Gathers of the built-in layers as loops over edges.
 
-For devices that run loops and leave vertices to the host, which has faster operators on its own cores.
+For devices that run loops and leave vertices to the host. On its own cores, the host uses faster operators.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoopedSum:
-    """a_i = r_i sum_j c_j x_j over the edges j -> i; the factors r_i are those of `Edges`."""
+    """Gather a_i = r_i sum_j c_j x_j over the edges j -> i, with the factors r_i from `Edges`."""
 
     source_scale: Array | None
-    """[sources] float32, the factors c_j; None where each is 1."""
+    """[num_src] float32, the factors c_j; None if all are 1."""
     has_loops: bool
-    """Whether destinations have an edge from themselves besides their own."""
+    """Whether destinations have a self-loop in addition to their edges."""
 
     __repr__ = one_line
 
     def forward(self, edges: Edges, x: Array, out: Array, workers: Workers | None) -> None:
-        """Gather [m, w] of [sources, w] rows, over edges by destination; `out` is overwritten."""
+        """Gather [m, w] from [num_src, w] rows over edges by destination; overwrites `out`."""
         loop, _ = _sum_loops(x.shape[1], self.source_scale is not None, self.has_loops)
         run_loop(loop, edges, [x, *self._scale()], (out,), None, workers)
 
     def backward(self, by_source: Edges, grad: Array, out: Array, workers: Workers | None) -> None:
-        """Take the gradient [m, w] of what was gathered to the rows; `out` is overwritten."""
+        """Backpropagate the gradient [m, w] of the gathered rows to the input rows; overwrites `out`."""
         _, loop = _sum_loops(grad.shape[1], self.source_scale is not None, self.has_loops)
         run_loop(loop, by_source, [*self._scale(), grad], (out,), None, workers)
 
@@ -52,7 +52,7 @@ class LoopedSum:
 
 @cache
 def _sum_loops(width: int, is_scaled: bool, has_loops: bool) -> tuple[EdgeLoop, EdgeLoop]:
-    """The sum, and over the transpose its gradient."""
+    """Return the loop of the sum, and the loop of its gradient over the transpose."""
     builder = FormBuilder(1, width)
     value = builder.operand("source", "row")
     if is_scaled:
@@ -69,29 +69,29 @@ def _sum_loops(width: int, is_scaled: bool, has_loops: bool) -> tuple[EdgeLoop, 
 
 @cache
 def largest_loops(width: int) -> tuple[EdgeLoop, EdgeLoop]:
-    """The largest of each column over the edges of a destination, and over the transpose its gradient."""
+    """Return the loop of the column-wise maximum, and the loop of its gradient over the transpose."""
     builder = FormBuilder(1, width)
     forward = EdgeLoop(builder.form([builder.operand("source", "row")]), "destination", "max", False)
     builder = FormBuilder(1, width)
-    given = builder.form([builder.operand("gathered", "row")])
-    return forward, EdgeLoop(given, "source", "sum", False, masked=True, by_chunk=(False,))
+    gradient = builder.form([builder.operand("gathered", "row")])
+    return forward, EdgeLoop(gradient, "source", "sum", False, masked=True, by_chunk=(False,))
 
 
 @cache
 def attention_gather(heads: int, width: int, slope: float, dropped: tuple[int, float] | None) -> FusedGather:
-    """GAT's softmax-weighted sum, with an edge from each vertex to itself.
+    """Return GAT's softmax-weighted sum, with a self-loop at each vertex.
 
-    Its operands are the rows [sources, heads * width], the scores [sources, heads] and [destinations, heads];
-    where weights are dropped, also the keys of both ends, as `edge_keys` has them.
+    Its operands are the rows [num_src, heads * width], the scores [num_src, heads] and [num_dst, heads]; with
+    dropout also the keys of both ends, from `edge_keys`.
 
     Parameters
     ----------
     heads, width
-        The number of heads, and the columns of one.
+        Number of heads, and the number of columns per head.
     slope
-        The slope of LeakyReLU below zero.
+        Slope of LeakyReLU below zero.
     dropped
-        The threshold and the scale of an `AttentionMask`; None where nothing is dropped.
+        Threshold and scale of an `AttentionMask`; None for no dropout.
     """
     builder = FormBuilder(heads, width)
     message = builder.operand("source", "row")
@@ -101,31 +101,31 @@ def attention_gather(heads: int, width: int, slope: float, dropped: tuple[int, f
     if dropped is not None:
         threshold, scale = dropped
         keys = builder.operand("source", "key"), builder.operand("destination", "key")
-        kept = builder.multiply(builder.drawn(*keys, threshold), builder.constant(scale, "column"))
-        message = builder.multiply(builder.spread(kept), message)
+        mask = builder.multiply(builder.drawn(*keys, threshold), builder.constant(scale, "column"))
+        message = builder.multiply(builder.spread(mask), message)
     return FusedGather(builder.form([score, message]), "attention", has_loops=True)
 
 
 def looped_attention(heads: int, width: int, slope: float, mask: AttentionMask | None) -> FusedGather:
-    """`attention_gather` with what a mask drops."""
+    """Return `attention_gather` with the dropout of a mask."""
     dropped = None if mask is None else (int(mask.threshold), float(mask.scale))
     return attention_gather(heads, width, slope, dropped)
 
 
 def edge_keys(mask: AttentionMask, heads: int, sources: Array, destinations: Array) -> list[Array]:
-    """The keys of both ends, [n, 1] uint64 each: what they draw are the weights that a mask keeps.
+    """Compute the keys of both ends, [n, 1] uint64 each, from which loops compute the mask.
 
     Parameters
     ----------
     mask
         The mask.
     heads
-        The number of heads.
+        Number of heads.
     sources, destinations
-        [n] integers, the numbers by which it knows the vertices of either end.
+        [n] integers, vertex ids of either end in the mask.
     """
     groups = np.uint64(-(-heads // HEADS_OF_DRAW))
-    # The number of an edge's first draw; modulo 2^64, as all of this is.
+    # Index of an edge's first random number. All arithmetic is modulo 2^64.
     first = sources.astype(np.uint64) * groups + np.uint64(1)
     return [(first * GOLDEN)[:, None], vertex_streams(mask.key, destinations)[:, None]]
 
@@ -140,31 +140,31 @@ def run_attention_back(
     outs: tuple[Array, Array, Array],
     workers: Workers | None,
 ) -> None:
-    """Take the gradient of what was gathered to the rows and to both scores.
+    """Backpropagate the gradient of the gathered rows to the rows and to both scores.
 
     Parameters
     ----------
     gather
         `looped_attention`.
     edges, by_source
-        The edges by destination, and by source.
+        Edges by destination, and by source.
     operands
-        Those of `gather`.
+        Operands of `gather`.
     kept
-        What it has kept, [m, heads], and what was gathered [m, heads * width].
+        The state [m, heads] that `gather` saved, and the gathered rows [m, heads * width].
     grad
-        [m, heads * width].
+        Gradient of the gathered rows, [m, heads * width].
     outs
-        The gradients of the rows, of the sources' scores and of the destinations'; overwritten.
+        Gradients of the rows, of the source scores and of the destination scores; overwritten.
     workers
-        The team of threads; the calling thread's by default.
+        Thread team; the calling thread's by default.
     """
     denominators, gathered = kept
     means = np.empty_like(denominators)
     gather.means(grad, gathered, means, workers)
-    given = [*operands, denominators, means, grad]
-    rows, of_sources, of_destinations = outs
+    inputs = [*operands, denominators, means, grad]
+    rows, source_scores, destination_scores = outs
     if edges.rows is not None:
-        of_destinations.fill(0)
-    gather.to_destinations(edges, given, [of_destinations], None, workers)
-    gather.to_sources(by_source, given, [rows, of_sources], None, workers)
+        destination_scores.fill(0)
+    gather.to_destinations(edges, inputs, [destination_scores], None, workers)
+    gather.to_sources(by_source, inputs, [rows, source_scores], None, workers)

@@ -1,4 +1,4 @@
-"""Who runs the loops over edges: numba on the host's cores, or a device that has asked for them."""
+"""Selection of the backend for loops over edges: numba on the host's cores, or a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class LoopRunner(Protocol):
-    """Runs loops over matrices in the host's memory."""
+    """Backend that runs loops over matrices in host memory."""
 
     def __call__(
         self,
@@ -34,23 +34,23 @@ class LoopRunner(Protocol):
         Parameters
         ----------
         loop
-            What is computed.
+            The computation.
         edges
-            By the near end.
+            Edges by the near end.
         operands
-            One C-contiguous matrix for each operand of the form, all float32 or all float64; those of edges
-            by number.
+            One C-contiguous matrix per operand of the expression, all float32 or all float64; rows of edges
+            by edge id.
         outs
-            A matrix for each result that is no total, or what was gathered and what is kept of it; None
-            where nothing is kept. Rows that are computed are overwritten.
+            One matrix per result that is not a total; or the gathered rows and the state for backward, None
+            if no state is saved. Computed rows are overwritten.
         winners
-            What a loop for `max` has kept, where this one takes its gradient back.
+            The argmax edges from the loop of `max`, in its backward loop.
         workers
-            The team of threads, where the host computes; the calling thread's by default.
+            Thread team, if the host computes; the calling thread's by default.
 
         Returns
         -------
-        What is added up over all rows: one row each.
+        Totals over all rows, one row per result that is a total.
         """
         ...
 
@@ -61,7 +61,7 @@ _NAME: ContextVar[str] = ContextVar("hyrt_loop_name", default="")
 
 @contextmanager
 def loops_run_by(runner: LoopRunner) -> Iterator[None]:
-    """Inside, a device runs the loops of the calling thread."""
+    """Run the calling thread's loops on a device within a `with` block."""
     token = _RUNNER.set(runner)
     try:
         yield
@@ -70,13 +70,13 @@ def loops_run_by(runner: LoopRunner) -> Iterator[None]:
 
 
 def is_on_device() -> bool:
-    """Whether a device runs the loops of the calling thread."""
+    """Return whether a device runs the loops of the calling thread."""
     return _RUNNER.get() is not None
 
 
 @contextmanager
 def loops_named(name: str) -> Iterator[None]:
-    """Inside, the calling thread's loops are about something, such as a layer in one direction."""
+    """Label the calling thread's loops within a `with` block, for example with a layer and direction."""
     token = _NAME.set(name)
     try:
         yield
@@ -85,7 +85,7 @@ def loops_named(name: str) -> Iterator[None]:
 
 
 def loop_name() -> str:
-    """What the calling thread's loops are about; empty where nobody has said."""
+    """Return the label of the calling thread's loops; empty by default."""
     return _NAME.get()
 
 
@@ -97,5 +97,5 @@ def run_loop(
     winners: Array | None,
     workers: Workers | None,
 ) -> list[Array]:
-    """Run a loop where the calling thread's are run: see `LoopRunner`."""
+    """Run a loop on the calling thread's backend; see `LoopRunner`."""
     return (_RUNNER.get() or run_on_host)(loop, edges, operands, outs, winners, workers)

@@ -1,4 +1,4 @@
-"""Loops over edges, run by numba on the host's cores."""
+"""Execution of loops over edges by numba on the host's cores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @cache
 def _functions(loop: EdgeLoop) -> list[tuple[Pass, Callable[..., None]]]:
-    """The passes of a loop. Printing it takes longer than running it over a small block."""
+    """Compile the passes of a loop. Cached, since code generation takes longer than a small block's loop."""
     printer = NumbaPrinter(loop)
     parts = passes(loop.form, whole=loop.is_whole)
     return [(part, compiled(printer.print(part))) for part in parts]
@@ -36,41 +36,41 @@ def run_on_host(
     workers: Workers | None,
     between: tuple[int, int] | None = None,
 ) -> list[Array]:
-    """Run a loop over ranges of rows with equal work: see `hyrt.nn.fused.loop_runner.LoopRunner`.
+    """Run a loop over ranges of rows with equal work; see `hyrt.nn.fused.loop_runner.LoopRunner`.
 
-    With `between`, over the near rows from the first number to the one before the second. Of a loop that adds
-    to far rows, threads share the columns instead, so that each row is added to in the order of the edges.
+    With `between` = (start, stop), only near rows start to stop - 1 are computed. If the loop adds to far
+    rows, threads divide the columns instead of the rows, so that each far row is summed in edge order.
     """
     form = loop.form
     flat, dtype = [], operands[0].dtype
     for k, (operand, rows) in enumerate(zip(form.operands, operands, strict=True)):
-        wanted = np.uint64 if operand.kind == "key" else dtype
-        if rows.dtype != wanted or not rows.flags.c_contiguous or rows.shape[1] != form.numbers(operand):
+        expected = np.uint64 if operand.kind == "key" else dtype
+        if rows.dtype != expected or not rows.flags.c_contiguous or rows.shape[1] != form.numbers(operand):
             raise ValueError(
                 f"operand {k} has shape {rows.shape} and is {rows.dtype}: give a C-contiguous matrix of "
-                f"{form.numbers(operand)} columns of {np.dtype(wanted)}"
+                f"{form.numbers(operand)} columns of {np.dtype(expected)}"
             )
         flat.append(rows.reshape(-1))
     ranges = edge_ranges(edges.indptr, edges.rows)
     borders = (ranges if between is None else np.unique(ranges.clip(*between))).tolist()
-    parts, given = [], iter(outs)
+    totals, remaining = [], iter(outs)
     arrays: list[Array | None] = []
     if loop.combine == "sum":
         for k, result in enumerate(form.results):
             if loop.by_chunk and loop.by_chunk[k]:
                 columns = form.heads * (form.width if form.values[result].kind == "row" else 1)
-                parts.append(np.zeros((len(borders) - 1, columns), dtype))
-                arrays.append(parts[-1].reshape(-1))
+                totals.append(np.zeros((len(borders) - 1, columns), dtype))
+                arrays.append(totals[-1].reshape(-1))
             else:
-                out = next(given)
+                out = next(remaining)
                 assert out is not None
                 if loop.goes_far(k):
                     out.fill(0)
                 arrays.append(out.reshape(-1))
     else:
-        arrays = [None if each is None else each.reshape(-1) for each in given]
+        arrays = [None if out is None else out.reshape(-1) for out in remaining]
     won = None if winners is None else winners.reshape(-1)
-    cut = _functions(loop)
+    functions = _functions(loop)
     zero = dtype.type(0)
 
     values = (
@@ -79,21 +79,21 @@ def run_on_host(
     )  # fmt: skip
 
     def over(first: int, last: int, some: list[tuple[Pass, Callable[..., None]]]) -> None:
-        """Some passes over some ranges: each by itself where what is added up over it is asked for."""
-        step = 1 if parts else max(1, last - first)
+        """Run passes over ranges, range by range if results are summed per range."""
+        step = 1 if totals else max(1, last - first)
         for chunk in range(first, last, step):
             for part, function in some:
                 function(*values, part.head, part.at, chunk, zero, borders[chunk], borders[chunk + step])
 
     def by_rows(first: int, last: int) -> None:
-        over(first, last, cut)
+        over(first, last, functions)
 
     def by_columns(first: int, last: int) -> None:
-        over(0, len(borders) - 1, cut[first:last])
+        over(0, len(borders) - 1, functions[first:last])
 
     team = workers or current_workers()
     if loop.to_far:
-        team.run_rows(by_columns, len(cut), 1)
+        team.run_rows(by_columns, len(functions), 1)
     else:
         team.run_rows(by_rows, len(borders) - 1, 1)
-    return [part.sum(0) for part in parts]
+    return [total.sum(0) for total in totals]

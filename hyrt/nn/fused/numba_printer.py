@@ -1,4 +1,4 @@
-"""Loops over the edges of rows, printed for numba in the words of `hyrt.nn.whole_graph.vectors`."""
+"""Numba code generation for loops over edges, with the SIMD functions of `hyrt.nn.whole_graph.vectors`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hyrt.machine.cores import vector_instructions
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt.nn.fused.form import Form, Operand, Value
 
-# Columns of one pass over the edges: a value of more lanes leaves no registers for others.
-_MOST_LANES = 32
-# Of few values, more have room in the registers of AVX-512, and edges are walked along half as often.
+# Maximum number of columns per pass over the edges: wider values leave no registers for other values.
+_MAX_LANES = 32
+# Loops with few values can use twice the lanes in AVX-512 registers, with half as many passes over the edges.
 _FEW_VALUES = 6
-_MOST_OF_FEW = 64 if "AVX-512" in vector_instructions() else _MOST_LANES
-# Columns of a pass where a sum over them is computed with, so that it cannot be cut.
+_MAX_LANES_OF_FEW = 64 if "AVX-512" in vector_instructions() else _MAX_LANES
+# Maximum number of columns if a value reads their sum, so that a head cannot be split into passes.
 MOST_WHOLE_LANES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A part of all columns, which one call of a loop computes."""
+    """Column range that one call of a loop computes."""
 
     head: int
     """The first head."""
@@ -28,37 +28,39 @@ class Pass:
     at: int
     """The first column of the head."""
     columns: int
-    """Columns that are computed, those of all its heads."""
+    """Number of columns over all heads of the pass."""
 
     @property
     def lanes(self) -> int:
-        """The lanes of a row: a power of two, since others become slow code."""
+        """Return the number of lanes per row, a power of two, since other numbers compile to slow code."""
         return 1 << (self.columns - 1).bit_length()
 
 
 def passes(form: Form, *, whole: bool) -> list[Pass]:
-    """How the columns of a form are cut into passes over the edges.
+    """Split the columns of an expression into passes over the edges.
 
     Parameters
     ----------
     form
-        The form.
+        The expression.
     whole
-        Whether a head may not be cut.
+        Whether heads must not be split.
     """
     heads, width = form.heads, form.width
     held: list[Operand | Value] = [*form.operands, *(form.values[at] for at in form.results)]
     rows = sum(each.kind == "row" for each in held)
-    most = _MOST_OF_FEW if rows <= _FEW_VALUES and heads == 1 else _MOST_LANES
-    if whole or width <= most:
-        # As many heads at a time as there is room for, and as many each time.
-        together = max(n for n in range(1, heads + 1) if not heads % n and (n == 1 or n * width <= most))
+    limit = _MAX_LANES_OF_FEW if rows <= _FEW_VALUES and heads == 1 else _MAX_LANES
+    if whole or width <= limit:
+        # The largest equal number of heads per pass that fits.
+        together = max(n for n in range(1, heads + 1) if not heads % n and (n == 1 or n * width <= limit))
         return [Pass(head, together, 0, together * width) for head in range(0, heads, together)]
-    return [Pass(head, 1, at, min(most, width - at)) for head in range(heads) for at in range(0, width, most)]
+    return [
+        Pass(head, 1, at, min(limit, width - at)) for head in range(heads) for at in range(0, width, limit)
+    ]
 
 
 class NumbaPrinter:
-    """Prints a loop.
+    """Code generator of a loop.
 
     Parameters
     ----------
@@ -71,7 +73,7 @@ class NumbaPrinter:
         self._form = loop.form
 
     def print(self, part: Pass) -> str:
-        """The function `loop` for passes of the shape of `part`."""
+        """Generate the function `loop` for passes with the shape of `part`."""
         return "\n".join([_HEAD, *self._lines(part), ""])
 
     def _lines(self, part: Pass) -> Iterator[str]:
@@ -91,7 +93,7 @@ class NumbaPrinter:
                 yield f"    v_x{k} = {self._load(k, '0', part)}"
         for k, is_total in enumerate(self._loop.by_chunk):
             if is_total:
-                yield f"    t{k} = {self._nothing(k)}"
+                yield f"    t{k} = {self._zero(k)}"
         yield "    for k in range(start, stop):"
         yield "        i = np.int64(k) if rows is None else np.int64(rows[k])"
         yield "        first, end = np.int64(indptr[i]), np.int64(indptr[i + 1])"
@@ -141,7 +143,7 @@ class NumbaPrinter:
                 yield indent + f"    prefetch(x{k}, {self._place(k, row)} + s)"
             else:
                 yield indent + f"prefetch(x{k}, {self._place(k, row)})"
-        for k in self._going_far():
+        for k in self._far_results():
             yield indent + f"for s in range(0, {part.columns}, line):"
             yield indent + f"    prefetch(o{k}, {self._row('ahead')} + s)"
         if gathered:
@@ -177,13 +179,13 @@ class NumbaPrinter:
 
     @property
     def _ordinal(self) -> str:
-        """The number of an edge."""
+        """Return the expression for the id of an edge."""
         if edges_are_own(self._loop.near):
             return "e"
         return "(np.int64(e) if edges is None else np.int64(edges[e]))"
 
     def _number(self) -> Iterator[str]:
-        """The number by which an edge is known where the largest is chosen: its own, or its source's."""
+        """Generate the argmax identity of an edge: its id, or its source."""
         source = "c" if self._loop.near == "destination" else "i"
         yield f"number = np.int32({self._ordinal} if by_edge else {source})"
         if self._loop.has_loops:
@@ -191,7 +193,7 @@ class NumbaPrinter:
             yield "    number = np.int32(-2)"
 
     def _scaled(self, name: str) -> Iterator[str]:
-        """Factors of an edge, given with it and by its destination."""
+        """Generate the multiplication by the factors of an edge and of its destination."""
         destination = "i" if self._loop.near == "destination" else "c"
         own = "e" if edges_are_own(self._loop.near) else "edges[e]"
         indent = ""
@@ -210,7 +212,7 @@ class NumbaPrinter:
         if self._loop.combine == "sum":
             for k in range(len(self._form.results)):
                 if not self._loop.is_total(k) and not self._loop.goes_far(k):
-                    yield f"a{k} = {self._nothing(k)}"
+                    yield f"a{k} = {self._zero(k)}"
         elif self._loop.combine == "max":
             yield "best = no_row"
             yield f"winner = vectors.filled(np.int32(-1), {part.lanes})"
@@ -275,7 +277,7 @@ class NumbaPrinter:
             )
 
     def _store_sum(self, k: int, name: str, row: str, part: Pass, indent: str) -> Iterator[str]:
-        """Write what was added up of result k."""
+        """Store the accumulated result k."""
         form, value = self._form, self._form.values[self._form.results[k]]
         if value.kind == "row":
             yield f"{indent}vectors.store(o{k}, {self._row(row)}, {name}, {self._used(part)})"
@@ -284,7 +286,7 @@ class NumbaPrinter:
         if value.op == "sum":
             columns = part.columns // part.heads
             yield f"{indent}s{k} = vectors.sums_of_heads({name}, {columns}, {part.heads})"
-            # A pass over further columns adds to what there is.
+            # Later column passes add to the first pass.
             yield f"{indent}if at > 0:"
             yield f"{indent}    s{k} = vectors.add(s{k}, vectors.load(o{k}, {to}, {part.heads}, None))"
             yield f"{indent}vectors.store(o{k}, {to}, s{k}, None)"
@@ -292,22 +294,22 @@ class NumbaPrinter:
             yield f"{indent}if at == 0:"
             yield f"{indent}    vectors.store(o{k}, {to}, {name}, None)"
 
-    def _nothing(self, k: int) -> str:
+    def _zero(self, k: int) -> str:
         return "no_row" if self._form.values[self._loop.added(k)].kind == "row" else "no_column"
 
-    def _going_far(self) -> list[int]:
+    def _far_results(self) -> list[int]:
         return [k for k in range(len(self._form.results)) if self._loop.goes_far(k)]
 
     def _used(self, part: Pass) -> str:
-        """How many lanes of a row have a column; None for all."""
+        """Return the number of lanes of a row that have a column; None for all."""
         return "None" if part.columns == part.lanes else str(part.columns)
 
     def _row(self, row: str) -> str:
-        """The first element of a row of a matrix of rows."""
+        """Return the offset of a row in a matrix of rows."""
         return f"{row} * {self._form.heads * self._form.width} + head * {self._form.width} + at"
 
     def _place(self, k: int, row: str) -> str:
-        """The first element of operand k in a row."""
+        """Return the offset of a row in operand k."""
         form = self._form
         if form.operands[k].kind == "key":
             return row
@@ -327,7 +329,7 @@ class NumbaPrinter:
 
     def _expression(self, value: Value, part: Pass) -> str:
         a = [f"v{at}" for at in value.arguments]
-        nothing = "no_row" if value.kind == "row" else "no_column"
+        zero = "no_row" if value.kind == "row" else "no_column"
         match value.op:
             case "operand":
                 k = int(value.number)
@@ -335,11 +337,11 @@ class NumbaPrinter:
                     return "g"
                 return f"v_x{k}"
             case "constant":
-                return f"functions.number({nothing}, {value.number!r})" if value.number else nothing
+                return f"functions.number({zero}, {value.number!r})" if value.number else zero
             case "multiply" | "divide":
                 return f"vectors.{value.op}({a[0]}, {a[1]})"
             case "add" | "subtract":
-                # A value has the same bits in each loop that computes it.
+                # Without contraction, so that a value has the same bits in each loop.
                 return f"functions.{value.op}({a[0]}, {a[1]})"
             case "drawn":
                 return f"functions.drawn(no_column, {a[0]} + {a[1]}, head, {int(value.number)})"
@@ -356,7 +358,7 @@ class NumbaPrinter:
 
 
 def edges_are_own(near: str) -> bool:
-    """Whether rows' edges are numbered as they lie: those of destinations are."""
+    """Return whether the edge ids of rows are consecutive, as for near destinations."""
     return near == "destination"
 
 

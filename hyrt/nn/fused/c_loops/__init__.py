@@ -1,1 +1,1 @@
-"""Loops over edges in C: printed for OpenCL and CUDA, and run over tensors of a device."""
+"""C code generation of loops over edges, for OpenCL and CUDA."""

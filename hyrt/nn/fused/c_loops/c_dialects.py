@@ -1,4 +1,4 @@
-"""What differs between OpenCL C and CUDA C++ where loops over edges are printed in them."""
+"""Differences between OpenCL C and CUDA C++ in generated loops over edges."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from hyrt.nn.fused.edge_loop import EdgeLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How a loop is cut for a device. Sums have the same order for equal cuts."""
+    """Tiling of a loop for a device. Equal tilings give the same order of sums."""
 
     lanes: int
-    """Threads that share a row, a power of two."""
+    """Number of threads that share a row, a power of two."""
     vector: int
-    """Columns of a vector, a power of two that divides those of a head; 1 in CUDA."""
+    """Number of columns per vector, a power of two that divides the width of a head; 1 in CUDA."""
     slots: int
-    """Vectors that a thread holds of each value."""
+    """Number of vectors of each value that a thread holds."""
     grain: int
-    """Rows that the threads compute one after the other."""
+    """Number of rows that the threads compute sequentially."""
 
     @property
     def columns(self) -> int:
-        """Columns that the threads compute at a time."""
+        """Return the number of columns that the threads compute at a time."""
         return self.lanes * self.vector * self.slots
 
 
 def cut_for(loop: EdgeLoop, *, lanes: int, vector: int, slots: int, grain: int) -> Cut:
-    """How a loop is cut where a device would have so many lanes, vectors of such width, and slots.
+    """Choose the tiling of a loop within the limits of a device.
 
     Parameters
     ----------
     loop
         The loop.
     lanes, vector, slots
-        The most of each; slots may be more where a head cannot be cut.
+        Maximum of each; more slots are used if a head cannot be split.
     grain
-        Rows of a work item.
+        Number of rows per work item.
     """
     width = loop.form.width
     while width % vector:
@@ -49,29 +49,29 @@ def cut_for(loop: EdgeLoop, *, lanes: int, vector: int, slots: int, grain: int) 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The words of a language."""
+    """Syntax of a language."""
 
     kernel: str
-    """How a kernel begins."""
+    """Start of a kernel definition."""
     memory: str
-    """What pointers to the device's memory begin with."""
+    """Address space qualifier of pointers to device memory."""
     restrict: str
-    """What says that a pointer is the only one to its memory."""
+    """Qualifier of pointers without aliases."""
     group: str
-    """Number of the threads that share rows."""
+    """Index of the thread group that shares rows."""
     lane: str
-    """Number of a thread among those."""
+    """Index of a thread in its group."""
     functions: str
-    """How sums over lanes are made, and how they wait for each other."""
+    """Functions for sums over lanes and barriers between lanes."""
     scratch: str
-    """What a kernel declares for them."""
+    """Scratch memory that a kernel declares for these functions."""
     long: str
-    """The integer of 64 bits."""
+    """64-bit integer type."""
     inline: str
-    """What a function begins with."""
+    """Start of a function definition."""
 
     def types(self, vector: int, real: str) -> list[str]:
-        """Definitions of vectors of numbers, and of what is done with them."""
+        """Return the definitions of vector types and their operations."""
         if vector == 1:
             return [
                 f"typedef {real} real_t;",

@@ -1,9 +1,9 @@
-"""Loops over the edges of rows, printed in C: what OpenCL C and CUDA C++ have in common.
+"""C code generation for loops over edges, common to OpenCL C and CUDA C++.
 
-Some threads share a row, and each has columns of its own; only they write them. So no atomics are needed, and
-sums have a fixed order. A value with a number a head is computed by each of the threads; a sum over columns
-that is computed with goes across them. Then the values behind it are a stage of their own, since all columns
-must have been added up before.
+Several threads share a row, and each writes its own columns. This needs no atomics, and sums have a fixed
+order. Each thread computes the values with one number per head; a sum over columns that other values read is
+reduced across the threads. Values that depend on such a sum form a later stage, since all columns must be
+added up first.
 """
 
 from __future__ import annotations
@@ -22,47 +22,46 @@ _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopCall:
-    """What a loop is printed for, besides what it computes."""
+    """Calling convention of a generated loop."""
 
     known_by: Literal["edge", "source", "loop"] = "edge"
-    """How an edge is known where the largest is chosen: by its number, by its source, or, where all are from
-    vertices to themselves, by -2."""
+    """Identity of an edge in the argmax of `max`: its id, its source, or -2 if all edges are self-loops."""
     has_rows: bool = False
-    """Whether the rows in question are listed; else they are the first ones."""
+    """Whether the rows to compute are listed; otherwise they are the first rows."""
     has_factors: bool = False
     """Whether edges have factors."""
     has_scale: bool = False
     """Whether destinations have factors."""
     continues: bool = False
-    """Whether sums begin with what is there, and what is gathered by attention stays as it is summed: not yet
-    divided by its weights, which are kept beside their largest score."""
+    """Whether sums continue from the previous contents of the outputs. For attention, gathered rows are then
+    not yet divided by the sum of weights, which is stored together with the maximum score."""
     keeps: bool = True
-    """Whether what the backward pass needs is written."""
+    """Whether the state for the backward pass is written."""
     real: Literal["float", "double"] = "float"
     starts: Literal["int", "long"] = "int"
     columns: Literal["int", "long"] = "int"
-    """Types of numbers, of where edges start and how they are numbered, and of their far ends."""
+    """Types of floating-point numbers, of edge offsets and edge ids, and of far ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class CKernel:
-    """A printed loop."""
+    """Generated loop."""
 
     source: str
     arguments: tuple[str, ...]
-    """What the kernel `edge_loop` is given, in order: `rows`, `starts`, `columns`, `numbers` of edges,
-    `factors`, `scale`, `winners`, those of the operands `x0` and so on that are read (rows of edges in the
-    order of `columns`), outputs `o0` and so on, `num_rows`, and `first_source` where edges are known by their
-    sources."""
+    """Arguments of the kernel `edge_loop`, in order: `rows`, `starts`, `columns`, `numbers` (edge ids),
+    `factors`, `scale`, `winners`, the operands `x0`, ... that are read (rows of edges in the order of
+    `columns`), outputs `o0`, ..., `num_rows`, and `first_source` if edges are identified by their sources.
+    Arguments that the loop does not need are omitted."""
 
 
 def printed(loop: EdgeLoop, call: LoopCall, cut: Cut, dialect: Dialect) -> CKernel:
-    """A loop in C.
+    """Generate a loop in C.
 
     Parameters
     ----------
     loop, call, cut, dialect
-        What is computed, for what it is printed, how it is cut, and the language.
+        The computation, the calling convention, the tiling and the language.
     """
     return _CPrinter(loop, call, cut, dialect).printed()
 
@@ -73,11 +72,11 @@ class _CPrinter:
         self._form = loop.form
         self._is_near_destination = loop.near == "destination"
         self._read = sorted({int(value.number) for value in loop.form.values if value.op == "operand"})
-        self._stages = self._staged()
-        self._kept = self._read_later()
+        self._stages = self._compute_stages()
+        self._saved_rows = self._find_saved_rows()
 
     def printed(self) -> CKernel:
-        declared = list(self._declared())
+        arguments = list(self._declare_arguments())
         lines = [
             *self._dialect.types(self._cut.vector, self._call.real),
             f"typedef {self._integer(self._call.starts)} start_t;",
@@ -85,15 +84,19 @@ class _CPrinter:
             f"typedef unsigned {self._dialect.long} bits_t;",
             *(f"#define {name} {value}" for name, value in self._sizes()),
             self._dialect.functions,
-            *(_drawn(self._dialect) if any(value.op == "drawn" for value in self._form.values) else []),
-            f"{self._dialect.kernel} edge_loop({', '.join(f'{kind}{name}' for kind, name in declared)})",
+            *(
+                _mask_function(self._dialect)
+                if any(value.op == "drawn" for value in self._form.values)
+                else []
+            ),
+            f"{self._dialect.kernel} edge_loop({', '.join(f'{kind}{name}' for kind, name in arguments)})",
             "{",
             *([self._dialect.scratch] if self._dialect.scratch else []),
             *(f"    {line}" for line in self._kernel()),
             "}",
             "",
         ]
-        return CKernel("\n".join(lines), tuple(name for _, name in declared))
+        return CKernel("\n".join(lines), tuple(name for _, name in arguments))
 
     def _sizes(self) -> Iterator[tuple[str, int]]:
         yield "HEADS", self._form.heads
@@ -107,7 +110,7 @@ class _CPrinter:
     def _integer(self, kind: str) -> str:
         return self._dialect.long if kind == "long" else "int"
 
-    # What the kernel is given.
+    # Kernel arguments.
 
     @property
     def _reads_numbers(self) -> bool:
@@ -115,14 +118,14 @@ class _CPrinter:
         return not self._is_near_destination and (self._call.has_factors or by_edge)
 
     @property
-    def _chooses(self) -> bool:
+    def _tracks_argmax(self) -> bool:
         return self._loop.masked or self._loop.combine == "max"
 
     @property
-    def _keeps(self) -> bool:
+    def _writes_state(self) -> bool:
         return self._call.keeps or self._call.continues
 
-    def _declared(self) -> Iterator[tuple[str, str]]:
+    def _declare_arguments(self) -> Iterator[tuple[str, str]]:
         memory, call = self._dialect.memory, self._call
 
         def read(kind: str) -> str:
@@ -146,46 +149,46 @@ class _CPrinter:
             kind = "int" if self._loop.combine == "max" and k == 1 else "real_t"
             yield f"{memory}{kind} *{self._dialect.restrict} ", f"o{k}"
         yield "const int ", "num_rows"
-        if self._chooses and call.known_by == "source":
+        if self._tracks_argmax and call.known_by == "source":
             yield "const int ", "first_source"
 
     @property
     def _num_outputs(self) -> int:
         if self._loop.combine == "sum":
             return len(self._form.results)
-        if not self._keeps:
+        if not self._writes_state:
             return 1
         return 3 if self._loop.combine == "attention" and self._call.continues else 2
 
-    # The order in which an edge's values are computed.
+    # Stages of an edge's values.
 
-    def _staged(self) -> list[int]:
-        """For each value, how many sums over columns must be there before it."""
+    def _compute_stages(self) -> list[int]:
+        """Return the stage of each value: the number of successive sums over columns that it depends on."""
         stages: list[int] = []
         for value in self._form.values:
             before = max((stages[a] for a in value.arguments), default=0)
             stages.append(before + (value.op == "sum"))
         return stages
 
-    def _read_later(self) -> set[int]:
-        """The rows that a later stage reads than computes them."""
-        form, found = self._form, set()
+    def _find_saved_rows(self) -> set[int]:
+        """Return the rows that are read in a later stage than they are computed in."""
+        form, saved = self._form, set()
         for at, value in enumerate(form.values):
-            when = self._stages[at] - (value.op == "sum")
-            found |= {a for a in value.arguments if form.values[a].kind == "row" and self._stages[a] < when}
+            stage = self._stages[at] - (value.op == "sum")
+            saved |= {a for a in value.arguments if form.values[a].kind == "row" and self._stages[a] < stage}
         if self._loop.combine == "attention":
             message = form.results[1]
-            if self._stages[message] < self._combined:
-                found.add(message)
-        return {at for at in found if form.values[at].op != "constant" and not self._is_near(at)}
+            if self._stages[message] < self._last_stage:
+                saved.add(message)
+        return {at for at in saved if form.values[at].op != "constant" and not self._is_near(at)}
 
     @property
-    def _combined(self) -> int:
-        """The stage in which results are combined, where they are combined together."""
+    def _last_stage(self) -> int:
+        """Return the stage in which `max` and `attention` combine their results."""
         return max(self._stages[at] for at in self._form.results)
 
     def _is_near(self, at: int) -> bool:
-        """Whether a value is an operand that is the same for all edges of a row."""
+        """Return whether a value is an operand that is the same for all edges of a row."""
         value = self._form.values[at]
         if value.op != "operand":
             return False
@@ -207,37 +210,37 @@ class _CPrinter:
         loop, form = self._loop, self._form
         yield f"const int group = {self._dialect.group}, lane = {self._dialect.lane};"
         yield "const int begin = group * GRAIN;"
-        # Whoever shares these rows leaves, too.
+        # All threads that share these rows return together.
         yield "if (begin >= num_rows) return;"
         yield "const int stop = begin + GRAIN < num_rows ? begin + GRAIN : num_rows;"
         yield "for (int head = 0; head < HEADS; head++)"
         yield "for (int at = 0; at < WIDTH; at += COLUMNS) {"
         for k in self._read:
             if form.operands[k].end == "shared":
-                yield from self._loaded(k, "0", "    ")
+                yield from self._load_near(k, "0", "    ")
         totals = [k for k in range(len(form.results)) if loop.is_total(k)]
         for k in totals:
-            yield from self._cleared(k, f"t{k}", "    ")
+            yield from self._clear(k, f"t{k}", "    ")
         yield "    for (int n = begin; n < stop; n++) {"
         yield f"        const int i = {'rows[n]' if self._call.has_rows else 'n'};"
         yield "        const start_t first = starts[n], end = starts[n + 1];"
         for k in self._read:
             operand = form.operands[k]
             if operand.end != "shared" and not loop.is_far(operand):
-                yield from self._loaded(k, "i", "        ")
-        yield from self._begun("        ")
+                yield from self._load_near(k, "i", "        ")
+        yield from self._init_accumulators("        ")
         yield "        for (start_t e = first; e < end; e++) {"
         for line in self._edge():
             yield f"            {line}"
         yield "        }"
-        yield from self._ended("        ")
+        yield from self._finish_row("        ")
         yield "    }"
         for k in totals:
-            yield from self._stored(k, f"t{k}", "group", "    ", adds=False)
+            yield from self._store(k, f"t{k}", "group", "    ", adds=False)
         yield "}"
 
     def _each_slot(self, lines: Sequence[str], indent: str) -> Iterator[str]:
-        """Lines for all columns of a thread; `c` is the first column of each vector."""
+        """Wrap lines in a loop over a thread's columns; `c` is the first column of each vector."""
         if not lines:
             return
         yield f"{indent}for (int s = 0; s < SLOTS; s++) {{"
@@ -256,8 +259,8 @@ class _CPrinter:
     def _column(self, row: str) -> str:
         return f"(size_t){row} * HEADS + head"
 
-    def _loaded(self, k: int, row: str, indent: str) -> Iterator[str]:
-        """An operand that is the same for all edges of a row."""
+    def _load_near(self, k: int, row: str, indent: str) -> Iterator[str]:
+        """Load an operand that is the same for all edges of a row."""
         if self._form.operands[k].kind != "row":
             yield f"{indent}const {self._single(k, 'n', row)}"
             return
@@ -265,24 +268,24 @@ class _CPrinter:
         yield from self._each_slot([f"n{k}[s] = LOAD(x{k} + {self._place(row)});"], indent)
 
     def _single(self, k: int, name: str, row: str) -> str:
-        """The declaration of an operand that has one number a head, or one key."""
+        """Return the declaration of an operand that has one number per head, or one key."""
         if self._form.operands[k].kind == "key":
             return f"bits_t {name}{k} = x{k}[{row}];"
         return f"real_t {name}{k} = x{k}[{self._column(row)}];"
 
-    def _cleared(self, k: int, name: str, indent: str) -> Iterator[str]:
+    def _clear(self, k: int, name: str, indent: str) -> Iterator[str]:
         if self._form.values[self._loop.added(k)].kind == "row":
             yield f"{indent}row_t {name}[SLOTS];"
             yield f"{indent}for (int s = 0; s < SLOTS; s++) {name}[s] = (row_t)(0);"
         else:
             yield f"{indent}real_t {name} = 0;"
 
-    def _begun(self, indent: str) -> Iterator[str]:
+    def _init_accumulators(self, indent: str) -> Iterator[str]:
         loop, call = self._loop, self._call
         if loop.combine == "sum":
             for k in range(len(self._form.results)):
                 if not loop.is_total(k):
-                    yield from self._cleared(k, f"a{k}", indent)
+                    yield from self._clear(k, f"a{k}", indent)
             return
         yield f"{indent}row_t a0[SLOTS];"
         start = f"LOAD(o0 + {self._place('i')})" if call.continues else "(row_t)(0)"
@@ -295,13 +298,13 @@ class _CPrinter:
             top, weights = (f"o{k}[{self._column('i')}]" if call.continues else "0" for k in (1, 2))
             yield f"{indent}real_t top = {top}, weights = {weights};"
             if call.continues:
-                # One of the lanes writes them again, once all have read them.
+                # One lane overwrites these values after all lanes have read them.
                 yield f"{indent}TOGETHER;"
         yield from self._each_slot(lines, indent)
 
     def _edge(self) -> Iterator[str]:
         body = list(self._edge_body())
-        # A message may need nothing of its other end.
+        # A message may be independent of the far end.
         is_read = any("other" in line for line in body)
         yield "const column_t other = columns[e];" if is_read else "(void)columns;"
         yield from body
@@ -311,16 +314,16 @@ class _CPrinter:
         if loop.masked and call.known_by == "source":
             yield "// Edges of the same two ends are one where the largest is chosen."
             yield "if (e > first && columns[e - 1] == other) continue;"
-        if self._chooses:
+        if self._tracks_argmax:
             yield f"const int number = {self._number()};"
         if self._has_factor:
             yield f"const real_t factor = {self._factor()};"
         for k in self._read:
             if loop.is_far(form.operands[k]) and form.operands[k].kind != "row":
                 yield f"const {self._single(k, 'far', self._far_row(k))}"
-        for at in sorted(self._kept):
+        for at in sorted(self._saved_rows):
             yield f"row_t k{at}[SLOTS];"
-        last = max([*self._stages, self._combined])
+        last = max([*self._stages, self._last_stage])
         for stage in range(last + 1):
             yield from self._stage(stage)
 
@@ -340,13 +343,13 @@ class _CPrinter:
         return " * ".join(terms)
 
     def _stage(self, stage: int) -> Iterator[str]:
-        """The values of a stage, and what is combined in it."""
+        """Generate the values of a stage, and the reductions in it."""
         form, loop = self._form, self._loop
         rows: list[str] = []
         sums = []
         for at, value in enumerate(form.values):
             if value.op == "sum":
-                if self._stages[at] == stage + 1 and self._is_read(at):
+                if self._stages[at] == stage + 1 and self._is_sum_read(at):
                     yield f"real_t v{at} = 0;"
                     rows.append(f"v{at} += OVER({self._name(value.arguments[0])});")
                     sums.append(at)
@@ -356,7 +359,7 @@ class _CPrinter:
                 if value.op != "operand":
                     yield f"const real_t v{at} = {self._expression(value)};"
             else:
-                to = f"k{at}[s]" if at in self._kept else f"const row_t v{at}"
+                to = f"k{at}[s]" if at in self._saved_rows else f"const row_t v{at}"
                 rows.append(f"{to} = {self._expression(value)};")
         if loop.combine == "sum":
             for k in range(len(form.results)):
@@ -371,22 +374,22 @@ class _CPrinter:
                     rows.append(f"{name}[s] += {term};")
                 else:
                     yield f"{name} += {term};"
-        elif stage == self._combined:
-            rows += self._chosen() if loop.combine == "max" else []
+        elif stage == self._last_stage:
+            rows += self._max_lines() if loop.combine == "max" else []
             if loop.combine == "attention":
-                yield from self._weighed()
+                yield from self._softmax_lines()
                 rows.append(f"a0[s] = a0[s] * shrink + weight * {self._name(form.results[1])};")
         yield from self._each_slot(rows, "")
         for at in sums:
             yield f"v{at} = ACROSS(v{at});"
 
-    def _is_read(self, at: int) -> bool:
-        """Whether a sum is computed with; what is only a result is added up at the end."""
+    def _is_sum_read(self, at: int) -> bool:
+        """Return whether another value reads a sum; sums that are only results are reduced at the end."""
         reads = any(at in value.arguments for value in self._form.values)
         return reads or (self._loop.combine == "attention" and at == self._form.results[0])
 
-    def _chosen(self) -> list[str]:
-        """Of equal values the one with the least number, so that no order of the edges matters."""
+    def _max_lines(self) -> list[str]:
+        """Generate the max reduction; ties go to the smallest edge id, in any edge order."""
         value = self._name(self._form.results[0])
         return [
             f"const row_t given = {value};",
@@ -396,8 +399,8 @@ class _CPrinter:
             "winner[s] = better ? (flags_t)(number) : winner[s];",
         ]
 
-    def _weighed(self) -> Iterator[str]:
-        """The weight of an edge, and what those before it are to be multiplied by."""
+    def _softmax_lines(self) -> Iterator[str]:
+        """Generate the online softmax: the weight of an edge, and the rescaling of previous weights."""
         score = self._name(self._form.results[0])
         yield f"const real_t higher = weights == 0 || {score} > top ? {score} : top;"
         yield "const real_t shrink = weights == 0 ? 0 : exp(top - higher);"
@@ -405,15 +408,15 @@ class _CPrinter:
         yield "weights = weights * shrink + weight;"
         yield "top = higher;"
 
-    def _ended(self, indent: str) -> Iterator[str]:
+    def _finish_row(self, indent: str) -> Iterator[str]:
         loop, call = self._loop, self._call
         if loop.combine == "sum":
             for k in range(len(self._form.results)):
                 if not loop.is_total(k):
-                    yield from self._stored(k, f"a{k}", "i", indent, adds=call.continues)
+                    yield from self._store(k, f"a{k}", "i", indent, adds=call.continues)
             return
         lines = [f"STORE(a0[s], o0 + {self._place('i')});"]
-        if loop.combine == "max" and self._keeps:
+        if loop.combine == "max" and self._writes_state:
             lines.append(f"STORE_FLAGS(winner[s], o1 + {self._place('i')});")
         if loop.combine == "attention":
             column = self._column("i")
@@ -430,8 +433,8 @@ class _CPrinter:
                     yield f"{indent}if (lane == 0) o1[{column}] = {lse};"
         yield from self._each_slot(lines, indent)
 
-    def _stored(self, k: int, name: str, row: str, indent: str, *, adds: bool) -> Iterator[str]:
-        """Write what was added up of result k."""
+    def _store(self, k: int, name: str, row: str, indent: str, *, adds: bool) -> Iterator[str]:
+        """Store the accumulated result k."""
         value = self._form.values[self._form.results[k]]
         if value.kind == "row":
             to = f"o{k} + {self._place(row)}"
@@ -446,7 +449,7 @@ class _CPrinter:
         yield f"{indent}    real_t sum = 0;"
         yield from self._each_slot([f"sum += OVER({name}[s]);"], f"{indent}    ")
         yield f"{indent}    sum = ACROSS(sum);"
-        # Further columns of a head add to the first ones.
+        # Later column passes of a head add to the first pass.
         before = to if adds else f"(at > 0 ? {to} : 0)"
         yield f"{indent}    if (lane == 0) {to} = {before} + sum;"
         yield f"{indent}}}"
@@ -458,7 +461,7 @@ class _CPrinter:
         return f"({'row_t' if kind == 'row' else 'real_t'})({number!r}{suffix})"
 
     def _name(self, at: int) -> str:
-        """A value where it is read."""
+        """Return the expression that reads a value."""
         value = self._form.values[at]
         if value.op == "constant":
             return self._literal(value.number, value.kind)
@@ -466,7 +469,7 @@ class _CPrinter:
             return f"n{int(value.number)}" + ("[s]" if value.kind == "row" else "")
         if value.op == "operand" and value.kind != "row":
             return f"far{int(value.number)}"
-        return f"k{at}[s]" if at in self._kept else f"v{at}"
+        return f"k{at}[s]" if at in self._saved_rows else f"v{at}"
 
     def _expression(self, value: Value) -> str:
         a = [self._name(at) for at in value.arguments]
@@ -491,11 +494,11 @@ class _CPrinter:
                 return f"(row_t)({a[0]})"
 
     def _far_row(self, k: int) -> str:
-        """The row of an operand that is read once for each edge."""
+        """Return the row index of an operand that is read once per edge."""
         return "e" if self._form.operands[k].end == "edge" else "other"
 
     def _row_of_edge(self, k: int) -> str:
-        """A row that is read for each edge, or the gradient of what was gathered as an edge has it."""
+        """Return an operand row on an edge; for the gathered gradient, with mask and factor."""
         is_far = self._loop.is_far(self._form.operands[k])
         row = f"LOAD(x{k} + {self._place(self._far_row(k))})" if is_far else f"n{k}[s]"
         if self._is_gradient(k):
@@ -507,8 +510,8 @@ class _CPrinter:
         return row
 
 
-def _drawn(dialect: Dialect) -> list[str]:
-    """The function of `FormBuilder.drawn`; the types are of 64 bits in both languages."""
+def _mask_function(dialect: Dialect) -> list[str]:
+    """Return the C function of `FormBuilder.drawn`, with 64-bit types in both languages."""
     return [
         "#define GOLDEN ((bits_t)0x9E3779B97F4A7C15UL)",
         f"{dialect.inline}real_t drawn(bits_t bits, int head, int threshold)",

@@ -1,4 +1,4 @@
-"""Fused loops over tensors on a device that has them."""
+"""Interface of devices that run fused loops over tensors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hyrt.nn.fused.edge_loop import EdgeLoop
 
 
 class TensorLoops(Protocol):
-    """Runs loops over edges on the current stream of a torch device."""
+    """Runner of loops over edges on the current stream of a torch device."""
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
-        """How many partial sums there are of what is added up over so many rows."""
+        """Return the number of partial sums for a result that is summed over `num_rows` rows."""
         ...
 
     def __call__(
@@ -26,13 +26,13 @@ class TensorLoops(Protocol):
         Parameters
         ----------
         loop, call
-            What is computed, and how it is called.
+            The computation, and how it is called.
         given
-            Contiguous tensors by the names of `CKernel.arguments`; of what is added up over all rows,
-            [num_totals, width].
+            Contiguous tensors by the names in `CKernel.arguments`; [num_totals, width] for results that are
+            summed over all rows.
         num_rows
-            How many rows are computed.
+            Number of rows to compute.
         first
-            The first source, where edges are known by their sources.
+            The first source, if edges are identified by their sources.
         """
         ...
