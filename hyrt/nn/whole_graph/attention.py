@@ -1,19 +1,20 @@
-"""Graph attention over a whole graph in two passes over the edges, without an array of |E| rows.
+"""Graph attention over a full graph in two passes over the edges, without an array of |E| rows.
 
 GAT (Velickovic et al., ICLR 2018): out_i is the sum of alpha_ij p_j over the edges j -> i, with alpha_i the
 softmax over them of leaky(s_ij), s_ij = at_source_j + at_destination_i. The forward pass reads each p_j once:
-sums are rescaled when a higher score comes. For backward it keeps the logarithm of the softmax's denominator,
-from which the weights are computed again.
+sums are rescaled whenever a higher score is found. For the backward pass it saves the logarithm of the
+softmax's denominator, from which the weights are recomputed.
 
 With g the gradient of out and t_i = g_i . out_i, the gradient of s_ij is alpha_ij (g_i . p_j - t_i) times the
-slope of leaky there. A source adds up its own, and alpha_ij g_i for p_j, over the transpose. A destination's
-sum needs no further pass: alpha_ij (g_i . p_j - t_i) adds up to zero over j, so only where the slope is 1 and
-not `slope` something is left, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of alpha_ij p_j, and q_i
-that of alpha_ij, over the edges with a positive s_ij: the forward pass adds them up beside out_i.
+slope of leaky at s_ij. Each source sums its gradients, and alpha_ij g_i for p_j, over the transpose. A
+destination's sum needs no further pass: alpha_ij (g_i . p_j - t_i) sums to zero over j, so only the
+difference between the slopes 1 and `slope` remains, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of
+alpha_ij p_j, and q_i the sum of alpha_ij, over the edges with a positive s_ij: the forward pass computes both
+together with out_i.
 
-Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that no score changes. The gradient of s_ij
-then is alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the sum of m_ij alpha_ij p_j. The mask is drawn again in
-the backward pass.
+Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that is independent of the scores. The
+gradient of s_ij then is alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the sum of m_ij alpha_ij p_j. The
+backward pass recomputes the mask.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
@@ -38,17 +39,17 @@ from hyrt.nn.whole_graph.rows_to_come import ask_for_edges
 
 Array = NDArray[Any]
 
-# Rows whose gradients are prepared at a time.
+# Rows per chunk of `attend_ends_into`.
 _GRAIN = 4096
 ENDS = 3
-"""Numbers of a destination and head that an edge reads backward: its part of the score, lse and g . out."""
+"""Values per destination and head that the backward pass reads per edge: score term, lse and g . out."""
 
 
 @cache
 def _forward(heads: int, width: int, lanes: int) -> Any:
-    """The loop for `heads` heads of `width` columns, held by `lanes`.
+    """Compile the loop for `heads` heads of `width` columns, held by `lanes`.
 
-    `indptr` and the results begin with row `base`; with `rows` it is 0.
+    `indptr` and the results begin with row `base`, which is 0 if `rows` is given.
     """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -58,8 +59,8 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
     ):  # fmt: skip
         line = 64 // p.itemsize
         step = num_heads * width
-        at = head * width
-        # Finite: a score of -inf has a distance from it, and the weight zero wherever it comes.
+        column = head * width
+        # Finite, so that a score of -inf has a finite distance to it and always gets weight zero.
         lowest = vectors.filled(at_source.dtype.type(np.finfo(at_source.dtype).min), heads)
         one = vectors.filled(at_source.dtype.type(1), heads)
         no_weight = vectors.filled(at_source.dtype.type(0), heads)
@@ -71,7 +72,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
             if key is not None:
                 stream = vertex_stream(key, np.uint64(i if names is None else np.int64(names[i])))
             first, end = np.int64(indptr[i - base]), np.int64(indptr[i - base + 1])
-            # Rows that follow each other ask for each other's sources.
+            # Consecutive rows prefetch each other's sources.
             final = (np.int64(indptr[stop - base]) if rows is None else end) - 1
             if rows is not None:
                 ask_for_edges(indptr, columns, rows, k, stop)
@@ -80,20 +81,20 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
                 for e in range(begin, min(begin + AHEAD, np.int64(indptr[following + 1]))):
                     later = np.int64(columns[e])
                     for s in range(0, lanes if used is None else used, line):
-                        prefetch(p, later * step + at + s)
+                        prefetch(p, later * step + column + s)
                     prefetch(at_source, later * num_heads + head)
             offset = vectors.load(at_destination, i * num_heads + head, heads, None)
             top = lowest
             total, positive_total = no_row, no_row
             weights, positive_weights = no_weight, no_weight
-            # A row's loop comes before its edges.
+            # A row's self-loop precedes its edges.
             for e in range(first - 1 if loops else first, end):
                 c = i
                 if e >= first:
                     c = np.int64(columns[e])
                     later = np.int64(columns[min(e + AHEAD, final)])
                     for s in range(0, lanes if used is None else used, line):
-                        prefetch(p, later * step + at + s)
+                        prefetch(p, later * step + column + s)
                     prefetch(at_source, later * num_heads + head)
                 raw = vectors.add(vectors.load(at_source, c * num_heads + head, heads, None), offset)
                 score = vectors.where_positive(raw, raw, vectors.scaled(raw, slope))
@@ -108,39 +109,39 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
                         positive_total = vectors.multiply(positive_total, wide)
                         positive_weights = vectors.multiply(positive_weights, shrink)
                 weight = vectors.exp(vectors.subtract(score, top))
-                row = vectors.load(p, c * step + at, lanes, used)
+                row = vectors.load(p, c * step + column, lanes, used)
                 weights = vectors.add(weights, weight)
-                kept = weight
+                masked = weight
                 if key is not None:
                     name = c if names is None else np.int64(names[c])
                     mask_edge(stream, name, head, heads, num_heads, threshold, scale, factors)
-                    kept = vectors.multiply(weight, vectors.load(factors, 0, heads, None))
-                total = vectors.add(total, vectors.multiply(vectors.spread(kept, width, lanes), row))
+                    masked = vectors.multiply(weight, vectors.load(factors, 0, heads, None))
+                total = vectors.add(total, vectors.multiply(vectors.spread(masked, width, lanes), row))
                 if positive is not None:
-                    kept = vectors.where_positive(raw, kept, no_weight)
-                    wide = vectors.spread(kept, width, lanes)
+                    masked = vectors.where_positive(raw, masked, no_weight)
+                    wide = vectors.spread(masked, width, lanes)
                     positive_total = vectors.add(positive_total, vectors.multiply(wide, row))
                     weight = vectors.where_positive(raw, weight, no_weight)
                     positive_weights = vectors.add(positive_weights, weight)
             inverse = no_weight
             if loops or end > first:
-                # Where all scores are -inf, this is infinite, and the result is no number.
+                # If all scores are -inf, this is infinite and the result is NaN.
                 inverse = vectors.divide(one, weights)
             wide = vectors.spread(inverse, width, lanes)
-            to, to_head = (k - base) * step + at, (k - base) * num_heads + head
-            vectors.store(out, to, vectors.multiply(total, wide), used)
+            target, target_head = (k - base) * step + column, (k - base) * num_heads + head
+            vectors.store(out, target, vectors.multiply(total, wide), used)
             if lse is not None:
-                vectors.store(lse, to_head, vectors.add(top, vectors.log(weights)), None)
+                vectors.store(lse, target_head, vectors.add(top, vectors.log(weights)), None)
             if positive is not None:
-                vectors.store(positive, to, vectors.multiply(positive_total, wide), used)
-                vectors.store(positive_weight, to_head, vectors.multiply(positive_weights, inverse), None)
+                vectors.store(positive, target, vectors.multiply(positive_total, wide), used)
+                vectors.store(positive_weight, target_head, vectors.multiply(positive_weights, inverse), None)
 
     return attend_rows
 
 
 @cache
-def _by_destination(heads: int, width: int, lanes: int) -> Any:
-    """What each destination adds to the gradients, and the gradient of its own score."""
+def _destination_loop(heads: int, width: int, lanes: int) -> Any:
+    """Compile the loop that prepares the backward pass per destination, with its score term's gradient."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def prepare_rows(
@@ -149,7 +150,7 @@ def _by_destination(heads: int, width: int, lanes: int) -> Any:
     ):  # fmt: skip
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
-            row, at_head = (k * num_heads + head) * width, k * num_heads + head
+            row, head_index = (k * num_heads + head) * width, k * num_heads + head
             g = vectors.load(grad, row, lanes, used)
             mean = vectors.sums_of_heads(
                 vectors.multiply(g, vectors.load(out, row, lanes, used)), width, heads
@@ -157,38 +158,40 @@ def _by_destination(heads: int, width: int, lanes: int) -> Any:
             above = vectors.sums_of_heads(
                 vectors.multiply(g, vectors.load(positive, row, lanes, used)), width, heads
             )
-            of_weight = vectors.multiply(mean, vectors.load(positive_weight, at_head, heads, None))
-            left = vectors.scaled(vectors.subtract(above, of_weight), 1 - slope)
-            vectors.store(destination_grad, at_head, left, None)
-            # Beside each other, for they are read together.
-            to = 3 * k * num_heads + head
+            mean_weight = vectors.multiply(mean, vectors.load(positive_weight, head_index, heads, None))
+            left = vectors.scaled(vectors.subtract(above, mean_weight), 1 - slope)
+            vectors.store(destination_grad, head_index, left, None)
+            # Interleaved, because they are read together.
+            target = 3 * k * num_heads + head
             offset = vectors.load(at_destination, i * num_heads + head, heads, None)
-            vectors.store(ends, to, offset, None)
-            vectors.store(ends, to + num_heads, vectors.load(lse, at_head, heads, None), None)
-            vectors.store(ends, to + 2 * num_heads, mean, None)
+            vectors.store(ends, target, offset, None)
+            vectors.store(ends, target + num_heads, vectors.load(lse, head_index, heads, None), None)
+            vectors.store(ends, target + 2 * num_heads, mean, None)
 
     return prepare_rows
 
 
 @cache
-def _by_source(heads: int, width: int, lanes: int) -> Any:
-    """The gradients of the sources, over the transposed edges; `indptr` and they begin with row `base`."""
+def _source_loop(heads: int, width: int, lanes: int) -> Any:
+    """Compile the loop for source gradients over transposed edges; `indptr` and results begin with row
+    `base`.
+    """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
-    def turn_back(
+    def run_backward(
         indptr, columns, rows, positions, p, at_source, slope, loops, key, threshold, scale, names, num_heads,
         head, used, grad, ends, p_grad, source_grad, base, start, stop,
     ):  # fmt: skip
         line = 64 // grad.itemsize
         step = num_heads * width
-        at = head * width
+        column = head * width
         no_weight = vectors.filled(at_source.dtype.type(0), heads)
         no_row = vectors.filled(at_source.dtype.type(0), lanes)
         final = np.int64(indptr[stop - base]) - 1
         factors = np.empty(heads, at_source.dtype)
         for j in range(start, stop):
             first, end = np.int64(indptr[j - base]), np.int64(indptr[j - base + 1])
-            row = vectors.load(p, j * step + at, lanes, used)
+            row = vectors.load(p, j * step + column, lanes, used)
             offset = vectors.load(at_source, j * num_heads + head, heads, None)
             total, scores = no_row, no_weight
             for e in range(first - 1 if loops else first, end):
@@ -199,38 +202,40 @@ def _by_source(heads: int, width: int, lanes: int) -> Any:
                     if positions is not None:
                         later = np.int64(positions[later])
                     for s in range(0, lanes if used is None else used, line):
-                        prefetch(grad, later * step + at + s)
+                        prefetch(grad, later * step + column + s)
                     prefetch(ends, 3 * later * num_heads + head)
                 if positions is not None:
                     i = np.int64(positions[i])
                 if positions is not None:
                     if i < 0:
                         continue
-                end_at = 3 * i * num_heads + head
-                raw = vectors.add(offset, vectors.load(ends, end_at, heads, None))
+                end_index = 3 * i * num_heads + head
+                raw = vectors.add(offset, vectors.load(ends, end_index, heads, None))
                 score = vectors.where_positive(raw, raw, vectors.scaled(raw, slope))
-                lse = vectors.load(ends, end_at + num_heads, heads, None)
+                lse = vectors.load(ends, end_index + num_heads, heads, None)
                 weight = vectors.exp(vectors.subtract(score, lse))
-                g = vectors.load(grad, i * step + at, lanes, used)
-                along = vectors.sums_of_heads(vectors.multiply(g, row), width, heads)
-                kept = weight
+                g = vectors.load(grad, i * step + column, lanes, used)
+                grad_dot = vectors.sums_of_heads(vectors.multiply(g, row), width, heads)
+                masked = weight
                 if key is not None:
-                    to = i if rows is None else np.int64(rows[i])
-                    stream = vertex_stream(key, np.uint64(to if names is None else np.int64(names[to])))
+                    target = i if rows is None else np.int64(rows[i])
+                    stream = vertex_stream(
+                        key, np.uint64(target if names is None else np.int64(names[target]))
+                    )
                     name = j if names is None else np.int64(names[j])
                     mask_edge(stream, name, head, heads, num_heads, threshold, scale, factors)
                     drawn = vectors.load(factors, 0, heads, None)
-                    kept = vectors.multiply(weight, drawn)
-                    along = vectors.multiply(along, drawn)
-                total = vectors.add(total, vectors.multiply(vectors.spread(kept, width, lanes), g))
-                mean = vectors.load(ends, end_at + 2 * num_heads, heads, None)
-                by_score = vectors.multiply(weight, vectors.subtract(along, mean))
-                by_score = vectors.where_positive(raw, by_score, vectors.scaled(by_score, slope))
-                scores = vectors.add(scores, by_score)
-            vectors.store(p_grad, (j - base) * step + at, total, used)
+                    masked = vectors.multiply(weight, drawn)
+                    grad_dot = vectors.multiply(grad_dot, drawn)
+                total = vectors.add(total, vectors.multiply(vectors.spread(masked, width, lanes), g))
+                mean = vectors.load(ends, end_index + 2 * num_heads, heads, None)
+                score_grad = vectors.multiply(weight, vectors.subtract(grad_dot, mean))
+                score_grad = vectors.where_positive(raw, score_grad, vectors.scaled(score_grad, slope))
+                scores = vectors.add(scores, score_grad)
+            vectors.store(p_grad, (j - base) * step + column, total, used)
             vectors.store(source_grad, (j - base) * num_heads + head, scores, None)
 
-    return turn_back
+    return run_backward
 
 
 def attend_into(
@@ -253,7 +258,7 @@ def attend_into(
     """Sum source rows weighted by attention.
 
     out[k] = sum of alpha[e] * p[c] over the edges e from c into i = rows[k], per head, with alpha the softmax
-    over them of leaky(at_source[c] + at_destination[i]). Without edges and loop it is zero.
+    over them of leaky(at_source[c] + at_destination[i]). It is zero for a row without edges and self-loop.
 
     Parameters
     ----------
@@ -262,16 +267,16 @@ def attend_into(
     p
         [V, H, d] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16.
     at_source, at_destination
-        [V, H] float64 where p is, else float32: the two parts of a score.
+        [V, H] float64 if p is float64, otherwise float32: the two terms of a score.
     out
-        [m, H, d]: one row for each of `rows`, as p or as at_source.
+        [m, H, d]: one row for each of `rows`, with the dtype of p or of at_source.
     lse, positive, positive_weight
-        [m, H], [m, H, d] and [m, H], what backward needs: all of them or none. The first and the last are as
-        at_source, the other as out.
+        [m, H], [m, H, d] and [m, H], saved for the backward pass: all or none. lse and positive_weight have
+        the dtype of at_source, positive the dtype of out.
     slope
         The slope of leaky below zero.
     loops
-        Whether each row has an edge from itself besides its own.
+        Whether each row has a self-loop in addition to its edges.
     rows
         [m] integers: the rows to compute; all by default.
     mask
@@ -282,7 +287,7 @@ def attend_into(
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     _, heads, width = _sizes(p)
     vertices = len(indptr) - 1
@@ -295,9 +300,9 @@ def attend_into(
     )
     results = elements("out", out, (number, heads, width))
     drops, chosen_rows = _drops(mask, kind), numbers_of_rows(rows, columns)
-    kept: tuple[Array | None, ...] = (None, None, None)
+    saved: tuple[Array | None, ...] = (None, None, None)
     if lse is not None and positive is not None and positive_weight is not None:
-        kept = (
+        saved = (
             _scores("lse", lse, (number, heads), kind),
             elements("positive", positive, (number, heads, width)),
             _scores("positive_weight", positive_weight, (number, heads), kind),
@@ -306,25 +311,25 @@ def attend_into(
         raise ValueError("backward needs all of lse, positive and positive_weight: give all of them, or none")
 
     def attend(
-        borders: Array, chosen: Array | None, own: bool, into: tuple[Array | None, ...], base: int,
+        borders: Array, chosen: Array | None, self_loops: bool, outputs: tuple[Array | None, ...], base: int,
         start: int, stop: int,
     ) -> None:  # fmt: skip
-        for head, together, lanes, used in head_passes(heads, width):
-            _forward(together, width, lanes)(
-                borders, columns, chosen, source_rows, *scores, kind.type(slope), own, *drops, heads, head,
-                used, *into, base, start, stop,
+        for head, pass_heads, lanes, used in head_passes(heads, width):
+            _forward(pass_heads, width, lanes)(
+                borders, columns, chosen, source_rows, *scores, kind.type(slope), self_loops, *drops, heads,
+                head, used, *outputs, base, start, stop,
             )  # fmt: skip
 
     def work(start: int, stop: int) -> None:
-        attend(indptr, chosen_rows, loops, (results, *kept), 0, start, stop)
+        attend(indptr, chosen_rows, loops, (results, *saved), 0, start, stop)
 
     def cut(k: int, starts: Array) -> CutAttention:
         i = k if chosen_rows is None else int(chosen_rows[k])
 
-        def piece(number: int, into: tuple[Array, ...]) -> None:
-            attend(starts[number : number + 2], None, loops and number == 0, into, i, i, i + 1)
+        def piece(number: int, outputs: tuple[Array, ...]) -> None:
+            attend(starts[number : number + 2], None, loops and number == 0, outputs, i, i, i + 1)
 
-        row = [None if each is None else each[k] for each in (out, lse, positive, positive_weight)]
+        row = [None if array is None else array[k] for array in (out, lse, positive, positive_weight)]
         return CutAttention.of(len(starts) - 1, piece, row, kind)
 
     run_by_edges(work, indptr, chosen_rows, workers, cut)
@@ -352,32 +357,33 @@ def attend_backward_into(
     mask: AttentionMask | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """The gradients of `attend_into`, in one pass over the transposed edges.
+    """Compute the gradients of `attend_into`, in one pass over the transposed edges.
 
-    Beside the results it needs 3 numbers for each row and head.
+    In addition to the results it needs 3 values per row and head.
 
     Parameters
     ----------
     t_indptr, t_columns
-        The transpose of the topology that `attend_into` was given.
+        The transpose of the topology of `attend_into`.
     p, at_source, at_destination, out, lse, positive, positive_weight, slope, loops, mask
         The arguments of `attend_into`, with its results.
     grad
-        [m, H, d], the gradient of out, as p or as at_source.
+        [m, H, d], the gradient of out, with the dtype of p or of at_source.
     p_grad, source_grad
-        [V, H, d] (as p or as at_source) and [V, H] (as at_source): receive the gradients of p and at_source.
+        [V, H, d] (dtype of p or of at_source) and [V, H] (dtype of at_source): receive the gradients of p and
+        at_source.
     destination_grad
-        [m, H] as at_source: receives the gradient of at_destination in the rows computed.
+        [m, H] with the dtype of at_source: receives the gradient of at_destination in the computed rows.
     rows, positions
-        The rows that were computed, [m], and where each vertex is among them, [V], negative for others: both
-        or none, for all.
+        The computed rows, [m], and the position of each vertex in `rows`, [V], negative for other vertices:
+        both, or none for all rows.
     workers
         The team of threads; the calling thread's by default.
 
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     heads, kind = p.shape[1], sum_dtype(p.dtype)
     ends = np.empty((len(grad), ENDS * heads), kind)
@@ -405,24 +411,24 @@ def attend_ends_into(
     rows: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """The first half of `attend_backward_into`, row by row: afterwards `out` and `positive` are not needed.
+    """Compute the row-wise half of `attend_backward_into`, after which `out` and `positive` are not read.
 
     Parameters
     ----------
     at_destination, out, lse, positive, positive_weight, grad, destination_grad, slope, rows, workers
         The arguments of `attend_backward_into`. `destination_grad` may be `positive_weight` itself.
     ends
-        [m, 3 H] as at_source: receives what the edges read of their destinations.
+        [m, 3 H] with the dtype of at_source: receives the values that edges read at their destinations.
 
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     number, heads, width = _sizes(out)
     kind = sum_dtype(out.dtype)
     vertices = number if rows is None else len(at_destination)
-    given = (
+    arguments = (
         elements("out", out, (number, heads, width)),
         _scores("lse", lse, (number, heads), kind),
         elements("positive", positive, (number, heads, width)),
@@ -431,13 +437,13 @@ def attend_ends_into(
         _scores("destination_grad", destination_grad, (number, heads), kind),
         _scores("ends", ends, (number, ENDS * heads), kind),
     )
-    of_destination = _scores("at_destination", at_destination, (vertices, heads), kind)
-    leaky = kind.type(slope)
+    destination_scores = _scores("at_destination", at_destination, (vertices, heads), kind)
+    leaky_slope = kind.type(slope)
 
     def prepare(start: int, stop: int) -> None:
-        for head, together, lanes, used in head_passes(heads, width):
-            _by_destination(together, width, lanes)(
-                rows, of_destination, leaky, heads, head, used, *given, start, stop
+        for head, pass_heads, lanes, used in head_passes(heads, width):
+            _destination_loop(pass_heads, width, lanes)(
+                rows, destination_scores, leaky_slope, heads, head, used, *arguments, start, stop
             )
 
     (workers or current_workers()).run(prepare, number, _GRAIN)
@@ -460,19 +466,19 @@ def attend_to_sources_into(
     mask: AttentionMask | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """The second half of `attend_backward_into`, along the transposed edges.
+    """Compute the second half of `attend_backward_into`, along the transposed edges.
 
     Parameters
     ----------
     t_indptr, t_columns, p, at_source, grad, p_grad, source_grad, slope, loops, rows, positions, mask, workers
         The arguments of `attend_backward_into`.
     ends
-        What `attend_ends_into` has left.
+        The values that `attend_ends_into` has written.
 
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     _, heads, width = _sizes(p)
     vertices = len(t_indptr) - 1
@@ -481,32 +487,32 @@ def attend_to_sources_into(
     number = vertices if rows is None else len(rows)
     kind = sum_dtype(p.dtype)
     source_rows = elements("p", p, (vertices, heads, width))
-    of_source = _scores("at_source", at_source, (vertices, heads), kind)
+    source_scores = _scores("at_source", at_source, (vertices, heads), kind)
     g = elements("grad", grad, (number, heads, width))
-    of_ends = _scores("ends", ends, (number, ENDS * heads), kind)
-    found = (
+    end_values = _scores("ends", ends, (number, ENDS * heads), kind)
+    gradients = (
         elements("p_grad", p_grad, (vertices, heads, width)),
         _scores("source_grad", source_grad, (vertices, heads), kind),
     )
-    leaky, drops = kind.type(slope), _drops(mask, kind)
-    # Only the mask asks for them.
+    leaky_slope, drops = kind.type(slope), _drops(mask, kind)
+    # Only the mask needs the row ids.
     names = None if mask is None else numbers_of_rows(rows, t_columns)
 
-    def turn_back(
-        borders: Array, own: bool, into: tuple[Array, ...], base: int, start: int, stop: int
+    def run_backward(
+        borders: Array, self_loops: bool, outputs: tuple[Array, ...], base: int, start: int, stop: int
     ) -> None:
-        for head, together, lanes, used in head_passes(heads, width):
-            _by_source(together, width, lanes)(
-                borders, t_columns, names, positions, source_rows, of_source, leaky, own, *drops, heads,
-                head, used, g, of_ends, *into, base, start, stop,
+        for head, pass_heads, lanes, used in head_passes(heads, width):
+            _source_loop(pass_heads, width, lanes)(
+                borders, t_columns, names, positions, source_rows, source_scores, leaky_slope, self_loops,
+                *drops, heads, head, used, g, end_values, *outputs, base, start, stop,
             )  # fmt: skip
 
     def work(start: int, stop: int) -> None:
-        turn_back(t_indptr, loops, found, 0, start, stop)
+        run_backward(t_indptr, loops, gradients, 0, start, stop)
 
     def cut(j: int, starts: Array) -> CutGradient:
-        def piece(number: int, into: tuple[Array, ...]) -> None:
-            turn_back(starts[number : number + 2], loops and number == 0, into, j, j, j + 1)
+        def piece(number: int, outputs: tuple[Array, ...]) -> None:
+            run_backward(starts[number : number + 2], loops and number == 0, outputs, j, j, j + 1)
 
         return CutGradient.of(len(starts) - 1, piece, p_grad[j], source_grad[j], kind)
 
@@ -514,7 +520,7 @@ def attend_to_sources_into(
 
 
 def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
-    """Key, threshold, factor and names of a mask as the loops take them; without one, it costs nothing."""
+    """Return key, threshold, factor and vertex ids of a mask as kernel arguments (None: no dropout)."""
     if mask is None:
         return (None, None, None, None)
     return (mask.key, mask.threshold, kind.type(mask.scale), mask.vertices)
@@ -526,7 +532,7 @@ def _sizes(p: Array) -> tuple[int, int, int]:
     return p.shape[0], p.shape[1], p.shape[2]
 
 
-def _scores(what: str, x: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+def _scores(name: str, x: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
     if x.dtype != kind:
-        raise ValueError(f"{what} is {x.dtype}: give {kind}")
-    return elements(what, x, shape)
+        raise ValueError(f"{name} is {x.dtype}: give {kind}")
+    return elements(name, x, shape)

@@ -1,8 +1,8 @@
-"""Attention at a row of very many edges: pieces of it, which several threads compute, become one.
+"""Attention at a row with very many edges, which several threads compute in pieces.
 
-A piece is a row of its own, with a softmax of its own. The row's softmax weighs piece n by exp(lse_n - lse),
-where lse = log(sum of exp(lse_n)): sums that are weighted by attention are added up so. Gradients of sources
-are plain sums.
+Each piece is computed like a separate row with a separate softmax. The row's softmax weighs piece n by
+exp(lse_n - lse), where lse = log(sum of exp(lse_n)), which combines sums weighted by attention. Gradients of
+sources are plain sums.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from hyrt.quantities import one_line
 Array = NDArray[Any]
 
 Piece = Callable[[int, tuple[Array, ...]], None]
-"""Computes the piece of a number and writes its results to arrays, as the operator's loop writes those of a
-row."""
+"""Function that computes one piece, given its index, and writes its results to arrays like the operator's
+loop does for a row.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CutAttention:
-    """The forward pass: see `hyrt.nn.whole_graph.attention.attend_into`."""
+    """The forward pass of a split row: see `hyrt.nn.whole_graph.attention.attend_into`."""
 
     compute: Piece
     row: Sequence[Array | None]
     """The row's out and positive [H, d], lse and positive_weight [H], in the order of `attend_into`."""
     parts: tuple[Array, ...]
-    """[pieces, ...] the same of the pieces."""
+    """[pieces, ...] the same values per piece."""
 
     __repr__ = one_line
 
@@ -40,7 +41,7 @@ class CutAttention:
     def of(
         cls, pieces: int, compute: Piece, row: Sequence[Array | None], kind: np.dtype[Any]
     ) -> CutAttention:
-        """A row of so many pieces, whose sums are of a dtype."""
+        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
         out = row[0]
         assert out is not None
         heads = len(out)
@@ -54,13 +55,13 @@ class CutAttention:
         (out, lse, positive, positive_weight), parts = self.row, self.parts
         lses = parts[1]
         top = lses.max(0)
-        # A row whose scores are all -inf has no softmax, be it in pieces or whole.
+        # The softmax is undefined if all scores of a row are -inf, in pieces or not.
         with np.errstate(invalid="ignore"):
             weights = np.exp(lses - top)
             total = weights.sum(0)
             weights /= total
         for part in (parts[0], parts[2]):
-            # A piece whose scores are all -inf has no softmax of its own, and nothing to add.
+            # A piece whose scores are all -inf contributes nothing; its own softmax is NaN.
             part[np.isneginf(lses)] = 0
         assert out is not None
         _add_up(parts[0], weights, out)
@@ -74,14 +75,14 @@ class CutAttention:
 
 @dataclass(frozen=True, slots=True)
 class CutGradient:
-    """The backward pass: see `hyrt.nn.whole_graph.attention.attend_to_sources_into`."""
+    """The backward pass of a split row: see `hyrt.nn.whole_graph.attention.attend_to_sources_into`."""
 
     compute: Piece
     p_grad: Array
     source_grad: Array
-    """`p_grad` [H, d] and `source_grad` [H]: the row's."""
+    """`p_grad` [H, d] and `source_grad` [H] of the row."""
     parts: tuple[Array, ...]
-    """[pieces, ...] the same of the pieces."""
+    """[pieces, ...] the same values per piece."""
 
     __repr__ = one_line
 
@@ -89,7 +90,7 @@ class CutGradient:
     def of(
         cls, pieces: int, compute: Piece, p_grad: Array, source_grad: Array, kind: np.dtype[Any]
     ) -> CutGradient:
-        """A row of so many pieces, whose sums are of a dtype."""
+        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
         shapes = (p_grad.shape, source_grad.shape)
         return cls(compute, p_grad, source_grad, tuple(np.empty((pieces, *shape), kind) for shape in shapes))
 

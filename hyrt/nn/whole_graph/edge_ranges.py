@@ -1,4 +1,4 @@
-"""Ranges of rows with about equal work, however unequal the rows are."""
+"""Ranges of rows with about equal work, for rows of very different lengths."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from hyrt.machine.kernels.kept_kernels import nb
 from hyrt.machine.workers import Workers, current_workers
 
-# Edges and rows of a range: a tenth of a millisecond at the least, long against handing it to a thread.
+# Edges plus rows per range: at least 0.1 ms of work, which is long compared with scheduling a thread.
 _GRAIN = 1 << 14
-# As many numbers are read along edges in less time than it takes to wake a thread and to wait for it.
+# Reading this many values along edges takes less time than waking a thread and waiting for it.
 _FEW_NUMBERS = 1 << 20
-# A row with more edges is cut itself: else all other threads would wait for the one that has it.
+# A row with more edges is split: otherwise all other threads would wait for the thread that computes it.
 _LONG = 4 * _GRAIN
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -26,7 +26,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def _cut_all(indptr, grain, borders):
-    """The row in which each multiple of the grain of edges and rows begins."""
+    """Find the row in which each multiple of `grain` edges and rows begins."""
     size = len(indptr) - 1
     for k in range(1, len(borders) - 1):
         low, high = borders[k - 1], size
@@ -41,7 +41,7 @@ def _cut_all(indptr, grain, borders):
 
 @_compile
 def _cut_chosen(indptr, rows, grain, borders):
-    """As `_cut_all`, over the chosen rows; returns how many borders there are."""
+    """Find the borders like `_cut_all`, over the chosen rows; return the number of borders."""
     count = 1
     done = 0
     for k in range(len(rows)):
@@ -57,21 +57,21 @@ def _cut_chosen(indptr, rows, grain, borders):
 def edge_ranges(
     indptr: NDArray[Any], rows: NDArray[Any] | None = None, grain: int = _GRAIN
 ) -> NDArray[np.int64]:
-    """Cut rows into consecutive ranges of about `grain` edges and rows together.
+    """Divide rows into consecutive ranges of about `grain` edges and rows together.
 
     Parameters
     ----------
     indptr
-        [V + 1] int32 or int64, where each row's edges start.
+        [V + 1] int32 or int64, the first edge of each row.
     rows
-        [n] integers, the rows in question; all by default.
+        [n] integers, the rows to divide; all by default.
     grain
-        Edges and rows of a range. A row is never cut: one with more edges makes a longer range.
+        Edges and rows per range. A row is never split: a row with more edges makes a longer range.
 
     Returns
     -------
-    [ranges + 1] int64: range k is borders[k] to borders[k + 1], of `rows` where they are given. The borders
-    depend on nothing else, above all not on the number of threads.
+    [ranges + 1] int64: range k is borders[k] to borders[k + 1], as indices into `rows` if given. The borders
+    depend on the arguments only, in particular not on the number of threads.
     """
     if rows is None:
         size = len(indptr) - 1
@@ -87,14 +87,14 @@ def edge_ranges(
 
 
 class CutRow(Protocol):
-    """A row of very many edges that several threads compute, whatever the operator."""
+    """A row with very many edges that several threads compute; independent of the operator."""
 
     def piece(self, number: int) -> None:
-        """Compute one of its pieces; in any thread, in any order."""
+        """Compute one piece of the row, in any thread and any order."""
         ...
 
     def finish(self) -> None:
-        """Make the row's result of those of its pieces, when all are there."""
+        """Combine the results of all pieces into the row's result, after all pieces are computed."""
         ...
 
 
@@ -117,17 +117,19 @@ def run_by_edges(
     workers
         The team; the calling thread's by default.
     cut
-        Called with the number of a row of very many edges and the [pieces + 1] edges at which its pieces
-        begin, as indptr; without it such a row is computed by one thread. Where a row is cut depends on its
-        edges only.
+        Called with the index of a row with very many edges and the [pieces + 1] first edges of its pieces, in
+        the format of indptr; without it one thread computes the row. The split of a row depends on its edges
+        only.
     width
-        Numbers that are read along an edge: where they are few, the calling thread computes all by itself.
+        Number of values that are read per edge: if there are few in total, the calling thread computes
+        everything.
     """
     count = len(indptr) - 1 if rows is None else len(rows)
-    # No more than this many edges: then no row is cut either.
+    # At most this many edges, so that no row would be split either.
     alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
     if int(indptr[-1]) - int(indptr[0]) + count <= alone:
-        # One range, and no row to be cut: of a small graph, to find that out would take as long as the work.
+        # A single range and no row to split: for a small graph, finding the ranges would take as long as the
+        # work.
         if count:
             work(0, count)
         return
@@ -160,12 +162,12 @@ def run_by_edges(
             call()
 
     team.run(ranges_and_pieces, len(calls), 1)
-    for each in pieces:
-        each.finish()
+    for row in pieces:
+        row.finish()
 
 
 def _long_rows(indptr: NDArray[Any], rows: NDArray[Any] | None, borders: NDArray[np.int64]) -> set[int]:
-    """The numbers of the rows to be cut: in a range, all but the last have fewer edges than the grain."""
+    """Find the rows to split: in a range, all rows but the last have fewer edges than the grain."""
     last = borders[1:] - 1
     vertices = last if rows is None else rows[last]
     return set(last[indptr[vertices + 1] - indptr[vertices] > _LONG].tolist())

@@ -1,7 +1,7 @@
-"""The operators over whole graphs as autograd functions on CPU tensors.
+"""The operators over full graphs as autograd functions on CPU tensors.
 
-Each backward pass is made of the same operators over the transpose, which reads edge tensors by edge number
-where they lie: no copy of one is made, and no edge tensor of ones (GraphPy 6.1).
+Each backward pass is composed of the same operators over the transpose, which reads edge tensors in place by
+edge id: edge tensors are not copied, and no edge tensor of ones is created (GraphPy 6.1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SumScales:
-    """Constant factors of a sum, [V] each or None: of its rows, of the sources, and of a row's own x."""
+    """Constant factors [V] or None: on each row's sum, on sources, and on a row's own x (self-loop)."""
 
     row: Array | None = None
     source: Array | None = None
@@ -43,7 +43,7 @@ class SumScales:
 
 
 def bits(x: Tensor) -> Array:
-    """The elements of a CPU tensor as the compiled loops take them, without a copy where it is contiguous."""
+    """Return the elements of a CPU tensor as a kernel argument, without a copy if it is contiguous."""
     x = x.detach().contiguous()
     if x.dtype == torch.float16:
         x = x.view(torch.uint16)
@@ -53,25 +53,25 @@ def bits(x: Tensor) -> Array:
     return array
 
 
-def _room(like: Tensor) -> Tensor:
-    """Memory for a result of a tensor's shape and dtype, whose `bits` are no copy however the tensor lies."""
+def _empty_like(like: Tensor) -> Tensor:
+    """Allocate a contiguous result with a tensor's shape and dtype, so that `bits` returns a view of it."""
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def _edges(topology: Topology, transposed: bool) -> tuple[Array, Array, Array | None]:
-    """indptr, columns and, only where they are not consecutive, edge numbers."""
+    """Return indptr, columns and edge ids (None if they are consecutive)."""
     if not transposed:
         return topology.indptr, topology.indices, None
-    turned = topology.transposed
-    return turned.indptr, turned.indices, topology.transposed_edges
+    reverse = topology.transposed
+    return reverse.indptr, reverse.indices, topology.transposed_edges
 
 
-class _Sum(torch.autograd.Function):
+class _SumAggregate(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weights: Tensor | None, topology: Topology, scales: SumScales, transposed: bool
     ) -> Tensor:
-        out = _room(x)
+        out = _empty_like(x)
         _sum_into(topology, transposed, bits(x), bits(out), weights, scales)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weights)
         ctx.topology, ctx.scales, ctx.transposed = topology, scales, transposed
@@ -81,30 +81,35 @@ class _Sum(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weights = ctx.saved_tensors
-        by_x = by_weights = None
+        x_grad = weights_grad = None
         scales: SumScales = ctx.scales
         if ctx.needs_input_grad[0]:
-            by_x = _room(grad)
-            turned = SumScales(scales.source, scales.row, scales.own)
-            _sum_into(ctx.topology, not ctx.transposed, bits(grad), bits(by_x), weights, turned)
+            x_grad = _empty_like(grad)
+            reverse = SumScales(scales.source, scales.row, scales.own)
+            _sum_into(ctx.topology, not ctx.transposed, bits(grad), bits(x_grad), weights, reverse)
         if ctx.needs_input_grad[1] and not x.shape[1]:
-            by_weights = torch.zeros_like(weights)
+            weights_grad = torch.zeros_like(weights)
         elif ctx.needs_input_grad[1]:
-            by_weights = _room(weights)
+            weights_grad = _empty_like(weights)
             heads = weights.shape[1]
-            of_sum, of_source = (
-                _times(t, scale).reshape(len(x), heads, -1)
+            sum_rows, source_rows = (
+                _scale_rows(t, scale).reshape(len(x), heads, -1)
                 for t, scale in ((grad, scales.row), (x, scales.source))
             )
             ends: tuple[At, At] = ("source", "destination") if ctx.transposed else ("destination", "source")
             topology = ctx.topology
             dot_into(
-                topology.indptr, topology.indices, bits(of_sum), bits(of_source), bits(by_weights), *ends
+                topology.indptr,
+                topology.indices,
+                bits(sum_rows),
+                bits(source_rows),
+                bits(weights_grad),
+                *ends,
             )
-        return by_x, by_weights, None, None, None
+        return x_grad, weights_grad, None, None, None
 
 
-def _times(x: Tensor, scale: Array | None) -> Tensor:
+def _scale_rows(x: Tensor, scale: Array | None) -> Tensor:
     return x if scale is None else x * torch.from_numpy(scale)[:, None]
 
 
@@ -124,10 +129,10 @@ def _sum_into(
         spmm_into(indptr, columns, x, out, weights=bits(weights), edge_ids=ids, **factors)
 
 
-class _Largest(torch.autograd.Function):
+class _MaxAggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, topology: Topology) -> Tensor:
-        out = _room(x)
+        out = _empty_like(x)
         winners = np.empty(x.shape, np.int32) if ctx.needs_input_grad[0] else None
         largest_into(topology.indptr, topology.indices, bits(x), bits(out), winners)
         ctx.topology, ctx.winners = topology, winners
@@ -136,9 +141,9 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        out = _room(grad)
-        turned = ctx.topology.transposed
-        largest_backward_into(turned.indptr, turned.indices, bits(grad), ctx.winners, bits(out))
+        out = _empty_like(grad)
+        reverse = ctx.topology.transposed
+        largest_backward_into(reverse.indptr, reverse.indices, bits(grad), ctx.winners, bits(out))
         return out, None
 
 
@@ -153,7 +158,7 @@ class _Combine(torch.autograd.Function):
         left_at: At,
         right_at: At,
     ) -> Tensor:
-        out = _combined(topology, left, right, operation, left_at, right_at)
+        out = _combine_edges(topology, left, right, operation, left_at, right_at)
         products = operation in ("mul", "div")
         ctx.save_for_backward(
             left if operation == "mul" else None,
@@ -168,25 +173,25 @@ class _Combine(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         left, right, out = ctx.saved_tensors
         topology, (left_at, right_at) = ctx.topology, ctx.places
-        by_left = by_right = None
+        left_grad = right_grad = None
         if ctx.needs_input_grad[0]:
-            along = grad
+            edge_grad = grad
             if ctx.operation in ("mul", "div"):
-                along = _combined(topology, grad, right, ctx.operation, "edge", right_at)
-            by_left = _back_to(topology, along, left_at)
+                edge_grad = _combine_edges(topology, grad, right, ctx.operation, "edge", right_at)
+            left_grad = _sum_to_ends(topology, edge_grad, left_at)
         if ctx.needs_input_grad[1]:
-            along = grad
+            edge_grad = grad
             if ctx.operation == "mul":
-                along = _combined(topology, grad, left, "mul", "edge", left_at)
+                edge_grad = _combine_edges(topology, grad, left, "mul", "edge", left_at)
             elif ctx.operation == "div":
-                along = _combined(topology, grad * out, right, "div", "edge", right_at)
-            by_right = _back_to(topology, along, right_at)
+                edge_grad = _combine_edges(topology, grad * out, right, "div", "edge", right_at)
+            right_grad = _sum_to_ends(topology, edge_grad, right_at)
             if ctx.operation in ("sub", "div"):
-                by_right = -by_right
-        return by_left, by_right, None, None, None, None
+                right_grad = -right_grad
+        return left_grad, right_grad, None, None, None, None
 
 
-def _combined(
+def _combine_edges(
     topology: Topology, left: Tensor, right: Tensor, operation: Operation, left_at: At, right_at: At
 ) -> Tensor:
     out = left.new_empty((topology.num_edges, left.shape[1]))
@@ -195,13 +200,13 @@ def _combined(
     return out
 
 
-def _back_to(topology: Topology, along: Tensor, at: At) -> Tensor:
-    """Sums of an edge tensor [E, f] at the end of the edges that had been read."""
+def _sum_to_ends(topology: Topology, edge_grad: Tensor, at: At) -> Tensor:
+    """Sum an edge tensor [E, f] at the end from which the edges have read."""
     if at == "edge":
-        return along
-    out = along.new_empty((topology.num_vertices, along.shape[1]))
+        return edge_grad
+    out = edge_grad.new_empty((topology.num_vertices, edge_grad.shape[1]))
     indptr, _, ids = _edges(topology, at == "source")
-    reduce_edges_into(indptr, bits(along), bits(out), edge_ids=ids)
+    reduce_edges_into(indptr, bits(edge_grad), bits(out), edge_ids=ids)
     return out
 
 
@@ -222,30 +227,30 @@ class _Dot(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         left, right = ctx.saved_tensors
         left_at, right_at = ctx.places
-        found = [
-            _weighted_back(ctx.topology, grad, x, x_at, to) if needed else None
-            for needed, x, x_at, to in zip(
+        gradients = [
+            _weighted_sum_to_ends(ctx.topology, grad, x, x_at, target) if needed else None
+            for needed, x, x_at, target in zip(
                 ctx.needs_input_grad, (right, left), (right_at, left_at), (left_at, right_at), strict=False
             )
         ]
-        return (*found, None, None, None)
+        return (*gradients, None, None, None)
 
 
-def _weighted_back(topology: Topology, grad: Tensor, x: Tensor, x_at: At, to: At) -> Tensor:
-    """Sums at one end of grad[e, h] x[h], with x [., H, d] found at another."""
+def _weighted_sum_to_ends(topology: Topology, grad: Tensor, x: Tensor, x_at: At, target: At) -> Tensor:
+    """Sum grad[e, h] x[h] at the end `target` of the edges, with x [., H, d] read at `x_at`."""
     heads, width = x.shape[1:]
     rows = x.reshape(len(x), heads * width)
-    if {x_at, to} == {"source", "destination"}:
-        out = _room(rows)
+    if {x_at, target} == {"source", "destination"}:
+        out = _empty_like(rows)
         weights = grad.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        _sum_into(topology, to == "source", bits(rows), bits(out), weights, SumScales())
+        _sum_into(topology, target == "source", bits(rows), bits(out), weights, SumScales())
     else:
         wide = grad[:, :, None].expand(-1, -1, width).reshape(len(grad), heads * width)
-        out = _back_to(topology, _combined(topology, wide, rows, "mul", "edge", x_at), to)
+        out = _sum_to_ends(topology, _combine_edges(topology, wide, rows, "mul", "edge", x_at), target)
     return out.view(-1, heads, width)
 
 
-class _Reduce(torch.autograd.Function):
+class _ReduceEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, topology: Topology, largest: bool, dtype: torch.dtype) -> Tensor:
         out = values.new_empty((topology.num_vertices, values.shape[1]), dtype=dtype)
@@ -257,15 +262,15 @@ class _Reduce(torch.autograd.Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        along = grad.new_empty((ctx.topology.num_edges, grad.shape[1]), dtype=ctx.dtype)
-        spread_into(ctx.topology.indptr, bits(grad), bits(along), winners=ctx.winners)
-        return along, None, None, None
+        edge_grad = grad.new_empty((ctx.topology.num_edges, grad.shape[1]), dtype=ctx.dtype)
+        spread_into(ctx.topology.indptr, bits(grad), bits(edge_grad), winners=ctx.winners)
+        return edge_grad, None, None, None
 
 
-class _SoftmaxOfEdges(torch.autograd.Function):
+class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, topology: Topology) -> Tensor:
-        out = _room(scores)
+        out = _empty_like(scores)
         softmax_edges_into(topology.indptr, bits(scores), bits(out))
         ctx.save_for_backward(out)
         ctx.topology = topology
@@ -275,7 +280,7 @@ class _SoftmaxOfEdges(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
-        out = _room(weights)
+        out = _empty_like(weights)
         softmax_edges_backward_into(ctx.topology.indptr, bits(weights), bits(grad), bits(out))
         return out, None
 
@@ -291,14 +296,14 @@ class _AttendAll(torch.autograd.Function):
         slope: float,
         loops: bool,
     ) -> Tensor:
-        given = (bits(p), bits(at_source), bits(at_destination))
-        out = _room(p)
-        kept: list[Tensor] = []
+        arguments = (bits(p), bits(at_source), bits(at_destination))
+        out = _empty_like(p)
+        saved_results: list[Tensor] = []
         if any(ctx.needs_input_grad):
-            kept = [_room(at_source), _room(out), _room(at_source)]
-        arrays = (topology.indptr, topology.indices, *given, bits(out), *(bits(t) for t in kept))
+            saved_results = [_empty_like(at_source), _empty_like(out), _empty_like(at_source)]
+        arrays = (topology.indptr, topology.indices, *arguments, bits(out), *(bits(t) for t in saved_results))
         attend_into(*arrays, slope=slope, loops=loops)
-        ctx.save_for_backward(p, at_source, at_destination, out, *kept)
+        ctx.save_for_backward(p, at_source, at_destination, out, *saved_results)
         ctx.topology, ctx.options = topology, {"slope": slope, "loops": loops}
         return out
 
@@ -306,51 +311,51 @@ class _AttendAll(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        found = [_room(t) for t in saved[:3]]
-        turned = ctx.topology.transposed
-        arrays = [bits(t) for t in (*saved, grad, *found)]
-        attend_backward_into(turned.indptr, turned.indices, *arrays, **ctx.options)
-        return (*found, None, None, None)
+        gradients = [_empty_like(t) for t in saved[:3]]
+        reverse = ctx.topology.transposed
+        arrays = [bits(t) for t in (*saved, grad, *gradients)]
+        attend_backward_into(reverse.indptr, reverse.indices, *arrays, **ctx.options)
+        return (*gradients, None, None, None)
 
 
 def sum_of_sources(
     topology: Topology, x: Tensor, weights: Tensor | None, scales: SumScales, *, transposed: bool
 ) -> Tensor:
-    """`spmm_into` over the edges or their transpose: x [V, f], weights [E, H] float32 or float64."""
-    return cast(Tensor, _Sum.apply(x, weights, topology, scales, transposed))  # type: ignore[no-untyped-call]
+    """Apply `spmm_into` over the edges or their transpose: x [V, f], weights [E, H] float32 or float64."""
+    return cast(Tensor, _SumAggregate.apply(x, weights, topology, scales, transposed))  # type: ignore[no-untyped-call]
 
 
 def largest_of_sources(topology: Topology, x: Tensor) -> Tensor:
-    """`largest_into` of x [V, f]."""
-    return cast(Tensor, _Largest.apply(x, topology))  # type: ignore[no-untyped-call]
+    """Apply `largest_into` to x [V, f]."""
+    return cast(Tensor, _MaxAggregate.apply(x, topology))  # type: ignore[no-untyped-call]
 
 
 def combine(
     topology: Topology, left: Tensor, right: Tensor, operation: Operation, left_at: At, right_at: At
 ) -> Tensor:
-    """`combine_into` of rows of equal width and dtype."""
+    """Apply `combine_into` to rows of equal width and dtype."""
     places = (operation, left_at, right_at)
     return cast(Tensor, _Combine.apply(left, right, topology, *places))  # type: ignore[no-untyped-call]
 
 
 def dot(topology: Topology, left: Tensor, right: Tensor, left_at: At, right_at: At) -> Tensor:
-    """`dot_into` of rows [., H, d] of one dtype."""
+    """Apply `dot_into` to rows [., H, d] of one dtype."""
     return cast(Tensor, _Dot.apply(left, right, topology, left_at, right_at))  # type: ignore[no-untyped-call]
 
 
 def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: torch.dtype) -> Tensor:
-    """`reduce_edges_into` of values [E, f], with results of a dtype."""
-    return cast(Tensor, _Reduce.apply(values, topology, largest, dtype))  # type: ignore[no-untyped-call]
+    """Apply `reduce_edges_into` to values [E, f], with results of dtype `dtype`."""
+    return cast(Tensor, _ReduceEdges.apply(values, topology, largest, dtype))  # type: ignore[no-untyped-call]
 
 
 def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
-    """`softmax_edges_into` of scores [E, H], float32 or float64."""
-    return cast(Tensor, _SoftmaxOfEdges.apply(scores, topology))  # type: ignore[no-untyped-call]
+    """Apply `softmax_edges_into` to scores [E, H], float32 or float64."""
+    return cast(Tensor, _EdgeSoftmax.apply(scores, topology))  # type: ignore[no-untyped-call]
 
 
 def attend_all(
     topology: Topology, p: Tensor, at_source: Tensor, at_destination: Tensor, *, slope: float, loops: bool
 ) -> Tensor:
-    """`attend_into` of p [V, H, d] and scores [V, H] of the dtype that is summed in."""
-    given = (p, at_source, at_destination, topology, slope, loops)
-    return cast(Tensor, _AttendAll.apply(*given))  # type: ignore[no-untyped-call]
+    """Apply `attend_into` to p [V, H, d] and scores [V, H] in the dtype of the sums."""
+    arguments = (p, at_source, at_destination, topology, slope, loops)
+    return cast(Tensor, _AttendAll.apply(*arguments))  # type: ignore[no-untyped-call]

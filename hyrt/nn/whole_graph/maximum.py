@@ -1,4 +1,4 @@
-"""The elementwise maximum of source rows over a whole graph, and its transpose."""
+"""Elementwise maximum of source rows over a full graph, and its transpose."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 from __future__ import annotations
@@ -20,25 +20,25 @@ Array = NDArray[Any]
 
 
 @cache
-def _largest(lanes: int) -> Any:
+def _max_loop(lanes: int) -> Any:
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def largest_rows(
-        indptr, columns, rows, x, x_step, out, out_step, winners, width, at, used, zero, start, stop
+        indptr, columns, rows, x, x_step, out, out_step, winners, width, column, used, zero, start, stop
     ):
         line = 64 // x.itemsize
-        nobody = vectors.filled(np.int32(-1), lanes)
+        none = vectors.filled(np.int32(-1), lanes)
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
             first, end = np.int64(indptr[i]), np.int64(indptr[i + 1])
-            # Rows that follow each other ask for each other's sources.
+            # Consecutive rows prefetch each other's sources.
             final = (np.int64(indptr[stop]) if rows is None else end) - 1
             best = vectors.filled(zero, lanes)
-            winner = nobody
+            winner = none
             for e in range(first, end):
                 later = np.int64(columns[min(e + AHEAD, final)])
                 for s in range(0, lanes if used is None else used, line):
-                    prefetch(x, later * x_step + at + s)
-                row = vectors.load(x, np.int64(columns[e]) * x_step + at, lanes, used)
+                    prefetch(x, later * x_step + column + s)
+                row = vectors.load(x, np.int64(columns[e]) * x_step + column, lanes, used)
                 number = vectors.filled(np.int32(columns[e]), lanes)
                 if e == first:
                     best = row
@@ -46,17 +46,17 @@ def _largest(lanes: int) -> Any:
                 else:
                     winner = vectors.where_above(row, best, number, winner)
                     best = vectors.where_above(row, best, row, best)
-            vectors.store(out, k * out_step + at, best, used)
+            vectors.store(out, k * out_step + column, best, used)
             if winners is not None:
-                vectors.store(winners, k * width + at, winner, used)
+                vectors.store(winners, k * width + column, winner, used)
 
     return largest_rows
 
 
 @cache
-def _to_winners(lanes: int) -> Any:
+def _winner_loop(lanes: int) -> Any:
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
-    def turn_back(
+    def run_backward(
         indptr,
         columns,
         positions,
@@ -66,27 +66,27 @@ def _to_winners(lanes: int) -> Any:
         width,
         out,
         out_step,
-        at,
+        column,
         used,
         zero,
         start,
         stop,
     ):
         line = 64 // grad.itemsize
-        nothing = vectors.filled(zero, lanes)
+        zeros = vectors.filled(zero, lanes)
         final = np.int64(indptr[stop]) - 1
         for j in range(start, stop):
-            total = nothing
+            total = zeros
             first = np.int64(indptr[j])
             for e in range(first, np.int64(indptr[j + 1])):
                 later = np.int64(columns[min(e + AHEAD, final)])
                 if positions is not None:
                     later = np.int64(positions[later])
                 for s in range(0, lanes if used is None else used, line):
-                    prefetch(grad, later * grad_step + at + s)
-                    prefetch(winners, later * width + at + s)
+                    prefetch(grad, later * grad_step + column + s)
+                    prefetch(winners, later * width + column + s)
                 i = np.int64(columns[e])
-                # Of several edges between two vertices one has won.
+                # Of parallel edges, only the first is recorded as the argmax.
                 if e > first and columns[e - 1] == columns[e]:
                     continue
                 if positions is not None:
@@ -94,12 +94,12 @@ def _to_winners(lanes: int) -> Any:
                 if positions is not None:
                     if i < 0:
                         continue
-                g = vectors.load(grad, i * grad_step + at, lanes, used)
-                winner = vectors.load(winners, i * width + at, lanes, used)
-                total = vectors.add(total, vectors.where_equal(winner, np.int32(j), g, nothing))
-            vectors.store(out, j * out_step + at, total, used)
+                g = vectors.load(grad, i * grad_step + column, lanes, used)
+                winner = vectors.load(winners, i * width + column, lanes, used)
+                total = vectors.add(total, vectors.where_equal(winner, np.int32(j), g, zeros))
+            vectors.store(out, j * out_step + column, total, used)
 
-    return turn_back
+    return run_backward
 
 
 def largest_into(
@@ -112,7 +112,7 @@ def largest_into(
     rows: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """The largest of each column over the source rows of each row; zero without edges.
+    """Compute the maximum of each column over each row's source rows; zero without edges.
 
     Parameters
     ----------
@@ -121,10 +121,10 @@ def largest_into(
     x
         [V, f] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16.
     out
-        [V, f], or one row for each of `rows`; of the same choice of dtypes.
+        [V, f], or one row for each of `rows`, with one of these dtypes.
     winners
-        [V or m, f] C-contiguous int32: receives which source's value it is, the first one's of a tie, and -1
-        where there is none.
+        [V or m, f] C-contiguous int32: receives the argmax sources, the first source of a tie, and -1 for
+        rows without edges.
     rows
         [m] integers: the rows to compute; all by default.
     workers
@@ -133,25 +133,25 @@ def largest_into(
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     elements, x_step = flat("x", x)
     results, out_step = flat("out", out)
     vertices = len(indptr) - 1
-    wanted = (vertices if rows is None else len(rows), x.shape[1])
-    if out.shape != wanted:
-        raise ValueError(f"out has shape {out.shape}, but the result has {wanted}")
+    shape = (vertices if rows is None else len(rows), x.shape[1])
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}, but the result has {shape}")
     if len(x) != vertices:
         raise ValueError(f"x has {len(x)} rows for {vertices} vertices: give one each")
-    kept = None if winners is None else _winners(winners, wanted)
+    argmax = None if winners is None else _winners(winners, shape)
     zero = sum_dtype(x.dtype).type(0)
     chosen = numbers_of_rows(rows, columns)
 
     def work(start: int, stop: int) -> None:
-        for at, lanes, used in column_passes(x.shape[1]):
-            _largest(lanes)(
-                indptr, columns, chosen, elements, x_step, results, out_step, kept, x.shape[1], at, used,
-                zero, start, stop,
+        for column, lanes, used in column_passes(x.shape[1]):
+            _max_loop(lanes)(
+                indptr, columns, chosen, elements, x_step, results, out_step, argmax, x.shape[1], column,
+                used, zero, start, stop,
             )  # fmt: skip
 
     run_by_edges(work, indptr, chosen, workers)
@@ -167,27 +167,28 @@ def largest_backward_into(
     positions: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """The gradient of `largest_into` with respect to x: each element's goes to the source that won.
+    """Compute the gradient of `largest_into` with respect to x: each element's goes to its argmax source.
 
     Parameters
     ----------
     t_indptr, t_columns
         The transpose of the topology, with sorted rows.
     grad
-        [m, f], one row for each row computed.
+        [m, f], one row per computed row.
     winners
-        What `largest_into` left.
+        The argmax sources that `largest_into` wrote.
     out
         [V, f]: receives the gradient.
     positions
-        [V] integers, where each vertex is among the rows computed, negative for others; all by default.
+        [V] integers, the position of each vertex in the computed rows, negative for other vertices; all by
+        default.
     workers
         The team of threads; the calling thread's by default.
 
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
     g, grad_step = flat("grad", grad)
     results, out_step = flat("out", out)
@@ -196,14 +197,14 @@ def largest_backward_into(
         raise ValueError(f"out has shape {out.shape}, but the gradient has {(vertices, width)}")
     if positions is None and len(grad) != vertices:
         raise ValueError(f"grad has {len(grad)} rows for {vertices} vertices: give one each, or positions")
-    kept = _winners(winners, grad.shape)
+    argmax = _winners(winners, grad.shape)
     zero = sum_dtype(grad.dtype).type(0)
 
     def work(start: int, stop: int) -> None:
-        for at, lanes, used in column_passes(width):
-            _to_winners(lanes)(
-                t_indptr, t_columns, positions, g, grad_step, kept, width, results, out_step, at, used, zero,
-                start, stop,
+        for column, lanes, used in column_passes(width):
+            _winner_loop(lanes)(
+                t_indptr, t_columns, positions, g, grad_step, argmax, width, results, out_step, column, used,
+                zero, start, stop,
             )  # fmt: skip
 
     run_by_edges(work, t_indptr, None, workers)

@@ -1,7 +1,7 @@
-"""The operators over whole graphs from torch's own operators: they run on every torch device.
+"""The full-graph operators in terms of torch's operators, for every torch device.
 
-Each has the mathematics of its namesake in `hyrt.nn.whole_graph.gradients`. Sums run over consecutive rows,
-without float atomics, and go through arrays with a row for each edge.
+Each computes the same function as its namesake in `hyrt.nn.whole_graph.gradients`. Sums run over consecutive
+rows, without float atomics, and use arrays with one row per edge.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "d
 
 
 def block_on(topology: Topology, device: torch.device) -> TensorBlock:
-    """The whole graph as one block on a device; made at the first call and kept with the topology."""
-    # A frozen topology keeps what it has found, such as its transpose, in the same place.
-    kept: dict[torch.device, TensorBlock] = vars(topology).setdefault("_blocks_on", {})
-    if device not in kept:
+    """Return the full graph as one block on a device, cached in the topology."""
+    # A frozen topology caches derived values, such as its transpose, in its instance dictionary.
+    cached: dict[torch.device, TensorBlock] = vars(topology).setdefault("_blocks_on", {})
+    if device not in cached:
         degrees = torch.from_numpy(topology.in_degrees).to(device)
-        kept[device] = TensorBlock(
+        cached[device] = TensorBlock(
             indptr=torch.from_numpy(topology.indptr).to(device),
             columns=torch.from_numpy(topology.indices).to(device),
             sources=torch.arange(topology.num_vertices, device=device),
@@ -42,11 +42,11 @@ def block_on(topology: Topology, device: torch.device) -> TensorBlock:
             source_degrees=degrees,
             layer=1,
         )
-    return kept[device]
+    return cached[device]
 
 
-def _widened(x: Tensor) -> Tensor:
-    """Rows as what they are summed in: those of 16 bits as float32, until the sum is rounded."""
+def _to_sum_dtype(x: Tensor) -> Tensor:
+    """Convert 16-bit rows to float32, in which they are summed."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -55,23 +55,23 @@ def sum_of_sources(
 ) -> Tensor:
     edges = topology.transposed if transposed else topology
     block = block_on(edges, x.device)
-    wide = _widened(x)
-    row, source, own = (
+    wide = _to_sum_dtype(x)
+    row, source, self_loop = (
         None if scale is None else torch.from_numpy(scale).to(x.device)[:, None]
         for scale in (scales.row, scales.source, scales.own)
     )
-    along = from_sources(block, wide if source is None else wide * source)
+    edge_values = from_sources(block, wide if source is None else wide * source)
     if weights is not None:
         if transposed:
             weights = weights[torch.from_numpy(topology.transposed_edges).to(x.device)]
         heads = weights.shape[1]
-        by_head = along.view(len(along), heads, along.shape[1] // heads)
-        along = (by_head * weights[:, :, None]).view(along.shape)
-    total = to_destinations(block, along)
+        head_rows = edge_values.view(len(edge_values), heads, edge_values.shape[1] // heads)
+        edge_values = (head_rows * weights[:, :, None]).view(edge_values.shape)
+    total = to_destinations(block, edge_values)
     if row is not None:
         total = total * row
-    if own is not None:
-        total = total + wide * own
+    if self_loop is not None:
+        total = total + wide * self_loop
     return total.to(x.dtype)
 
 
@@ -79,7 +79,7 @@ def largest_of_sources(topology: Topology, x: Tensor) -> Tensor:
     return max_of_sources(block_on(topology, x.device), x)
 
 
-def _at(block: TensorBlock, x: Tensor, at: At) -> Tensor:
+def _edge_rows(block: TensorBlock, x: Tensor, at: At) -> Tensor:
     if at == "edge":
         return x
     return from_sources(block, x) if at == "source" else from_destinations(block, x)
@@ -89,13 +89,17 @@ def combine(
     topology: Topology, left: Tensor, right: Tensor, operation: Operation, left_at: At, right_at: At
 ) -> Tensor:
     block = block_on(topology, left.device)
-    found: Tensor = _OPERATIONS[operation](_at(block, left, left_at), _at(block, right, right_at))
-    return found
+    result: Tensor = _OPERATIONS[operation](
+        _edge_rows(block, left, left_at), _edge_rows(block, right, right_at)
+    )
+    return result
 
 
 def dot(topology: Topology, left: Tensor, right: Tensor, left_at: At, right_at: At) -> Tensor:
     block = block_on(topology, left.device)
-    products = _widened(_at(block, left, left_at)) * _widened(_at(block, right, right_at))
+    products = _to_sum_dtype(_edge_rows(block, left, left_at)) * _to_sum_dtype(
+        _edge_rows(block, right, right_at)
+    )
     return products.sum(2).to(left.dtype)
 
 
@@ -111,7 +115,7 @@ def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: to
 
 def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
     block = block_on(topology, scores.device)
-    # A constant of the softmax: it changes no value and takes no gradient.
+    # A constant of the softmax: it changes no value and needs no gradient.
     top, _ = segment_max(scores.detach(), block.indptr)
     weights = (scores - from_destinations(block, top)).exp()
     return weights / from_destinations(block, to_destinations(block, weights))
@@ -121,17 +125,17 @@ def attend_all(
     topology: Topology, p: Tensor, at_source: Tensor, at_destination: Tensor, *, slope: float, loops: bool
 ) -> Tensor:
     block = block_on(topology, p.device)
-    along = from_sources(block, at_source) + from_destinations(block, at_destination)
-    along = functional.leaky_relu(along, negative_slope=slope)
-    own = functional.leaky_relu(at_source + at_destination, negative_slope=slope)
+    edge_values = from_sources(block, at_source) + from_destinations(block, at_destination)
+    edge_values = functional.leaky_relu(edge_values, negative_slope=slope)
+    self_loop = functional.leaky_relu(at_source + at_destination, negative_slope=slope)
     with torch.no_grad():
-        best, winners = segment_max(along, block.indptr)
-        top = torch.where(winners < 0, own, torch.maximum(best, own)) if loops else best
-    weights = (along - from_destinations(block, top)).exp()
+        best, winners = segment_max(edge_values, block.indptr)
+        top = torch.where(winners < 0, self_loop, torch.maximum(best, self_loop)) if loops else best
+    weights = (edge_values - from_destinations(block, top)).exp()
     total = to_destinations(block, weights)
     rows = p.to(weights.dtype)
     out = to_destinations(block, weights[:, :, None] * from_sources(block, rows))
     if loops:
-        own = (own - top).exp()
-        total, out = total + own, out + own[:, :, None] * rows
+        self_loop = (self_loop - top).exp()
+        total, out = total + self_loop, out + self_loop[:, :, None] * rows
     return (out / torch.where(total == 0, 1, total)[:, :, None]).to(p.dtype)

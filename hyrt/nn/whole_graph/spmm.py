@@ -1,4 +1,4 @@
-"""Sums of source rows over a whole graph: gSpMMv and gSpMMve of GraphPy (6.1), and their transposes."""
+"""Sums of source rows over a full graph: gSpMMv and gSpMMve of GraphPy (6.1), and their transposes."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 from __future__ import annotations
@@ -24,22 +24,22 @@ Array = NDArray[Any]
 
 @cache
 def _kernel(lanes: int) -> Any:
-    """The loop for `lanes` columns.
+    """Compile the loop for `lanes` columns.
 
-    What is None when it is compiled costs nothing. A factor of whole rows is an array of no elements where
-    there is none: to ask once a row costs nothing either, and fewer loops are compiled.
+    Arguments that are None at compile time cost nothing. An absent factor on rows is an empty array instead:
+    testing it once per row is free, and fewer loops are compiled.
     """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def sum_rows(
         indptr, columns, rows, positions, x, x_step, row_scale, source_scale, self_scale, weights, heads,
-        head, edges, out, out_step, at, used, accumulate, zero, start, stop,
+        head, edges, out, out_step, column, used, accumulate, zero, start, stop,
     ):  # fmt: skip
         line = 64 // x.itemsize
-        nothing = vectors.filled(zero, lanes)
+        zeros = vectors.filled(zero, lanes)
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
-            # Rows that follow each other ask for each other's sources.
+            # Consecutive rows prefetch each other's sources.
             final = (indptr[stop] if rows is None else indptr[i + 1]) - 1
             if rows is not None:
                 ask_for_edges(indptr, columns, rows, k, stop)
@@ -50,8 +50,8 @@ def _kernel(lanes: int) -> Any:
                     if positions is not None:
                         later = np.int64(positions[later])
                     for s in range(0, lanes if used is None else used, line):
-                        prefetch(x, later * x_step + at + s)
-            total = nothing
+                        prefetch(x, later * x_step + column + s)
+            total = zeros
             for e in range(indptr[i], indptr[i + 1]):
                 if positions is not None:
                     prefetch(positions, np.int64(columns[min(e + 2 * AHEAD, final)]))
@@ -61,7 +61,7 @@ def _kernel(lanes: int) -> Any:
                 if positions is not None:
                     later = np.int64(positions[later])
                 for s in range(0, lanes if used is None else used, line):
-                    prefetch(x, later * x_step + at + s)
+                    prefetch(x, later * x_step + column + s)
                 c = np.int64(columns[e])
                 p = c
                 if positions is not None:
@@ -69,7 +69,7 @@ def _kernel(lanes: int) -> Any:
                 if positions is not None:
                     if p < 0:
                         continue
-                row = vectors.load(x, p * x_step + at, lanes, used)
+                row = vectors.load(x, p * x_step + column, lanes, used)
                 if source_scale is not None:
                     row = vectors.scaled(row, source_scale[c])
                 if weights is not None:
@@ -81,12 +81,12 @@ def _kernel(lanes: int) -> Any:
             if self_scale.size:
                 p = i if positions is None else np.int64(positions[i])
                 if p >= 0:
-                    row = vectors.load(x, p * x_step + at, lanes, used)
+                    row = vectors.load(x, p * x_step + column, lanes, used)
                     total = vectors.add(total, vectors.scaled(row, self_scale[i]))
-            to = np.int64(k) * out_step + at
+            target = np.int64(k) * out_step + column
             if accumulate:
-                total = vectors.add(total, vectors.load(out, to, lanes, used))
-            vectors.store(out, to, total, used)
+                total = vectors.add(total, vectors.load(out, target, lanes, used))
+            vectors.store(out, target, total, used)
 
     return sum_rows
 
@@ -107,12 +107,12 @@ def spmm_into(
     accumulate: bool = False,
     workers: Workers | None = None,
 ) -> None:
-    """Sum source rows over the edges of each row, scaled and weighted on the way.
+    """Sum source rows over the edges of each row, with optional scales and weights.
 
     out[k] = row_scale[i] * sum of weights[e] * source_scale[c] * x[p(c)] over the edges e from c into i, +
     self_scale[i] * x[p(i)]; with i = rows[k] (k without `rows`) and p = positions (p(c) = c without). An edge
-    whose source has a negative position is left out. Over a transposed topology with the two scales changed
-    about, it is its own gradient with respect to x.
+    whose source has a negative position is skipped. Over the transposed topology with row_scale and
+    source_scale exchanged, the function computes its own gradient with respect to x.
 
     Parameters
     ----------
@@ -121,20 +121,21 @@ def spmm_into(
     x
         [n, f] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16. Rows may have gaps.
     out
-        [V, f], or one row for each of `rows`; of the same choice of dtypes. Sums are float32 unless x is
-        float64. It must not overlap x. Rows that begin at cache lines (those of torch's tensors do, of
-        numpy's arrays often not) are faster to read and to write.
+        [V, f], or one row for each of `rows`, with one of these dtypes. Sums are float32 unless x is float64.
+        It must not overlap x. Rows that begin at cache lines (as in torch tensors, but often not in numpy
+        arrays) are read and written faster.
     row_scale, source_scale, self_scale
-        [V] floating point: factors of a row's sum, of each source's row, and of a row's own x. Without the
-        last there is no self path.
+        [V] floating point: factors on a row's sum, on each source's row, and on a row's own x. Without
+        self_scale there is no self path.
     weights
-        [E] factors of the edges, or [E, H] with one for each of the H equal slices of x's columns.
+        [E] factors of the edges, or [E, H] with one factor for each of the H equal slices of x's columns.
     edge_ids
-        [E] integers: which of the weights each edge has; consecutive by default.
+        [E] integers: the index of each edge's weight; consecutive by default.
     rows
         [m] integers: the rows to compute; all by default.
     positions
-        [V] integers: where each vertex's row is in x, negative where it has none; by default x has all.
+        [V] integers: the index of each vertex's row in x, negative if x does not have it; by default x has
+        all rows.
     accumulate
         Add to `out` instead of replacing it.
     workers
@@ -143,15 +144,16 @@ def spmm_into(
     Raises
     ------
     ValueError
-        If the shapes or dtypes do not go together.
+        If the shapes or dtypes do not match.
     """
-    # One loop is compiled for both, and |V| numbers are few against the rows of the edges.
+    # One compiled loop serves both integer types, and |V| integers are few compared with the rows of the
+    # edges.
     indptr = indptr.astype(np.int64, copy=False)
     elements, x_step = flat("x", x)
     results, out_step = flat("out", out)
-    wanted = (len(indptr) - 1 if rows is None else len(rows), x.shape[1])
-    if out.shape != wanted:
-        raise ValueError(f"out has shape {out.shape}, but the result has {wanted}")
+    shape = (len(indptr) - 1 if rows is None else len(rows), x.shape[1])
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}, but the result has {shape}")
     heads = 1 if weights is None or weights.ndim == 1 else weights.shape[1]
     if x.shape[1] % heads:
         raise ValueError(
@@ -163,25 +165,28 @@ def spmm_into(
     zero = sum_dtype(x.dtype).type(0)
     none = np.empty(0, zero.dtype)
     chosen = numbers_of_rows(rows, columns)
-    of_row, of_self = (none if scale is None else scale for scale in (row_scale, self_scale))
+    row_factors, self_factors = (none if scale is None else scale for scale in (row_scale, self_scale))
     width = x.shape[1] // heads
     passes = [
-        (h, h * width + at, lanes, used) for h in range(heads) for at, lanes, used in column_passes(width)
+        (h, h * width + column, lanes, used)
+        for h in range(heads)
+        for column, lanes, used in column_passes(width)
     ]
 
     def work(start: int, stop: int) -> None:
-        for head, at, lanes, used in passes:
+        for head, column, lanes, used in passes:
             _kernel(lanes)(
-                indptr, columns, chosen, positions, elements, x_step, of_row, source_scale, of_self, factors,
-                heads, head, edge_ids, results, out_step, at, used, accumulate, zero, start, stop,
+                indptr, columns, chosen, positions, elements, x_step, row_factors, source_scale, self_factors,
+                factors, heads, head, edge_ids, results, out_step, column, used, accumulate, zero, start,
+                stop,
             )  # fmt: skip
 
-    def cut(k: int, starts: Array) -> _CutSum:
+    def cut(k: int, starts: Array) -> _SplitRowSum:
         i = k if chosen is None else int(chosen[k])
-        return _CutSum(
-            starts=starts, columns=columns, x=x, out=out[k : k + 1], row_scale=_one(row_scale, i),
-            source_scale=source_scale, self_scale=_one(self_scale, i),
-            at=i if positions is None else int(positions[i]), weights=weights, edge_ids=edge_ids,
+        return _SplitRowSum(
+            starts=starts, columns=columns, x=x, out=out[k : k + 1], row_scale=_slice_scale(row_scale, i),
+            source_scale=source_scale, self_scale=_slice_scale(self_scale, i),
+            self_index=i if positions is None else int(positions[i]), weights=weights, edge_ids=edge_ids,
             positions=positions, accumulate=accumulate,
             sums=np.zeros((len(starts), x.shape[1]), zero.dtype),
         )  # fmt: skip
@@ -189,13 +194,13 @@ def spmm_into(
     run_by_edges(work, indptr, chosen, workers, cut, width=x.shape[1])
 
 
-def _one(scale: Array | None, i: int) -> Array | None:
+def _slice_scale(scale: Array | None, i: int) -> Array | None:
     return None if scale is None else scale[i : i + 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CutSum:
-    """A row of very many edges: its pieces are summed as rows of their own, and added up in their order."""
+class _SplitRowSum:
+    """A row with very many edges: its pieces are summed like separate rows, and then added in their order."""
 
     starts: Array
     columns: Array
@@ -204,8 +209,8 @@ class _CutSum:
     row_scale: Array | None
     source_scale: Array | None
     self_scale: Array | None
-    at: int
-    """Where the row's own x is, negative where there is none."""
+    self_index: int
+    """Index of the row's own x, negative if there is none."""
     weights: Array | None
     edge_ids: Array | None
     positions: Array | None
@@ -228,10 +233,10 @@ class _CutSum:
         )
 
     def finish(self) -> None:
-        if self.self_scale is not None and self.at >= 0:
+        if self.self_scale is not None and self.self_index >= 0:
             no_edges = np.zeros(2, self.starts.dtype)
-            own = self.x[self.at : self.at + 1]
-            spmm_into(no_edges, self.columns, own, self.sums[:1], self_scale=self.self_scale)
+            self_row = self.x[self.self_index : self.self_index + 1]
+            spmm_into(no_edges, self.columns, self_row, self.sums[:1], self_scale=self.self_scale)
         pieces = len(self.starts) - 1
         spmm_into(
             np.array([0, pieces], self.starts.dtype),

@@ -1,11 +1,11 @@
-"""Vectors of numbers in registers for compiled loops: numba by itself keeps a row's sums in memory.
+"""Vector operations on registers for compiled loops: numba by itself keeps a row's sums in memory.
 
-A vector of n numbers becomes as many registers as the processor needs for it, and an operation on it as many
-instructions, whatever flags the compiler runs with. A column is one lane, added to in the order of the
-program: sums have the same bits however a row is cut into vectors.
+A vector of n numbers occupies as many registers as the processor needs for it, and an operation on it
+compiles to as many instructions, independent of compiler flags. A column is one lane, and additions follow
+program order: sums have the same bits for any division of a row into vectors.
 
-Elements are float32, float64, and two kinds of 16 bits that numba has no type for: float16 as uint16 and
-bfloat16 as int16. Those are widened to float32 when they are read, and rounded to the nearest when written.
+Elements are float32, float64, and two 16-bit types that numba does not have: float16 as uint16 and bfloat16
+as int16. The 16-bit types are converted to float32 when loaded, and rounded to nearest when stored.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
@@ -19,13 +19,13 @@ from numba.extending import intrinsic, models, register_model
 
 from hyrt.machine.kernels.half_floats import round_to_half, widen_half
 
-# Products may be fused with additions, as in the other kernels; the order of sums is kept.
+# Multiply-add fusion is allowed, as in the other kernels; the order of sums is preserved.
 _FLAGS = ("contract", "nsz")
 _I32 = ir.IntType(32)
 
 
 class Lanes(types.Type):
-    """A vector of `count` numbers of a numba type."""
+    """Vector of `count` numbers of a numba type."""
 
     def __init__(self, element: types.Number, count: int) -> None:
         self.element = element
@@ -35,7 +35,7 @@ class Lanes(types.Type):
 
 @register_model(Lanes)
 class LanesModel(models.PrimitiveModel):
-    """A vector of LLVM."""
+    """LLVM vector type as the data model of `Lanes`."""
 
     def __init__(self, manager, lanes) -> None:
         super().__init__(manager, lanes, ir.VectorType(manager[lanes.element].get_value_type(), lanes.count))
@@ -46,12 +46,12 @@ def _is_half(element):
 
 
 def _number(element):
-    """The number that an element is widened to."""
+    """Return the number type in which an element is computed."""
     return types.float32 if _is_half(element) else element
 
 
 def _spread(builder, scalar, count):
-    """A vector whose lanes are all `scalar`."""
+    """Return a vector with `scalar` in all lanes."""
     vector = ir.VectorType(scalar.type, count)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, _I32(0))
     order = ir.Constant(ir.VectorType(_I32, count), [0] * count)
@@ -59,7 +59,7 @@ def _spread(builder, scalar, count):
 
 
 def _integers(bits, count, number):
-    """A constant vector of equal integers."""
+    """Return a constant vector of equal integers."""
     return ir.Constant(ir.VectorType(ir.IntType(bits), count), [number] * count)
 
 
@@ -69,7 +69,7 @@ def _pointer(context, builder, array_type, array, index, vector):
 
 
 def _mask(builder, used, count):
-    """The lanes before `used`."""
+    """Return a mask of the lanes before `used`."""
     width = used.type.width
     lanes = ir.Constant(ir.VectorType(ir.IntType(width), count), list(range(count)))
     return builder.icmp_signed("<", lanes, _spread(builder, used, count))
@@ -94,24 +94,24 @@ def _widened(context, builder, stored, element, count):
 def _rounded(context, builder, number, element, count):
     if not _is_half(element):
         return number
-    narrow = ir.VectorType(ir.IntType(16), count)
+    half_vector = ir.VectorType(ir.IntType(16), count)
     if not element.signed:
         return round_to_half(context, builder, number)
-    # To the nearest, and to the even one of two: half a unit less one is added, and one where it is odd.
+    # Round to nearest even: add half a unit minus one, plus one if the lowest bit kept is odd.
     bits = builder.bitcast(number, ir.VectorType(_I32, count))
     shift = _integers(32, count, 16)
     odd = builder.and_(builder.lshr(bits, shift), _integers(32, count, 1))
     up = builder.add(bits, builder.add(odd, _integers(32, count, 0x7FFF)))
-    # What is no number must not become infinite.
+    # NaN must not become infinity.
     up = builder.select(builder.fcmp_unordered("uno", number, number), _integers(32, count, 0x7FC00000), up)
-    return builder.trunc(builder.lshr(up, shift), narrow)
+    return builder.trunc(builder.lshr(up, shift), half_vector)
 
 
 @intrinsic(prefer_literal=True)
 def load(typingctx, array, index, count, used):
-    """`count` elements of a C-contiguous array from `index` on, as numbers; zero from lane `used` on.
+    """Load `count` elements of a C-contiguous array from `index` on as numbers; zero from lane `used` on.
 
-    `count` is a constant, `used` an integer, or None for all. Nothing behind the used lanes is read.
+    `count` is a constant, `used` an integer, or None for all. No element after the used lanes is read.
     """
     if not isinstance(count, types.IntegerLiteral):
         return None
@@ -141,7 +141,7 @@ def load(typingctx, array, index, count, used):
 
 @intrinsic
 def store(typingctx, array, index, lanes, used):
-    """Write a vector into a C-contiguous array from `index` on, only the lanes before `used` where given."""
+    """Store a vector into a C-contiguous array from `index` on; only the lanes before `used`."""
 
     def generate(context, builder, signature, args):
         element = context.get_data_type(array.dtype)
@@ -166,7 +166,7 @@ def store(typingctx, array, index, lanes, used):
 
 @intrinsic(prefer_literal=True)
 def filled(typingctx, number, count):
-    """`count` times a number."""
+    """Return a vector of `count` equal numbers."""
     if not isinstance(count, types.IntegerLiteral):
         return None
     result = Lanes(number, count.literal_value)
@@ -196,7 +196,7 @@ divide = _binary("fdiv")
 
 @intrinsic
 def scaled(typingctx, lanes, factor):
-    """Each number times one."""
+    """Multiply each lane by a scalar."""
 
     def generate(context, builder, signature, args):
         return builder.fmul(args[0], _spread(builder, args[1], lanes.count), flags=_FLAGS)
@@ -206,7 +206,7 @@ def scaled(typingctx, lanes, factor):
 
 @intrinsic
 def above(typingctx, a, b):
-    """Whether any number of a is above its counterpart in b."""
+    """Return whether any lane of a is greater than the same lane of b."""
 
     def generate(context, builder, signature, args):
         bits = ir.IntType(a.count)
@@ -217,7 +217,7 @@ def above(typingctx, a, b):
 
 @intrinsic
 def where_positive(typingctx, condition, there, elsewhere):
-    """Numbers of `there` where `condition` is above zero, of `elsewhere` in other lanes."""
+    """Select lanes of `there` if `condition` is positive, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
         is_positive = builder.fcmp_ordered(">", args[0], ir.Constant(args[0].type, None))
@@ -228,7 +228,7 @@ def where_positive(typingctx, condition, there, elsewhere):
 
 @intrinsic
 def where_above(typingctx, a, b, there, elsewhere):
-    """Numbers of `there` where a is above b, or is no number; of `elsewhere` in other lanes."""
+    """Select lanes of `there` if a is greater than b or NaN, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
         row, best, *choice = args
@@ -240,18 +240,18 @@ def where_above(typingctx, a, b, there, elsewhere):
 
 @intrinsic
 def where_equal(typingctx, integers, number, there, elsewhere):
-    """Numbers of `there` where the integers are equal to one, of `elsewhere` in other lanes."""
+    """Select lanes of `there` if the integer equals `number`, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
-        wanted = _spread(builder, args[1], integers.count)
-        return builder.select(builder.icmp_signed("==", args[0], wanted), args[2], args[3])
+        numbers = _spread(builder, args[1], integers.count)
+        return builder.select(builder.icmp_signed("==", args[0], numbers), args[2], args[3])
 
     return there(integers, integers.element, there, there), generate
 
 
 @intrinsic
 def inverse_or_zero(typingctx, lanes):
-    """1 / each number, and 0 of 0."""
+    """Compute 1 / x per lane, and 0 for x = 0."""
 
     def generate(context, builder, signature, args):
         (x,) = args
@@ -262,51 +262,51 @@ def inverse_or_zero(typingctx, lanes):
     return lanes(lanes), generate
 
 
-# exp(x) = 2^n exp(r) with |r| <= ln 2 / 2: the bits of the exponent, where they begin, what is added so that
-# n stands in the lowest bits of a sum, the terms of exp(r) until the rest is below a rounding error, and from
-# where on the result is no normal number.
+# exp(x) = 2^n exp(r) with |r| <= ln 2 / 2. Per type: bits of a number, position and bias of the exponent, the
+# constant that moves n into the lowest bits of a sum, number of terms of exp(r) up to rounding error, and the
+# x below which the result is subnormal.
 _EXPONENTS = {
     types.float32: (32, 23, 127, 1.5 * 2.0**23, 8, -87.0),
     types.float64: (64, 52, 1023, 1.5 * 2.0**52, 14, -708.0),
 }
-# ln 2 in two parts, the first of few bits: its products with n are exact in either type.
+# ln 2 in two parts, the first with few bits, so that its product with n is exact in both types.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
 
 
 @intrinsic
 def exp(typingctx, lanes):
-    """The exponential of numbers up to about 80, exact to a few units in the last place; 0 far below zero."""
+    """Compute exp of numbers up to about 80, to a few units in the last place; 0 far below zero."""
 
     def generate(context, builder, signature, args):
         (x,) = args
-        bits, start, bias, magic, terms, least = _EXPONENTS[lanes.element]
+        bits, start, bias, magic, terms, minimum = _EXPONENTS[lanes.element]
 
         def number(value):
             return ir.Constant(x.type, [value] * lanes.count)
 
-        def sum_of_product(a, b, c):
+        def multiply_add(a, b, c):
             return builder.fadd(builder.fmul(a, b, flags=_FLAGS), c, flags=_FLAGS)
 
-        shifted = sum_of_product(x, number(1 / math.log(2)), number(magic))
+        shifted = multiply_add(x, number(1 / math.log(2)), number(magic))
         n = builder.fsub(shifted, number(magic))
-        r = sum_of_product(n, number(-_LN2_HIGH), x)
-        r = sum_of_product(n, number(-_LN2_LOW), r)
+        r = multiply_add(n, number(-_LN2_HIGH), x)
+        r = multiply_add(n, number(-_LN2_LOW), r)
         total = number(1 / math.factorial(terms - 1))
         for k in range(terms - 2, -1, -1):
-            total = sum_of_product(total, r, number(1 / math.factorial(k)))
+            total = multiply_add(total, r, number(1 / math.factorial(k)))
         exponent = builder.bitcast(shifted, ir.VectorType(ir.IntType(bits), lanes.count))
         exponent = builder.add(exponent, _integers(bits, lanes.count, bias))
         power = builder.bitcast(builder.shl(exponent, _integers(bits, lanes.count, start)), x.type)
         result = builder.fmul(total, power)
-        return builder.select(builder.fcmp_ordered("<", x, number(least)), number(0.0), result)
+        return builder.select(builder.fcmp_ordered("<", x, number(minimum)), number(0.0), result)
 
     return lanes(lanes), generate
 
 
 @intrinsic
 def log(typingctx, lanes):
-    """The natural logarithm."""
+    """Compute the natural logarithm."""
 
     def generate(context, builder, signature, args):
         kind = args[0].type
@@ -320,7 +320,7 @@ def log(typingctx, lanes):
 
 @intrinsic(prefer_literal=True)
 def spread(typingctx, heads, width, count):
-    """A vector of `count` lanes of which each `width` have the number of one head."""
+    """Repeat each head's number `width` times in a vector of `count` lanes."""
     if not isinstance(width, types.IntegerLiteral) or not isinstance(count, types.IntegerLiteral):
         return None
     result = Lanes(heads.element, count.literal_value)
@@ -335,16 +335,18 @@ def spread(typingctx, heads, width, count):
 
 @intrinsic(prefer_literal=True)
 def sums_of_heads(typingctx, lanes, width, heads):
-    """The sum of each head's `width` lanes, halves added to halves."""
+    """Sum each head's `width` lanes, by adding halves to halves."""
     if not isinstance(width, types.IntegerLiteral) or not isinstance(heads, types.IntegerLiteral):
         return None
     result = Lanes(lanes.element, heads.literal_value)
 
     def generate(context, builder, signature, args):
-        of_head, num = width.literal_value, heads.literal_value
-        padded = 1 << (of_head - 1).bit_length()
-        # Lane `lanes.count` is the first of the zeros beside the vector.
-        order = [h * of_head + k if k < of_head else lanes.count for h in range(num) for k in range(padded)]
+        head_width, num = width.literal_value, heads.literal_value
+        padded = 1 << (head_width - 1).bit_length()
+        # Lane `lanes.count` is the first lane of the zero vector.
+        order = [
+            h * head_width + k if k < head_width else lanes.count for h in range(num) for k in range(padded)
+        ]
         total = _shuffled(builder, args[0], order)
         while padded > 1:
             half = padded // 2
@@ -360,6 +362,6 @@ def sums_of_heads(typingctx, lanes, width, heads):
 
 
 def _shuffled(builder, vector, order):
-    """The lanes of a vector in another order; those from its count on are zero."""
+    """Permute the lanes of a vector; indices from its count on select zero."""
     lanes = ir.Constant(ir.VectorType(_I32, len(order)), order)
     return builder.shuffle_vector(vector, ir.Constant(vector.type, None), lanes)
