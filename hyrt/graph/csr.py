@@ -101,12 +101,13 @@ def build_csr(
     num_vertices: int,
     *,
     symmetric: bool,
+    self_loops: bool,
     emit: Callable[[Array], None],
     source: str,
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """Build CSR over incoming edges without self loops and duplicates.
+    """Build CSR over incoming edges without duplicates.
 
     Parameters
     ----------
@@ -116,6 +117,8 @@ def build_csr(
         The number of vertices, V.
     symmetric
         Also store every edge the other way round.
+    self_loops
+        Whether edges from a vertex to itself are stored.
     emit
         Takes the indices [n] int32 (int64 where V >= 2^31) of consecutive ranges of rows.
     source
@@ -144,7 +147,7 @@ def build_csr(
                 f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) does not join two of the "
                 f"{num_vertices:,} vertices: number them from 0 on"
             )
-        kernels.count_edges(sources, targets, symmetric, counts)
+        kernels.count_edges(sources, targets, symmetric, self_loops, counts)
         at += len(sources)
     upper = np.zeros(num_vertices + 1, np.int64)
     np.cumsum(counts, out=upper[1:])
@@ -156,7 +159,7 @@ def build_csr(
             entries = np.empty(int(starts[-1]), dtype)
             cursor = starts[:-1].copy()
             for sources, targets in edges():
-                kernels.scatter_edges(sources, targets, symmetric, low, high, cursor, entries)
+                kernels.scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries)
             cuts = np.searchsorted(starts, np.linspace(0, starts[-1], 8 * workers + 1)[1:-1]).clip(
                 0, high - low
             )

@@ -20,26 +20,28 @@ def first_outside(sources, targets, bound):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def count_edges(sources, targets, symmetric, counts):  # type: ignore[no-untyped-def]
-    """Add to counts [V] each target's entries, or both ends' when symmetric; self loops are left out."""
+def count_edges(sources, targets, symmetric, self_loops, counts):  # type: ignore[no-untyped-def]
+    """Add to counts [V] each target's entries, or both ends' when symmetric; a self loop counts once, if at
+    all.
+    """
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
-        if u != v:
+        if u != v or self_loops:
             counts[v] += 1
-            if symmetric:
+            if symmetric and u != v:
                 counts[u] += 1
 
 
 @_compile
-def scatter_edges(sources, targets, symmetric, low, high, cursor, entries):  # type: ignore[no-untyped-def]
+def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
     """Put the edges into vertices low..high-1 at their row's cursor [high-low], which moves on."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
-        if u != v:
+        if u != v or self_loops:
             if low <= v < high:
                 entries[cursor[v - low]] = u
                 cursor[v - low] += 1
-            if symmetric and low <= u < high:
+            if symmetric and u != v and low <= u < high:
                 entries[cursor[u - low]] = v
                 cursor[u - low] += 1
 

@@ -67,6 +67,12 @@ class Layer(nn.Module, ABC):
         return None
 
     @property
+    def adds_self_loops(self) -> bool:
+        """Whether each vertex has a self loop in the layer, which takes the place of any in the data."""
+        what = self.aggregation
+        return what is not None and what.reduce == "gcn"
+
+    @property
     def gathers_rows(self) -> bool:
         """Return whether the layer gathers the source rows of a block if its input is `InPlace`."""
         return False

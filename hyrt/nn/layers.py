@@ -336,6 +336,10 @@ class GatLayer(Layer):
         result = result + self.bias
         return result.relu() if relu else result
 
+    @property
+    def adds_self_loops(self) -> bool:
+        return True
+
     def source_weight(self) -> torch.Tensor | None:
         return self.weight.flatten(0, 1)
 

@@ -137,6 +137,7 @@ def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: in
         partial(edges_of, scale, count, seed, threads),
         num,
         symmetric=True,
+        self_loops=False,
         emit=store.append,
         source=name,
         range_entries=ENTRIES_AT_ONCE,

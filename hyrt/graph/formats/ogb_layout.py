@@ -49,9 +49,9 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     """Read an OGB node-classification dataset; download it first when it is only named.
 
     Typed graphs (ogbn-mag, and mag240m where its name ends in `:typed`) keep the directions of their edges.
-    Others are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a
-    label get -1 and leave the splits: mag240m publishes no test labels, so its test split may be empty
-    (compare on `val`).
+    Others are symmetrised, as is usual for them; of equal edges, one is stored. Vertices without a label get
+    -1 and leave the splits: mag240m publishes no test labels, so its test split may be empty (compare on
+    `val`).
 
     Parameters
     ----------
@@ -154,6 +154,7 @@ def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
         parts.edges,
         count,
         symmetric=True,
+        self_loops=True,
         emit=indices.append,
         source=name,
         range_entries=indices.range_entries,

@@ -42,10 +42,9 @@ def read_pyg(data: Any) -> Dataset:
     Without masks, x and y may be missing, too, for predicting links; the feature of a vertex then is the
     logarithm of its degree. `adj_t` is read if there is no `edge_index`.
 
-    Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
-    (models that want self loops add their own). Labels are classes, labels of 0 and 1 or numbers, as
-    `as_targets` reads them; NaN means no label. Features that are not float16
-    become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a weight, and
+    Edges run from row 0 to row 1 of `edge_index` and stay directed; of equal edges, one is stored. Labels are
+    classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features that are
+    not float16 become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a weight, and
     `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`; with any of
     them, no two edges may be equal. `edge_time`, or `time` or `timestamp` if it has a number for each edge
     and not for each vertex, is the time of each edge; of equal edges, the earliest counts.
@@ -108,7 +107,7 @@ def read_pyg(data: Any) -> Dataset:
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
         warn_user(
-            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are left out: self loops, or equal to others",
+            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are left out, because they are equal to others",
             DataWarning,
         )
     dataset: dict[str, Array] = {
@@ -174,7 +173,7 @@ def _num_vertices(data: Any, held: dict[str, Any], arrays: dict[str, Array], nam
 
 
 def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
-    """Types, weights and features of the edges in the order of the rows, without those of self loops."""
+    """Types, weights and features of the edges in the order of the rows."""
     expected = {
         EDGE_TYPE: ("integers", "iu", 1),
         EDGE_WEIGHT: ("numbers", "iuf", 1),

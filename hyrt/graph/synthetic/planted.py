@@ -102,6 +102,7 @@ def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int6
             partial(_edge_pieces, model, draws),
             spec.vertices,
             symmetric=True,
+            self_loops=False,
             emit=drawn.append,
             source=spec.name,
             range_entries=drawn.range_entries,

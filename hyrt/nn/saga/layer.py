@@ -78,7 +78,7 @@ class SagaLayer(Layer):
     """For `concatenation`, the most edges that a vertex may have, its own loop among them; a place without an
     edge is zero."""
     self_loops: ClassVar[bool] = False
-    """Whether each vertex has an edge from itself besides its own."""
+    """Whether each vertex has an edge from itself, which takes the place of any in the data."""
     edge_types: int = 0
     """How many types of edges the layer tells apart; 0 where it does not look at `edge.type`."""
     edge_features: int = 0
@@ -175,6 +175,10 @@ class SagaLayer(Layer):
     @property
     def gathers_rows(self) -> bool:
         return True
+
+    @property
+    def adds_self_loops(self) -> bool:
+        return self.self_loops
 
     @property
     def edge_reads(self) -> tuple[str, ...]:

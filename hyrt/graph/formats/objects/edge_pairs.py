@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: str) -> tuple[Array, Array]:
-    """The CSR matrix of directed edges over their destinations, without duplicates and self loops.
+    """The CSR matrix of directed edges over their destinations, without duplicates.
 
     Parameters
     ----------
@@ -36,7 +36,14 @@ def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: 
     """
     indices = Store(np.dtype(np.int32 if num_vertices < 2**31 else np.int64))
     pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
-    indptr = build_csr(lambda: iter([pairs]), num_vertices, symmetric=False, emit=indices.append, source=name)
+    indptr = build_csr(
+        lambda: iter([pairs]),
+        num_vertices,
+        symmetric=False,
+        self_loops=True,
+        emit=indices.append,
+        source=name,
+    )
     return indptr, indices.finish()
 
 
@@ -61,13 +68,12 @@ def edges_in_rows(
     DataError
         If several edges go from one vertex to another, of which one is kept: nobody knows whose values count.
     """
-    kept = np.flatnonzero(sources != destinations)
-    if len(kept) != num_edges:
+    if len(sources) != num_edges:
         raise reject(
             name,
             key,
             "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
             f"each pair of vertices one edge, such as with {remedy}",
         )
-    order: NDArray[np.int64] = kept[np.lexsort((sources[kept], destinations[kept]))]
+    order: NDArray[np.int64] = np.lexsort((sources, destinations))
     return order

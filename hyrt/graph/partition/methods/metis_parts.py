@@ -155,6 +155,7 @@ def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
         edges,
         topology.num_vertices,
         symmetric=True,
+        self_loops=False,
         emit=store.append,
         source="the graph",
         range_entries=_RANGE,
