@@ -46,6 +46,8 @@ class Graph:
     """The names that its dataset has for classes, columns and types of edges."""
     scalings: Scalings = field(default_factory=dict)
     """The scalings that its features have got, by vertex type ('' if there is one type)."""
+    num_loops_left_out: int = 0
+    """How many self loops of its data are not among the edges, because a model adds self loops of its own."""
 
     def __repr__(self) -> str:
         if self.types is not None:

@@ -117,6 +117,23 @@ def close_gaps(starts, counts, entries):  # type: ignore[no-untyped-def]
 
 
 @_compile
+def count_self_loops(indptr, indices, first, last, counts):  # type: ignore[no-untyped-def]
+    """Write to counts [V] how many edges of each of the rows first..last-1 come from the row's vertex."""
+    for r in range(first, last):
+        counts[r] = 0
+        for i in range(indptr[r], indptr[r + 1]):
+            counts[r] += indices[i] == r
+
+
+@_compile
+def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-untyped-def]
+    """Write to marks [E] which edges of the rows first..last-1 come from the row's vertex."""
+    for r in range(first, last):
+        for i in range(indptr[r], indptr[r + 1]):
+            marks[i] = indices[i] == r
+
+
+@_compile
 def edge_rank(key, u, v):  # type: ignore[no-untyped-def]
     """A random 64-bit rank of an undirected edge, the same from both ends."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.checks import check_array
-from hyrt.graph import check, transpose
+from hyrt.graph import check, kernels, transpose
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
 
 # A transpose is made in passes over all edges, each for a range of columns: few, for reading costs, too.
 _PASSES = 4
 _FEWEST_COLUMNS = 1 << 12
+_ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +153,51 @@ class Topology:
         """
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
+
+    @cached_property
+    def num_self_loops(self) -> int:
+        """The number of edges from a vertex to itself."""
+        return int(self._self_loops_of_rows().sum())
+
+    @property
+    def is_self_loop(self) -> NDArray[np.bool_]:
+        """[E], whether each edge goes from a vertex to itself."""
+        marks = np.empty(self.num_edges, np.bool_)
+
+        def mark(first: int, last: int) -> None:
+            kernels.mark_self_loops(self.indptr, self.indices, first, last, marks)
+
+        current_workers().run(mark, self.num_vertices, _ROWS_AT_ONCE)
+        return marks
+
+    @cached_property
+    def without_self_loops(self) -> Topology:
+        """The other edges, with their weights, features, types and times; itself if there are no self loops.
+        """
+        if not self.num_self_loops:
+            return self
+        removed = np.zeros(self.num_vertices + 1, np.int64)
+        np.cumsum(self._self_loops_of_rows(), out=removed[1:])
+        kept = ~self.is_self_loop
+        of_edges = (
+            None if each is None else each[kept]
+            for each in (self.edge_types, self.edge_weights, self.edge_features, self.edge_times)
+        )
+        found = Topology(self.indptr - removed, self.indices[kept], *of_edges)
+        found.__dict__["num_self_loops"] = 0
+        if "is_symmetric" in self.__dict__:
+            found.__dict__["is_symmetric"] = self.is_symmetric
+        return found
+
+    def _self_loops_of_rows(self) -> NDArray[np.int64]:
+        """[V] how many edges each vertex has from itself."""
+        counts = np.empty(self.num_vertices, np.int64)
+
+        def count(first: int, last: int) -> None:
+            kernels.count_self_loops(self.indptr, self.indices, first, last, counts)
+
+        current_workers().run(count, self.num_vertices, _ROWS_AT_ONCE)
+        return counts
 
     @cached_property
     def is_symmetric(self) -> bool:

@@ -28,6 +28,7 @@ from hyrt.observe.events import Emit, Event, Notice
 from hyrt.observe.hook import HOST, Hook, Site, call_in
 from hyrt.observe.last_calls import LastCalls
 from hyrt.observe.trace.traced_run import TracedRun
+from hyrt.quantities import counted
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.device_caches import DeviceCaches
 from hyrt.training.given.expected_run import ExpectedRun
@@ -171,6 +172,12 @@ def compose_run(
 
     processes = shared.part.num_processes
     prepared = prepared or PreparedRun(config, graph, model)
+    graph = prepared.edges_read(graph)
+    if graph.num_loops_left_out:
+        named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
+        loops = counted(graph.num_loops_left_out, "self loop")
+        text = f"{graph.name}: {loops} left out, because {named} gives each vertex one of its own"
+        tell(Notice(kind="info", text=text))
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     if graph.links is not None:

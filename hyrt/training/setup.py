@@ -26,6 +26,7 @@ from hyrt.nn.own_modules.modules_of_edges import check_takes_blocks
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
+from hyrt.nn.self_loops import without_self_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
@@ -253,41 +254,51 @@ class PreparedRun:
                     "set train.objective=links to predict links"
                 )
             check_all_classes(graph.name, graph.labels)
-        self.graph = graph
+        self._data = graph
         self.is_own_model = module is not None
         self._config = config
         self._module = module
 
     @cached_property
+    def graph(self) -> Graph:
+        """The graph with the edges that the model reads; `without_self_loops` says what it raises."""
+        return self.edges_read(self._data)
+
+    def edges_read(self, graph: Graph) -> Graph:
+        """Return a graph of the same data with the edges that the model reads."""
+        # Of data without self loops, the model need not be made yet.
+        return without_self_loops(graph, self.model) if graph.topology.num_self_loops else graph
+
+    @cached_property
     def model(self) -> torch.nn.Module:
         """What is trained; `build_model`, `check_types` and `check_edge_values` say what they raise."""
         decoder = self._config.links.decoder
-        if self.is_own_model and self.graph.links is not None and decoder in LINK_HEADS:
+        if self.is_own_model and self._data.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
                 f"links.decoder={decoder} has weights of its own, which hyrt puts behind its own models: "
                 "give links.decoder=dot with a module of your own, which returns the embeddings"
             )
         if self._module is not None:
             check_takes_blocks(self._module)
-            check_own_module(self._module, self.graph)
-            check_typed_sampler(self._config, self.graph)
-        model = build_model(self._config, self.graph) if self._module is None else self._module
-        check_types(model, self.graph)
-        check_edge_values(model, self.graph, drawn_by=self._config.sampler.reads_edge_weights)
-        _check_no_weights_in_chunks(self._config, self.graph, model)
+            check_own_module(self._module, self._data)
+            check_typed_sampler(self._config, self._data)
+        model = build_model(self._config, self._data) if self._module is None else self._module
+        check_types(model, self._data)
+        check_edge_values(model, self._data, drawn_by=self._config.sampler.reads_edge_weights)
+        _check_no_weights_in_chunks(self._config, self._data, model)
         return model
 
     @cached_property
     def objective(self) -> Objective:
         """What it is trained for; `fitted_objective` says what it raises."""
-        return fitted_objective(self._config, self.graph, self.targets)
+        return fitted_objective(self._config, self._data, self.targets)
 
     @cached_property
     def targets(self) -> np.ndarray:
         """[n] the vertices to train on, or the numbers of the links."""
-        if self.graph.links is not None:
-            return np.arange(len(self.graph.links.split.train))
-        return self.graph.split("train", self._config.data.split)
+        if self._data.links is not None:
+            return np.arange(len(self._data.links.split.train))
+        return self._data.split("train", self._config.data.split)
 
     @cached_property
     def sampler(self) -> Sampler:

@@ -160,8 +160,10 @@ class RankSession:
                 "train.objective=links needs all edges on each rank, but each of these parts has only its "
                 "own edges: partition again with --topology replicated"
             )
-        graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
-        graph = link_graph(config, graph) if config.train.predicts_links else graph
+        graph = link_graph(config, part.graph) if config.train.predicts_links else part.graph
+        # Before degrees are added up, which are those of the edges that the model reads.
+        edges = _edges_read(config, graph, ranks, edges_are_split=is_split)
+        graph = with_all_degrees(edges, ranks.control) if is_split else edges
         rows = graph if is_full_graph else graph_of_all_rows(config, graph, local_rows, ranks)
         prepared = PreparedRun(config, rows)
         share = share_full_graph if is_full_graph else share_run
@@ -178,7 +180,7 @@ class RankSession:
             return self._follow(ranks, prepared, rank_part, stop, hooks)
         rank_run = RankRun(
             config=config,
-            graph=part.graph.with_features(part.rows),
+            graph=edges.with_features(part.rows),
             homes=part.homes,
             num_ranks=ranks.size,
             sampler=lambda: prepared.sampler,
@@ -208,6 +210,7 @@ class RankSession:
             return replace(self, config=config, said=(notice,))._train_hetero(ranks, graph)
         ranks.agree("dataset", {"labels and training vertices": graph.checksum})
         prepared = PreparedRun(self.config, graph)
+        graph = prepared.graph
         rank_part = share_typed(self.config, graph, ranks, prepared, lambda: self.signals.first)
         stop = AgreedStop(self.signals, rank_part.reduction)
         compared_tensors = [
@@ -378,6 +381,15 @@ class RankSession:
         finally:
             leader.close()
         return stop.exit_code if status == "interrupted" else 0
+
+
+def _edges_read(config: Config, graph: Graph, ranks: JoinedRanks, *, edges_are_split: bool) -> Graph:
+    """Return the graph of a rank with the edges that the model reads, and how many others all ranks have."""
+    found = PreparedRun(config, graph).graph
+    if not edges_are_split:
+        return found
+    left_out = told_by_all(ranks.control, found.num_loops_left_out)
+    return replace(found, num_loops_left_out=sum(left_out)) if any(left_out) else found
 
 
 def _choose_algorithm(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:

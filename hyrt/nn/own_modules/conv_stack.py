@@ -59,6 +59,10 @@ class ConvCalls(Protocol):
         """Return whether a convolution applies an activation itself."""
         ...
 
+    def adds_self_loops(self, conv: nn.Module) -> bool:
+        """Whether each vertex gets a self loop for a convolution, in place of any in the data."""
+        ...
+
 
 class ConvStack(nn.Module):
     """Unmodified convolutions, with activation and dropout between them.
@@ -107,6 +111,11 @@ class ConvStack(nn.Module):
                 assert isinstance(dropped, torch.Tensor)
                 x = dropped
         return x
+
+    @property
+    def adds_self_loops(self) -> bool:
+        """Whether each vertex gets a self loop for all convolutions, in place of any in the data."""
+        return all(map(self._calls.adds_self_loops, self.convs))
 
     def check_edges(self, name: str, *, has_weights: bool, width: int) -> None:
         """Check that the convolutions match the edge weights and edge features of a graph.

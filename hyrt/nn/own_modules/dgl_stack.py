@@ -63,6 +63,9 @@ class _DglCalls:
     def takes_weights(self, conv: nn.Module) -> bool:
         return "edge_weight" in inspect.signature(conv.forward).parameters
 
+    def adds_self_loops(self, conv: nn.Module) -> bool:
+        return self.self_loops
+
     def activates(self, conv: nn.Module) -> bool:
         return any(getattr(conv, name, None) is not None for name in ("activation", "_activation"))
 
@@ -88,6 +91,10 @@ class DglModel(nn.Module):
         super().__init__()
         self.model = model
         self.self_loops = self_loops
+
+    @property
+    def adds_self_loops(self) -> bool:
+        return self.self_loops
 
     def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> Any:
         """Return the module's scores [targets, classes]."""
@@ -118,8 +125,8 @@ def from_dgl(
     dropout
         Dropout rate of hidden rows in training.
     self_loops
-        Whether to add a self-loop to each vertex in each block, as `dgl.add_self_loop` does for a graph;
-        `hyrt.load` removes self-loops.
+        Whether to add one self-loop to each vertex in each block, in place of any in the data, as
+        `dgl.add_self_loop(dgl.remove_self_loop(g))` does for a graph.
 
     Returns
     -------

@@ -61,6 +61,10 @@ class _PygCalls:
     def activates(self, conv: nn.Module) -> bool:
         return False
 
+    def adds_self_loops(self, conv: nn.Module) -> bool:
+        # It also removes those of a block, so that convolutions of both kinds go together.
+        return getattr(conv, "add_self_loops", False) is True
+
 
 def _takes(conv: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(conv.forward).parameters

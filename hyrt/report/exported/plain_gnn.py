@@ -38,6 +38,27 @@ def summed(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
     return torch.zeros_like(x).index_add(0, edge_index[1], rows)
 
 
+def normalize_and_sum(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+    """Compute GCN's sum of neighbours and the vertex itself, scaled by degrees, [V, f].
+
+    Each vertex has one self-loop, with the weight of its self-loop in the data, or else with weight 1.
+    """
+    num = x.shape[0]
+    source, end = edge_index[0], edge_index[1]
+    is_loop = source == end
+    weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
+    loop_weights = x.new_ones(num + 1).scatter(0, torch.where(is_loop, end, num), weights)[:num, None]
+    # An additional row takes the self-loops of the data: a mask would make arrays of data-dependent sizes.
+    end = torch.where(is_loop, num, end)
+    degrees = x.new_zeros(num + 1).index_add(0, end, weights)[:num, None] + loop_weights
+    scale = degrees.rsqrt()
+    rows = (scale * x)[source]
+    if edge_weight is not None:
+        rows = rows * weights[:, None]
+    total = x.new_zeros(num + 1, x.shape[1]).index_add(0, end, rows)[:num]
+    return scale * total + loop_weights * x / degrees
+
+
 class Convolution(nn.Module):
     """Convolution that aggregates neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
 
@@ -63,10 +84,8 @@ class Convolution(nn.Module):
 
     def combined(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
         """Compute the input of the product, [V, columns of the weight]."""
-        degrees = degrees_of(edge_index, x, edge_weight)
         if self.combine == "gcn":
-            scale = (degrees + 1).rsqrt()
-            return scale * summed(scale * x, edge_index, edge_weight) + x / (degrees + 1)
+            return normalize_and_sum(x, edge_index, edge_weight)
         if self.combine == "gin":
             return x + summed(x, edge_index, edge_weight)
         if self.combine == "max":
@@ -77,6 +96,7 @@ class Convolution(nn.Module):
             return torch.cat([x, highest], 1)
         total = summed(x, edge_index, edge_weight)
         if self.combine == "mean":
+            degrees = degrees_of(edge_index, x, edge_weight)
             total = total / torch.where(degrees > 0, degrees, 1)
         return torch.cat([x, total], 1)
 
@@ -107,7 +127,7 @@ class Isomorphism(nn.Module):
 
 
 class Attention(nn.Module):
-    """GAT layer with self-loops; heads are concatenated or averaged.
+    """GAT layer with one self-loop for each vertex, whatever the data has; heads are concatenated or averaged.
 
     Parameters
     ----------
@@ -135,6 +155,9 @@ class Attention(nn.Module):
         source, end = torch.cat([edge_index, loops], 1)
         source_scores, destination_scores = (rows * self.source).sum(2), (rows * self.destination).sum(2)
         scores = torch.nn.functional.leaky_relu(source_scores[source] + destination_scores[end], 0.2)
+        # Self-loops of the data get no attention.
+        is_data_loop = torch.cat([edge_index[0] == edge_index[1], loops[0] < 0])
+        scores = scores.masked_fill(is_data_loop[:, None], float("-inf"))
         highest = torch.zeros_like(destination_scores).scatter_reduce(
             0, end[:, None].expand_as(scores), scores, reduce="amax", include_self=False
         )
@@ -208,7 +231,8 @@ class PlainGNN(nn.Module):
             order,
             pass `model.features.ordered(x, names)`.
         edge_index
-            [2, E] int64, source and destination of each edge, without self-loops.
+            [2, E] int64, source and destination of each edge. GCN and GAT count one self-loop for each vertex,
+            with or without self-loops here; GraphSAGE and GIN take self-loops as edges.
         edge_weight
             [E] edge weights, if the model was trained with weights; attention and maximum ignore them.
 
