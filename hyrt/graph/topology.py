@@ -172,8 +172,7 @@ class Topology:
 
     @cached_property
     def without_self_loops(self) -> Topology:
-        """The other edges, with their weights, features, types and times; itself if there are no self loops.
-        """
+        """The edges between different vertices, with all their values; itself if there are no others."""
         if not self.num_self_loops:
             return self
         removed = np.zeros(self.num_vertices + 1, np.int64)

@@ -9,7 +9,6 @@ import torch
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
-from hyrt.graph.topology import Topology
 from hyrt.nn.layer import Layer
 from hyrt.nn.saga.layer import SagaLayer
 from hyrt.quantities import counted
@@ -44,8 +43,8 @@ def without_self_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     others = [type(part).__name__ for part, adds in parts if not adds]
     if others:
         raise DataError(
-            f"{graph.name}: has {loops}, which {adding[0]} replaces by its own and {others[0]} takes as edges: "
-            "make all layers of one kind, or remove the self loops from the dataset"
+            f"{graph.name}: has {loops}, which {adding[0]} replaces by its own and {others[0]} takes as "
+            "edges: make all layers of one kind, or remove the self loops from the dataset"
         )
     if any(_multiplies(part) for part, _ in parts):
         _check_weights(graph, loops, adding[0])

@@ -117,6 +117,12 @@ def build_model(config: Config, graph: Graph) -> GNN:
         return (GNN if graph.types is None else TypedGNN)(architecture(config, graph))
 
 
+def edges_read(config: Config, graph: Graph) -> Graph:
+    """Return the graph with the edges that the configured model reads; see `without_self_loops`."""
+    # Of data without self loops, the model need not be made.
+    return without_self_loops(graph, build_model(config, graph)) if graph.topology.num_self_loops else graph
+
+
 def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
     """The configured objective, with what it needs to know of the training targets.
 

@@ -44,10 +44,10 @@ def read_pyg(data: Any) -> Dataset:
 
     Edges run from row 0 to row 1 of `edge_index` and stay directed; of equal edges, one is stored. Labels are
     classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features that are
-    not float16 become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a weight, and
-    `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`; with any of
-    them, no two edges may be equal. `edge_time`, or `time` or `timestamp` if it has a number for each edge
-    and not for each vertex, is the time of each edge; of equal edges, the earliest counts.
+    not float16 become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a
+    weight, and `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`;
+    with any of them, no two edges may be equal. `edge_time`, or `time` or `timestamp` if it has a number for
+    each edge and not for each vertex, is the time of each edge; of equal edges, the earliest counts.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def read_pyg(data: Any) -> Dataset:
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
         warn_user(
-            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are left out, because they are equal to others",
+            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are equal to others and left out",
             DataWarning,
         )
     dataset: dict[str, Array] = {

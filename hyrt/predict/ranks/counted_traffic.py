@@ -273,7 +273,9 @@ def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: boo
     ConfigError
         If the file does not match the graph and the ranks, or the sampler does not support a cache.
     """
-    graph = open_graph(config.data.source, normalize=config.data.normalize)
+    from hyrt.training.setup import build_sampler, edges_read
+
+    graph = edges_read(config, open_graph(config.data.source, normalize=config.data.normalize))
     homes = read_homes(file, graph.num_vertices)
     if homes.max() >= num_ranks:
         raise ConfigError(
@@ -282,8 +284,6 @@ def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: boo
         )
     sampler = None
     if not isinstance(config.sampler, NeighborSettings):
-        from hyrt.training.setup import build_sampler
-
         sampler = build_sampler(config, graph, graph.split("train", config.data.split))
     return configured_steps(config, graph, homes, num_ranks, sampler, edges_are_split=edges_are_split)
 

@@ -44,8 +44,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
     graph is called in messages. Of others:
 
-    Edges stay directed; of equal edges, one is stored. Labels are classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features
-    that are not float16 become float32.
+    Edges stay directed; of equal edges, one is stored. Labels are classes, labels of 0 and 1 or numbers, as
+    `as_targets` reads them; NaN means no label. Features that are not float16 become float32.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     left_out = len(sources) - len(indices)
     if left_out:
         warn_user(
-            f"{name}: {left_out:,} of {len(sources):,} edges are left out, because they are equal to others",
+            f"{name}: {left_out:,} of {len(sources):,} edges are equal to others and left out",
             DataWarning,
         )
     dataset: dict[str, Array] = {
