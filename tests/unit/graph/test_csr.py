@@ -13,7 +13,7 @@ from hyrt.graph import csr
 from hyrt.graph.csr import Store, build_csr, drop_edges
 
 
-def _build(sources, targets, count, symmetric, bound, pieces, folder=None):
+def _build(sources, targets, count, symmetric, bound, pieces, folder=None, loops=False):
     cuts = np.linspace(0, len(sources), pieces + 1).astype(int)
     store = Store(np.dtype(np.int32), folder and folder / "indices.npy")
 
@@ -22,16 +22,24 @@ def _build(sources, targets, count, symmetric, bound, pieces, folder=None):
             yield sources[a:b], targets[a:b]
 
     indptr = build_csr(
-        stream, count, symmetric=symmetric, emit=store.append, source="test", range_entries=bound, threads=2
+        stream,
+        count,
+        symmetric=symmetric,
+        self_loops=loops,
+        emit=store.append,
+        source="test",
+        range_entries=bound,
+        threads=2,
     )
     return indptr, store.finish()
 
 
-def _reference(sources, targets, count, symmetric):
+def _reference(sources, targets, count, symmetric, loops=False):
     matrix = sparse.coo_matrix((np.ones(len(sources)), (targets, sources)), shape=(count, count)).tocsr()
     if symmetric:
         matrix = matrix + matrix.T
-    matrix.setdiag(0)
+    if not loops:
+        matrix.setdiag(0)
     matrix.eliminate_zeros()
     matrix.sort_indices()
     return matrix.indptr, matrix.indices
@@ -45,16 +53,17 @@ def _reference(sources, targets, count, symmetric):
     symmetric=st.booleans(),
     bound=st.sampled_from([1, 30, 1 << 62]),
     pieces=st.integers(1, 4),
+    loops=st.booleans(),
     dtype=st.sampled_from([np.int32, np.int64]),
 )
 @pytest.mark.filterwarnings("ignore:Changing the sparsity structure")
-def test_agrees_with_scipy(seed, count, edges, symmetric, bound, pieces, dtype):
+def test_agrees_with_scipy(seed, count, edges, symmetric, bound, pieces, loops, dtype):
     rng = np.random.default_rng(seed)
     # Few distinct targets: rows long enough for both sorts, with duplicates and self loops.
     sources = rng.integers(0, count, edges).astype(dtype)
     targets = rng.integers(0, rng.integers(1, count + 1), edges).astype(dtype)
-    indptr, indices = _build(sources, targets, count, symmetric, bound, pieces)
-    expected = _reference(sources, targets, count, symmetric)
+    indptr, indices = _build(sources, targets, count, symmetric, bound, pieces, loops=loops)
+    expected = _reference(sources, targets, count, symmetric, loops)
     np.testing.assert_array_equal(indptr, expected[0])
     np.testing.assert_array_equal(indices, expected[1])
     assert indptr.dtype == np.int64

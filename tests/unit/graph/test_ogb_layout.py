@@ -96,7 +96,7 @@ def _write_mag(folder):
 
 def _assert_topology(graph):
     edges = _parts()[0]
-    pairs = {(int(u), int(v)) for u, v in edges.T if u != v}
+    pairs = {(int(u), int(v)) for u, v in edges.T}
     pairs |= {(v, u) for u, v in pairs}
     targets = np.repeat(np.arange(COUNT), graph.topology.in_degrees)
     assert list(zip(targets.tolist(), graph.topology.indices.tolist(), strict=True)) == sorted(pairs)

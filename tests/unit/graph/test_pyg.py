@@ -37,7 +37,7 @@ def _assert_same(graph, data):
     np.testing.assert_array_equal(graph.features.values, data.x.numpy().astype(np.float32))
     np.testing.assert_array_equal(graph.labels, data.y.reshape(-1).numpy())
     np.testing.assert_array_equal(graph.masks["val"], data.val_mask.numpy())
-    pairs = sorted({(int(v), int(u)) for u, v in data.edge_index.T if u != v})
+    pairs = sorted({(int(v), int(u)) for u, v in data.edge_index.T})
     targets = np.repeat(np.arange(30), graph.topology.in_degrees)
     assert list(zip(targets.tolist(), graph.topology.indices.tolist(), strict=True)) == pairs
 
@@ -66,10 +66,10 @@ def test_edges_that_are_left_out_are_told():
     data = _data()
     repeated = torch.tensor([[3, 4], [3, 5]])
     data.edge_index = torch.cat([data.edge_index, data.edge_index[:, :2], repeated], 1)
-    distinct = {(int(u), int(v)) for u, v in data.edge_index.T if u != v}
+    distinct = {(int(u), int(v)) for u, v in data.edge_index.T}
     left_out = data.edge_index.shape[1] - len(distinct)
-    assert left_out >= 3
-    with pytest.warns(DataWarning, match=f"{left_out} of 104 edges are left out: self loops, or equal"):
+    assert left_out >= 2
+    with pytest.warns(DataWarning, match=f"{left_out} of 104 edges are equal to others and left out"):
         _assert_same(open_graph(data), data)
 
 
@@ -125,26 +125,23 @@ def test_what_belongs_to_edges_is_not_dropped(key):
 
 def test_types_stay_with_their_edges():
     ends = torch.tensor([[4, 2, 2, 7, 9, 0], [1, 1, 3, 3, 9, 1]])
-    with pytest.warns(DataWarning, match="self loops"):
-        graph = open_graph(_data(edge_index=ends, edge_type=torch.tensor([5, 1, 2, 0, 8, 3])))
+    graph = open_graph(_data(edge_index=ends, edge_type=torch.tensor([5, 1, 2, 0, 8, 3])))
     topology = graph.topology
     rows = np.repeat(np.arange(30), topology.in_degrees)
     found = set(zip(topology.indices.tolist(), rows.tolist(), topology.edge_types.tolist(), strict=True))
-    # A self loop is left out, with its type.
-    assert found == {(4, 1, 5), (2, 1, 1), (2, 3, 2), (7, 3, 0), (0, 1, 3)}
+    assert found == {(4, 1, 5), (2, 1, 1), (2, 3, 2), (7, 3, 0), (9, 9, 8), (0, 1, 3)}
 
 
 @pytest.mark.parametrize(("columns", "keys"), [(0, "weights"), (1, "weights"), (3, "features")])
 def test_weights_and_features_stay_with_their_edges(columns, keys):
     ends = torch.tensor([[4, 2, 2, 7, 9, 0], [1, 1, 3, 3, 9, 1]])
-    # Of vertices u and v, the number 10 u + v; a self loop is left out with its own.
+    # Of vertices u and v, the number 10 u + v.
     told = (10 * ends[0] + ends[1]).float()
     attributes = {"edge_weight": told} if columns == 0 else {"edge_attr": told[:, None].repeat(1, columns)}
-    with pytest.warns(DataWarning, match="self loops"):
-        topology = open_graph(_data(edge_index=ends, **attributes)).topology
+    topology = open_graph(_data(edge_index=ends, **attributes)).topology
     rows = np.repeat(np.arange(30), topology.in_degrees)
     held = {"weights": topology.edge_weights, "features": topology.edge_features}
-    found = held.pop(keys).reshape(5, -1)
+    found = held.pop(keys).reshape(6, -1)
     assert list(held.values()) == [None]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, np.tile((10 * topology.indices + rows)[:, None], max(1, columns)))
