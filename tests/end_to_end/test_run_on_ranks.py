@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary
 from hyrt_perfmodel.communication.network import find_network
@@ -80,6 +81,36 @@ def losses(run: Path) -> list[float]:
     found = [loss for record in records(run) if record["event"] == "steps" for loss in record["losses"]]
     assert found
     return found
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [("split", SMALL), ("replicated", ["--full-graph", "distributed.algorithm=1d"])],
+    ids=["split, mini-batches", "replicated, full graph"],
+)
+def test_self_loops_of_the_data_change_nothing_for_gcn(
+    tmp_path: Path, topology: str, words: list[str]
+) -> None:
+    hyrt("data", "convert", "synthetic:tiny", "bare.npz", cwd=tmp_path)
+    with np.load(tmp_path / "bare.npz") as arrays:
+        given = dict(arrays)
+    num = len(given["labels"])
+    rows = np.concatenate([np.repeat(np.arange(num), np.diff(given["indptr"])), np.arange(0, num, 2)])
+    columns = np.concatenate([given["indices"], np.arange(0, num, 2)])
+    given["indices"] = columns[np.lexsort((columns, rows))].astype(given["indices"].dtype)
+    given["indptr"] = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num))])
+    np.savez(tmp_path / "loops.npz", **given)
+    found = {}
+    for name in ("bare", "loops"):
+        cut = ("--parts", "2", "--method", "random", "--topology", topology, "-o", f"{name}-parts")
+        hyrt("partition", "--data", f"{name}.npz", *cut, cwd=tmp_path)
+        named = ("--data", f"{name}-parts", "--model", "gcn", "--name", name, "train.epochs=2")
+        (code, output, errors), _ = ends(start(tmp_path, *named, *words))
+        assert code == 0, errors
+        assert (f"{(num + 1) // 2:,} self loops left out, because gcn" in output) == (name == "loops")
+        hyrt("infer", f"runs/{name}", "--data", f"{name}.npz", "-o", f"{name}.npy", cwd=tmp_path)
+        found[name] = losses(tmp_path / "runs" / name), np.load(tmp_path / f"{name}.npy").tolist()
+    assert found["bare"] == found["loops"]
 
 
 def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ PATHS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "several full": (("gcn", "gat"), {"sampler": {"kind": "full"}, "devices": ["cpu:0", "cpu:1"]}),
     "torch device": (("gcn", "gat"), {"devices": ["cuda:0"]}),
     "torch device, chunks": (
-        ("gcn", "gat"),
+        ("gcn",),
         {"devices": ["cuda:0"], "sampler": {"kind": "full"}, "fullgraph": {"chunks": 3}},
     ),
     "opencl": (("gcn",), {"devices": ["opencl:0"]}),
