@@ -36,6 +36,7 @@ from hyrt.pipeline.trainer import InputPlan
 from hyrt.predict.workload import sampled_workload
 from hyrt.report.exported.plain_gnn import PlainGNN
 from hyrt.report.exported.write_export import plain_arguments
+from hyrt.training.compose import compose_run
 from hyrt.training.setup import build_model
 
 V, F, C = 60, 6, 3
@@ -487,6 +488,14 @@ def test_commands_of_a_graph_with_self_loops_are_those_of_one_without(
     np.testing.assert_array_equal(trained.scores(), scores[0])
     # The data is what it was.
     assert trained.graph.num_edges == graph.num_edges
+
+
+def test_parts_of_a_run_that_goes_on_have_the_graph_without_self_loops() -> None:
+    graph = with_loops()
+    for kind, left_out in (("gcn", 20), ("graphsage", 0)):
+        parts = compose_run(config_of(kind), graph)
+        assert parts.graph.num_edges == graph.num_edges - left_out
+        assert parts.graph.num_loops_left_out == left_out
 
 
 def test_sizes_are_those_of_the_graph_without_self_loops() -> None:
