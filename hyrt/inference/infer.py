@@ -32,7 +32,7 @@ from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.self_loops import without_self_loops
+from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, Ids
@@ -84,7 +84,7 @@ def infer_layerwise(
     [n, width] float32 in the order of `vertices`: scores, or hidden rows if fewer layers are applied. A
     memory map if they exceed a third of the budget.
     """
-    graph = without_self_loops(graph, model)
+    graph = drop_replaced_loops(graph, model)
     depth = len(model.layers) if layers is None else layers
     increasing = bool(np.all(vertices[1:] > vertices[:-1]))
     order = None if increasing else np.argsort(vertices, kind="stable")
@@ -144,7 +144,7 @@ def infer_sampled(
         # The targets of a mini-batch must be unique.
         scores = infer_sampled(model, graph, distinct, workers, between_chunks=between_chunks, **options)
         return scores[positions]
-    graph = without_self_loops(graph, model)
+    graph = drop_replaced_loops(graph, model)
     sampler: NeighborSampler | RelationSampler
     if graph.types is None:
         sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers, working
-from hyrt.nn.self_loops import without_self_loops
+from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Ids
@@ -47,7 +47,7 @@ def infer_whole(
     -------
     [n, classes] float32 in the order of `vertices`.
     """
-    graph = without_self_loops(graph, model)
+    graph = drop_replaced_loops(graph, model)
     sampler = FullSampler(graph, np.unique(vertices), layers, seed=0)
     was_training = model.training
     model.eval()

@@ -14,7 +14,7 @@ from hyrt.nn.saga.layer import SagaLayer
 from hyrt.quantities import counted
 
 
-def without_self_loops(graph: Graph, model: torch.nn.Module) -> Graph:
+def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     """Return the graph with the edges that a model reads: without self loops if its layers add their own.
 
     So each vertex has one self loop in such a layer, as in PyG's `GCNConv` and `GATConv`, and no sampled
@@ -34,7 +34,7 @@ def without_self_loops(graph: Graph, model: torch.nn.Module) -> Graph:
         If the graph has self loops and some layers add their own while others do not, or if a layer that
         multiplies by weights of edges would replace a self loop of another weight than 1.
     """
-    parts = _parts(model)
+    parts = _find_parts(model)
     adding = [type(part).__name__ for part, adds in parts if adds]
     count = graph.topology.num_self_loops if adding else 0
     if not count:
@@ -52,13 +52,13 @@ def without_self_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     return replace(graph, topology=topology, num_loops_left_out=graph.num_loops_left_out + count)
 
 
-def _parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
+def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
     """The parts of a module that say whether they add self loops, and whether they do.
 
     A module that does not counts only if no part inside it does: it may be made of layers that do.
     """
     adds = getattr(module, "adds_self_loops", None)
-    inside = [part for child in module.children() for part in _parts(child)]
+    inside = [part for child in module.children() for part in _find_parts(child)]
     if isinstance(adds, bool) and (adds or not any(inner for _, inner in inside)):
         return [(module, adds)]
     return inside

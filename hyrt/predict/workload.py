@@ -212,10 +212,10 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
         If the performance model does not support the run, or there are no training vertices.
     """
     from hyrt.machine.workers import Workers
-    from hyrt.training.setup import build_sampler, edges_read
+    from hyrt.training.setup import build_sampler, select_edges
 
     check_predictable(config)
-    graph = edges_read(config, _with_links(config, graph))
+    graph = select_edges(config, _with_links(config, graph))
     targets = training_vertices(config, graph)
     if graph.types is not None:
         return sampled_typed_work(config, graph, targets, sampler)

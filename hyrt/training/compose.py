@@ -172,7 +172,7 @@ def compose_run(
 
     processes = shared.part.num_processes
     prepared = prepared or PreparedRun(config, graph, model)
-    graph = prepared.edges_read(graph)
+    graph = prepared.select_edges(graph)
     if graph.num_loops_left_out:
         named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
         loops = counted(graph.num_loops_left_out, "self loop")

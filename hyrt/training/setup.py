@@ -26,7 +26,7 @@ from hyrt.nn.own_modules.modules_of_edges import check_takes_blocks
 from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.saga.checks.typed_graphs import check_types
-from hyrt.nn.self_loops import without_self_loops
+from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.nn.typed.shape_of_graph import shape_of
 from hyrt.nn.typed.typed_gnn import TypedGNN
@@ -117,10 +117,10 @@ def build_model(config: Config, graph: Graph) -> GNN:
         return (GNN if graph.types is None else TypedGNN)(architecture(config, graph))
 
 
-def edges_read(config: Config, graph: Graph) -> Graph:
-    """Return the graph with the edges that the configured model reads; see `without_self_loops`."""
+def select_edges(config: Config, graph: Graph) -> Graph:
+    """Return the graph with the edges that the configured model reads; see `drop_replaced_loops`."""
     # Of data without self loops, the model need not be made.
-    return without_self_loops(graph, build_model(config, graph)) if graph.topology.num_self_loops else graph
+    return drop_replaced_loops(graph, build_model(config, graph)) if graph.topology.num_self_loops else graph
 
 
 def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
@@ -267,13 +267,13 @@ class PreparedRun:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph with the edges that the model reads; `without_self_loops` says what it raises."""
-        return self.edges_read(self._data)
+        """The graph with the edges that the model reads; `drop_replaced_loops` says what it raises."""
+        return self.select_edges(self._data)
 
-    def edges_read(self, graph: Graph) -> Graph:
+    def select_edges(self, graph: Graph) -> Graph:
         """Return a graph of the same data with the edges that the model reads."""
         # Of data without self loops, the model need not be made yet.
-        return without_self_loops(graph, self.model) if graph.topology.num_self_loops else graph
+        return drop_replaced_loops(graph, self.model) if graph.topology.num_self_loops else graph
 
     @cached_property
     def model(self) -> torch.nn.Module:

@@ -162,7 +162,7 @@ class RankSession:
             )
         graph = link_graph(config, part.graph) if config.train.predicts_links else part.graph
         # Before degrees are added up, which are those of the edges that the model reads.
-        edges = _edges_read(config, graph, ranks, edges_are_split=is_split)
+        edges = _select_edges(config, graph, ranks, edges_are_split=is_split)
         graph = with_all_degrees(edges, ranks.control) if is_split else edges
         rows = graph if is_full_graph else graph_of_all_rows(config, graph, local_rows, ranks)
         prepared = PreparedRun(config, rows)
@@ -383,7 +383,7 @@ class RankSession:
         return stop.exit_code if status == "interrupted" else 0
 
 
-def _edges_read(config: Config, graph: Graph, ranks: JoinedRanks, *, edges_are_split: bool) -> Graph:
+def _select_edges(config: Config, graph: Graph, ranks: JoinedRanks, *, edges_are_split: bool) -> Graph:
     """Return the graph of a rank with the edges that the model reads, and how many others all ranks have."""
     found = PreparedRun(config, graph).graph
     if not edges_are_split:

@@ -19,7 +19,7 @@ from hyrt.predict.ranks.full_graph_on_ranks import (
 )
 from hyrt.predict.this_run import devices_of
 from hyrt.predict.workload import sampled_workload
-from hyrt.training.setup import edges_read
+from hyrt.training.setup import select_edges
 
 
 def chosen_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
@@ -46,7 +46,7 @@ def chosen_algorithm(config: Config, ranks: int, network: Network) -> tuple[str,
     graph = part.graph.with_features(part.rows)
     if part.manifest.topology == "split":
         graph = open_graph(folder, normalize="none")
-    graph = edges_read(config, graph)
+    graph = select_edges(config, graph)
     work, origin = _work_and_origin(config, graph)
     choices = [KnownParts(part.homes, num_parts)]
     epochs = candidates(graph.topology, choices, ranks, work, network)

@@ -273,9 +273,9 @@ def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: boo
     ConfigError
         If the file does not match the graph and the ranks, or the sampler does not support a cache.
     """
-    from hyrt.training.setup import build_sampler, edges_read
+    from hyrt.training.setup import build_sampler, select_edges
 
-    graph = edges_read(config, open_graph(config.data.source, normalize=config.data.normalize))
+    graph = select_edges(config, open_graph(config.data.source, normalize=config.data.normalize))
     homes = read_homes(file, graph.num_vertices)
     if homes.max() >= num_ranks:
         raise ConfigError(

@@ -140,7 +140,7 @@ def predict_full_graph(
         If ranks cannot train the model together, the data cannot be opened, or the homes do not match the
         ranks.
     """
-    from hyrt.training.setup import edges_read
+    from hyrt.training.setup import select_edges
 
     if problem := why_no_links(config):
         raise ConfigError(problem)
@@ -149,7 +149,7 @@ def predict_full_graph(
             f"{config.data.source}: ranks train the whole of a typed graph as one step of all targets with "
             "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
         )
-    graph = edges_read(config, open_graph(config.data.source, normalize=config.data.normalize))
+    graph = select_edges(config, open_graph(config.data.source, normalize=config.data.normalize))
     machine_work = full_graph_work(config, graph, platform, work, ranks=ranks)
     partitions, origin = _find_partitions(config, graph, ranks, homes, say)
 

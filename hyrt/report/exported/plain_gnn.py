@@ -231,8 +231,8 @@ class PlainGNN(nn.Module):
             order,
             pass `model.features.ordered(x, names)`.
         edge_index
-            [2, E] int64, source and destination of each edge. GCN and GAT count one self-loop per vertex, with
-            or without self-loops here; GraphSAGE and GIN take self-loops as edges.
+            [2, E] int64, source and destination of each edge. GCN and GAT count one self-loop per vertex,
+            with or without self-loops here; GraphSAGE and GIN take self-loops as edges.
         edge_weight
             [E] edge weights, if the model was trained with weights; attention and maximum ignore them.
 

@@ -30,7 +30,7 @@ from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.layers import GatLayer, GcnLayer, SageLayer
 from hyrt.nn.saga.layer import Edge, SagaLayer
-from hyrt.nn.self_loops import without_self_loops
+from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.observe.events import Notice
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.predict.workload import sampled_workload
@@ -530,14 +530,14 @@ def test_a_module_of_the_users_says_whether_it_adds_self_loops() -> None:
             self.inner = Mine()
 
     graph = with_loops()
-    assert without_self_loops(graph, torch.nn.Linear(2, 2)) is graph
+    assert drop_replaced_loops(graph, torch.nn.Linear(2, 2)) is graph
     for model in (Says(), Wraps()):
-        found = without_self_loops(graph, model)
+        found = drop_replaced_loops(graph, model)
         assert found.num_edges == graph.num_edges - 20
         assert found.num_loops_left_out == 20
-        assert without_self_loops(found, model) is found
+        assert drop_replaced_loops(found, model) is found
         # Evaluations ask again and again.
-        assert without_self_loops(graph, model).topology is found.topology
+        assert drop_replaced_loops(graph, model).topology is found.topology
 
 
 def test_convolutions_of_pyg_and_dgl_get_what_they_do_not_add(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,12 +549,12 @@ def test_convolutions_of_pyg_and_dgl_get_what_they_do_not_add(monkeypatch: pytes
         "both": lambda: hyrt.from_pyg(nn.GATConv(F, 8), nn.SAGEConv(8, C)),
     }
     for name, make in made.items():
-        counts[name] = without_self_loops(graph, make()).num_loops_left_out
+        counts[name] = drop_replaced_loops(graph, make()).num_loops_left_out
     monkeypatch.setitem(sys.modules, "dgl", stand_in())
     for adds in (True, False):
         heads = (Heads(into, out, 1, allow_zero_in_degree=not adds) for into, out in ((F, 8), (8, C)))
         model = hyrt.from_dgl(*heads, self_loops=adds)
-        counts[f"DGL, {adds}"] = without_self_loops(graph, model).num_loops_left_out
+        counts[f"DGL, {adds}"] = drop_replaced_loops(graph, model).num_loops_left_out
     assert counts == {"GATConv": 20, "no loops": 0, "both": 0, "DGL, True": 20, "DGL, False": 0}
     # Both of PyG's on all neighbours, one of which removes the self loops that the other counts.
     model = made["both"]().eval()
