@@ -1,1 +1,1 @@
-"""What the vertices and classes of a dataset are called where it comes from."""
+"""Names of the vertices, classes, columns and edge types of a dataset."""

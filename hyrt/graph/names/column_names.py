@@ -1,4 +1,4 @@
-"""Names of the columns of tables."""
+"""Column names of tables that identify the two endpoints of an edge."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ END_NAMES = (
     ("von", "nach"),
     ("quelle", "ziel"),
 )
-"""What the ends of edges are called, without letters that are none."""
+"""Pairs of column names for the source and the target of an edge, in the form that `plain_name` returns."""
 
 
 def plain_name(name: str) -> str:
-    """Return a name in small letters, without spaces and signs, so that `Source ID` is `sourceid`."""
+    """Normalize a name: lower case, letters and digits only, so that `Source ID` becomes `sourceid`."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())

@@ -1,4 +1,6 @@
-"""The names in a dataset: classes, feature columns, types and columns of edges; and fitted scalings."""
+"""Names of a dataset's classes, feature columns, edge types and edge columns, and the fitted scalings of its
+features.
+"""
 
 from __future__ import annotations
 
@@ -28,31 +30,33 @@ from hyrt.graph.reuse.scaling import Scaling
 from hyrt.quantities import one_line
 
 Scalings = Mapping[str, tuple[Scaling, ...]]
-"""By vertex type ('' if there is one type), the scalings that features have got, first to last."""
+"""Scalings that were applied to the features, in order of application, per vertex type ('' if there is one
+type)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataNames:
-    """The names that a dataset has for its numbers; without a name, a thing is known by its number."""
+    """Names for the numbered items of a dataset. Items without a name are identified by their number."""
 
     classes: tuple[str, ...] | None = None
     """The name of each class, or of each column of labels."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By vertex type ('' if there is one type), the names of its feature columns."""
+    """Names of the feature columns, per vertex type ('' if there is one type)."""
     edge_types: tuple[str, ...] | None = None
-    """The name of each type of edges."""
+    """The name of each edge type."""
     edge_columns: tuple[str, ...] | None = None
-    """The name of each feature of edges."""
+    """The name of each edge feature."""
     files: Path | None = None
-    """The dataset that may have a file of vertex ids, which are not held in memory."""
+    """The dataset that may contain a file of vertex ids. The ids are not held in memory."""
 
     __repr__ = one_line
 
     @contextmanager
     def read_ids(self) -> Iterator[Iterator[list[str]] | None]:
-        """Read the id of each vertex, by its original number; of a heterogeneous graph, type and id.
+        """Read the id of each vertex in the order of the original numbers; (type, id) in a heterogeneous
+        graph.
 
-        Gives None if the dataset has no ids.
+        Yields None if the dataset has no ids.
         """
         if self.files is None:
             yield None
@@ -62,29 +66,29 @@ class DataNames:
 
 
 NO_NAMES = DataNames()
-"""Those of data that know everything by its number."""
+"""Names of data in which everything is identified by its number."""
 
 
 def read_data_names(source: Path) -> DataNames:
-    """Read the names of a dataset: of its folder, or of its .npz file.
+    """Read the names stored in a dataset folder or .npz file.
 
     Raises
     ------
     DataError
-        If a file of names is damaged.
+        If a name file is damaged.
     """
     columns: dict[str, list[str]] = {}
     with read_rows(source, COLUMNS) as rows:
         for row in rows or ():
             columns.setdefault(row[0], []).append(row[-1])
-    named = {name: tuple(found) for name, found in columns.items()}
+    named = {name: tuple(column_names) for name, column_names in columns.items()}
     return DataNames(
         _names(source, CLASSES), named, _names(source, EDGE_TYPES), _names(source, EDGE_COLUMNS), source
     )
 
 
 def read_scalings(source: Path) -> Scalings:
-    """Read the scalings that the features of a dataset got when it was written.
+    """Read the scalings that were applied to the features when the dataset was written.
 
     Raises
     ------
@@ -102,18 +106,18 @@ def read_scalings(source: Path) -> Scalings:
 
 
 def save_names(names: DataNames, scalings: Scalings, dataset: Path, scratch: Path) -> None:
-    """Give a dataset that was just written its names, the ids of the vertices too, and its scalings."""
+    """Add names, vertex ids and scalings to a dataset that was just written."""
     found: dict[str, Path] = {}
     lists = ((CLASSES, "class", names.classes), (EDGE_TYPES, "type", names.edge_types))
-    for file, header, some in (*lists, (EDGE_COLUMNS, "column", names.edge_columns)):
-        if some:
+    for file, header, values in (*lists, (EDGE_COLUMNS, "column", names.edge_columns)):
+        if values:
             found[file] = scratch / file
-            write_names(found[file], [header], ([name] for name in some))
+            write_names(found[file], [header], ([name] for name in values))
     if names.columns:
         found[COLUMNS] = scratch / COLUMNS
-        rows = ([kind, name] for kind, some in names.columns.items() for name in some)
+        rows = ([kind, name] for kind, values in names.columns.items() for name in values)
         write_names(found[COLUMNS], ["type", "column"], rows)
-    steps = {name: [step.to_dict() for step in some] for name, some in scalings.items() if some}
+    steps = {name: [step.to_dict() for step in values] for name, values in scalings.items() if values}
     if steps:
         found[SCALING] = scratch / SCALING
         found[SCALING].write_text(json.dumps(steps) + "\n", encoding="utf-8")
@@ -123,5 +127,5 @@ def save_names(names: DataNames, scalings: Scalings, dataset: Path, scratch: Pat
 
 
 def _names(source: Path, name: str) -> tuple[str, ...] | None:
-    with read_names(source, name) as found:
-        return None if found is None else tuple(found)
+    with read_names(source, name) as rows:
+        return None if rows is None else tuple(rows)

@@ -1,4 +1,4 @@
-"""Files of names beside the arrays of a dataset: one line for each vertex, or for each class."""
+"""Name files next to the arrays of a dataset, with one line per vertex, class, column or type."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import IO
 from hyrt.errors import DataError
 
 IDS = "ids.csv"
-"""The id of each vertex, by the number that it had before the dataset was put in another order; of a typed
-graph, its type and its id."""
+"""The id of each vertex, by its number before the dataset was reordered; type and id in a heterogeneous
+graph."""
 CLASSES = "classes.csv"
 """The name of each class, or of each column of labels."""
 COLUMNS = "columns.csv"
-"""The type of vertices ('' if there is one type) and the name of each feature column."""
+"""The vertex type ('' if there is one type) and the name of each feature column."""
 EDGE_TYPES = "edge_types.csv"
-"""The name of each type of edges."""
+"""The name of each edge type."""
 EDGE_COLUMNS = "edge_columns.csv"
-"""The name of each feature of edges."""
+"""The name of each edge feature."""
 SCALING = "scaling.json"
-"""The scalings that features have got, with their numbers."""
+"""The scalings that were applied to features, with their parameters."""
 NAME_FILES = (IDS, CLASSES, COLUMNS, EDGE_TYPES, EDGE_COLUMNS, SCALING)
 
 
 def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a file of names."""
+    """Write a name file with a header line."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -38,7 +38,7 @@ def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
-    """Put files of names into a dataset that was just written, a folder or a .npz file."""
+    """Add name files to a dataset that was just written, a folder or a .npz file."""
     if dataset.is_dir():
         for name, file in files.items():
             shutil.copyfile(file, dataset / name)
@@ -53,7 +53,7 @@ def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
 
 
 def copy_member(source: Path, name: str, target: Path) -> bool:
-    """Copy a file of names out of a dataset; False if it has no such file."""
+    """Copy a name file out of a dataset. Return False if the dataset does not have it."""
     with read_member(source, name) as file:
         if file is None:
             return False
@@ -64,7 +64,7 @@ def copy_member(source: Path, name: str, target: Path) -> bool:
 
 @contextmanager
 def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
-    """The rows of one of a dataset's files of names, in order; None where it has no such file.
+    """Open one of a dataset's name files and yield an iterator over its rows, or None if the file is missing.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
         try:
             rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
             next(rows, None)
-            # A name that is empty is a row without fields.
+            # csv.reader returns an empty list for the line of an empty name.
             yield (row or [""] for row in rows)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{source}: {name} is damaged ({error}): make the dataset again") from error
@@ -86,14 +86,14 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
 
 @contextmanager
 def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
-    """The names in one of a dataset's files, in order, as `read_rows`; fields are joined by spaces."""
+    """Open one of a dataset's name files like `read_rows`, with the fields of each row joined by spaces."""
     with read_rows(source, name) as rows:
         yield None if rows is None else (" ".join(row) for row in rows)
 
 
 @contextmanager
 def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
-    """Open one of a dataset's files of names; None if it has no such file."""
+    """Open one of a dataset's name files; yield None if it is missing."""
     if source.is_dir() and (source / name).is_file():
         with (source / name).open("rb") as file:
             yield file

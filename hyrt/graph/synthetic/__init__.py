@@ -1,4 +1,4 @@
-"""Generated graphs: degree-corrected planted partition with class-informative features."""
+"""Generated graphs: degree-corrected planted partitions with class-informative features."""
 
 from __future__ import annotations
 

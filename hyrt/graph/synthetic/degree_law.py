@@ -1,4 +1,4 @@
-"""The degrees a generated graph is going to have, from the law it is drawn by, without drawing it."""
+"""Expected degree distribution of a generated graph, computed from the model without sampling it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from hyrt.graph.synthetic.spec import SyntheticSpec
 Floats = NDArray[np.float64]
 
 _WEIGHTS = 80
-# Gauss-Hermite quadrature with three points: a class's degrees scatter around their mean.
+# Three-point Gauss-Hermite quadrature of the degrees of a class around their mean.
 _SCATTER = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))
 _SCATTER_SHARES = (1 / 6, 2 / 3, 1 / 6)
 
 
 def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
-    """Degrees and mixing of the planted partition of `spec`, in expectation.
+    """Compute the expected degree distribution and degree mixing of the planted partition of `spec`.
 
-    A vertex has the weight min(x^(-3/4), sqrt(V)) for uniform x. An edge draws its first end by weight, the
-    second by weight among the first's class or among all. Pairs drawn twice count once, so the expected edges
-    between two vertices are 1 - exp(-draws). Half of a vertex's edges are given by its weight, the other half
-    are Poisson: that is how degrees scatter around the expected.
+    A vertex has weight min(x^(-3/4), sqrt(V)) for uniform x. An edge samples its first endpoint by weight,
+    and the second by weight from the class of the first or from all vertices. Pairs that are sampled twice
+    count once, so the expected number of edges between two vertices is 1 - exp(-draws). Half of a vertex's
+    edges are fixed by its weight, the other half are Poisson distributed, which determines the variance of
+    the degrees.
 
     Returns
     -------
@@ -54,9 +55,11 @@ def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
 
 
 def weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
-    """[W] mean weight and number of vertices of classes that are finer towards the heavy ones."""
+    """Return mean weight and number of vertices per weight class, [W] each; classes are finer towards large
+    weights.
+    """
     cap = float(max(4, math.isqrt(num_vertices)))
-    # x from 0 to 1: the heaviest class has the weights at the cap.
+    # Boundaries of x between 0 and 1: all weights in the heaviest class are at the cap.
     edges = np.append(0.0, np.geomspace(cap ** (-4 / 3), 1.0, _WEIGHTS))
     shares = np.diff(edges)
     weights = 4.0 * np.diff(edges**0.25) / shares
@@ -65,7 +68,7 @@ def weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
 
 
 def _edges_between(spec: SyntheticSpec, weights: Floats, counts: Floats) -> NDArray[Any]:
-    """[W, W] expected stored edges between classes of weights, `spec.edges` in all."""
+    """Compute the expected number of stored edges between weight classes, [W, W]; the sum is `spec.edges`."""
     if spec.edges == 0:
         return np.zeros((len(weights), len(weights)))
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
@@ -79,8 +82,8 @@ def _edges_between(spec: SyntheticSpec, weights: Floats, counts: Floats) -> NDAr
         table = apart * -np.expm1(-draws * (1 - spec.homophily) * odds)
         for share in shares.tolist():
             table -= share**2 * np.expm1(-draws * ((1 - spec.homophily) + spec.homophily / share) * odds)
-        found = float((table * pairs).sum())
-        if abs(found / spec.edges - 1) < 1e-6:
+        total_edges = float((table * pairs).sum())
+        if abs(total_edges / spec.edges - 1) < 1e-6:
             break
-        draws *= spec.edges / found
-    return table * pairs * (spec.edges / found)
+        draws *= spec.edges / total_edges
+    return table * pairs * (spec.edges / total_edges)

@@ -1,4 +1,6 @@
-"""Compiled loops of the generator: only operations whose rounding IEEE 754 fixes, so all machines agree."""
+"""Compiled loops of the graph generator. They use only operations whose rounding is fixed by IEEE 754, so the
+result is the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ _8 = np.uint64(8)
 _48 = np.uint64(48)
 _LOW_BYTES = np.uint64(0x00FF00FF00FF00FF)
 _SUM = np.uint64(0x0001000100010001)
-# Mean and deviation of the sum of eight uniform bytes.
+# Mean and inverse standard deviation of the sum of eight uniform bytes.
 _NOISE_MEAN = np.int64(1020)
 _NOISE_SCALE = np.float32(1.0 / 209.0199671)
 
 
 @_compile
 def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weights):  # type: ignore[no-untyped-def]
-    """Class and weight of vertices first, first+1, ...; shares [C] float64 is cumulative.
+    """Sample class and weight of the vertices first, first+1, ...; shares [C] float64 is cumulative.
 
-    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3): degree exponent 7/3, out of square roots
-    alone.
+    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3), which gives the degree exponent 7/3. Only
+    square roots are needed.
     """
     for i in range(len(labels)):
         vertex = np.uint64(first + i)
@@ -38,7 +40,9 @@ def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weig
 
 @_compile
 def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
-    """guide[b] is the first position whose weight reaches bucket b: the values with the high bits b."""
+    """Set guide[b] to the first position whose weight interval reaches bucket b (values with the high bits
+    b).
+    """
     position = 0
     for b in range(len(guide)):
         while (cumulative[position + 1] - 1) >> shift < b:
@@ -51,12 +55,13 @@ def draw_pairs(  # type: ignore[no-untyped-def]
     first, last, ratio, cumulative, order, class_at, cumulative_b, shift, guide, order_b, class_start, inside,
     loopless, edge_key, place_key, sources, targets,
 ):  # fmt: skip
-    """Draw edges from vertices of one kind to those of another; returns how many there are.
+    """Sample edges between the vertices of two populations and return their number.
 
-    First ends are at positions first..last-1 (positions are vertices ordered by class). A position of weight
-    w is the first end of ratio * w edges. The second end is drawn by weight, with `cumulative_b` and so on:
-    from the class `class_at` where the 53 random bits of `place_key` are below `inside`, from all vertices
-    elsewhere. Where `loopless`, edges from a vertex to itself are left out.
+    First endpoints are at positions first..last-1 (positions are vertices sorted by class). A position of
+    weight w is the first endpoint of ratio * w edges. The second endpoint is sampled by weight, using
+    `cumulative_b` and the other arrays of the second population: from class `class_at` if the 53 random bits
+    of `place_key` are below `inside`, otherwise from all vertices. If `loopless` is set, self loops are
+    skipped.
     """
     at = 0
     total = np.float64(cumulative_b[len(cumulative_b) - 1])
@@ -82,7 +87,9 @@ def draw_pairs(  # type: ignore[no-untyped-def]
 
 @_compile
 def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-def]
-    """Rows of vertices first, first+1, ...: class mean plus noise (eight uniform bytes, deviation 1)."""
+    """Compute the rows of vertices first, first+1, ...: class mean plus noise (eight uniform bytes, deviation
+    1).
+    """
     width = rows.shape[1]
     for i in range(len(rows)):
         c = labels[i]
@@ -95,6 +102,6 @@ def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-d
 
 @_compile
 def draw_ranks(key, ranks):  # type: ignore[no-untyped-def]
-    """One random rank for each vertex."""
+    """Sample one random rank per vertex."""
     for v in range(len(ranks)):
         ranks[v] = random_bits(key, np.uint64(v))

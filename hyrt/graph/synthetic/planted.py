@@ -1,9 +1,8 @@
-"""The degree-corrected planted partition model with power-law weights, and features around class means.
+"""Degree-corrected planted partition with power-law weights and features around class means.
 
 Karrer and Newman, "Stochastic blockmodels and community structure in networks", Physical Review E 83, 2011.
-
-Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on threads,
-on the piece of it that is computed, or on whether it is built in memory or written to a folder.
+Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on the number
+of threads, on the piece that is computed, or on whether it is built in memory or written to a folder.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hyrt.machine.generator import stream_key
 
 Array = NDArray[Any]
 
-# Purposes of the generator's keys, apart from those of training.
+# Stream purposes of the generator, distinct from the purposes used in training.
 LABEL, WEIGHT, EDGE, PLACE, FEATURE, MEAN, SPLIT, DROP = range(101, 109)
 
 _PIECE_EDGES = 1 << 20
@@ -41,7 +40,7 @@ _SAMPLED_EDGES = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What is generated, and its vertices."""
+    """Specification and sampled vertices of a generated graph."""
 
     spec: SyntheticSpec
     vertices: Population
@@ -58,8 +57,8 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     spec
         The graph to generate.
     scratch
-        A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 1.1 GB. None keeps them
-        in memory. The graph is the same.
+        Folder for the edges, which bounds memory by about 80 bytes per vertex plus 1.1 GB. None keeps the
+        edges in memory. The graph is the same in both cases.
 
     Returns
     -------
@@ -68,7 +67,7 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     Raises
     ------
     DataError
-        If so many edges cannot be placed without duplicates.
+        If the requested number of edges is not possible without duplicates.
     """
     model = _draw_model(spec)
     indptr, indices = _draw_topology(model, scratch)
@@ -91,10 +90,10 @@ def _draw_model(spec: SyntheticSpec) -> _Model:
 
 
 def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int64], Array]:
-    """Draw some more edges than asked for, as duplicates fall away, then leave out the excess."""
+    """Sample more edges than requested, because duplicates are removed, then drop the excess."""
     spec = model.spec
-    wanted = spec.edges // 2
-    draws = _draws_needed(model, wanted)
+    num_edges = spec.edges // 2
+    draws = _draws_needed(model, num_edges)
     dtype = np.dtype(np.int32)
     while True:
         drawn = Store(dtype, scratch and scratch / "drawn.npy")
@@ -107,25 +106,25 @@ def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int6
             source=spec.name,
             range_entries=drawn.range_entries,
         )
-        excess = int(indptr[-1]) // 2 - wanted
+        excess = int(indptr[-1]) // 2 - num_edges
         indices = drawn.finish()
         if excess >= 0:
             break
         draws += draws // 50 + 16
-    kept = Store(dtype, scratch and scratch / "indices.npy")
-    indptr = drop_edges(indptr, indices, excess, int(model.key(DROP)), kept.append)
-    return indptr, kept.finish()
+    remaining = Store(dtype, scratch and scratch / "indices.npy")
+    indptr = drop_edges(indptr, indices, excess, int(model.key(DROP)), remaining.append)
+    return indptr, remaining.finish()
 
 
-def _draws_needed(model: _Model, wanted: int) -> int:
-    """Draws that give a little more than `wanted` distinct edges, judged from the odds of a sample of them.
+def _draws_needed(model: _Model, num_edges: int) -> int:
+    """Estimate from a sample how many draws give slightly more than `num_edges` distinct edges.
 
     Raises
     ------
     DataError
-        If that many cannot be had.
+        If that many distinct edges are not possible.
     """
-    if wanted == 0:
+    if num_edges == 0:
         return 0
     spec, vertices = model.spec, model.vertices
     pieces = list(_edge_pieces(model, _SAMPLED_EDGES))
@@ -137,7 +136,7 @@ def _draws_needed(model: _Model, wanted: int) -> int:
     labels = vertices.labels
     second = (1 - spec.homophily) / total + spec.homophily * (labels[u] == labels[v]) / of_class[labels[v]]
     odds = 2.0 * weights[u] / total * weights[v] * second
-    target = wanted * 1.002 + 5 * math.sqrt(wanted) + 16
+    target = num_edges * 1.002 + 5 * math.sqrt(num_edges) + 16
     draws = target
     for _ in range(60):
         expected = draws * odds
@@ -148,13 +147,13 @@ def _draws_needed(model: _Model, wanted: int) -> int:
                 f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
-    # Rounded up coarsely: the last bits of exp differ between machines and must not matter.
-    grain = max(1, wanted >> 12)
+    # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
+    grain = max(1, num_edges >> 12)
     return (int(draws) // grain + 1) * grain
 
 
 def _edge_pieces(model: _Model, draws: int) -> Iterator[tuple[Array, Array]]:
-    """The drawn edges, about a million at a time."""
+    """Yield the sampled edges, about a million at a time."""
     vertices = model.vertices
     cumulative = vertices.cumulative
     if draws == 0:

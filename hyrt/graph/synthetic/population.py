@@ -1,4 +1,4 @@
-"""The vertices of a generated graph: classes, weights that degrees follow, features and splits."""
+"""Vertices of a generated graph: classes, degree weights, features and splits."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ _PIECE_VALUES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Vertices of one kind, 26 bytes each, from which ends of edges can be drawn by weight."""
+    """Vertices of one type (26 bytes each), from which edge endpoints can be sampled by weight."""
 
     labels: NDArray[np.int16]
-    """[n] the class of each."""
+    """[n] the class of each vertex."""
     order: NDArray[np.int32]
-    """[n] the vertices class by class: position p is vertex `order[p]`."""
+    """[n] the vertices sorted by class: position p is vertex `order[p]`."""
     cumulative: NDArray[np.int64]
-    """[n+1] the sum of the weights before each position."""
+    """[n+1] sum of the weights before each position."""
     class_start: NDArray[np.int64]
     """[C+1] the first position of each class."""
     shift: int
-    """How far right a value of `cumulative` is moved to give its place in `guide`."""
+    """Number of bits by which a value of `cumulative` is shifted right to get its index in `guide`."""
     guide: NDArray[np.int32]
-    """The first position whose weight reaches each place."""
+    """First position whose weight interval reaches each bucket; the starting point of a search in
+    `cumulative`."""
 
     __repr__ = one_line
 
@@ -48,16 +49,16 @@ class Population:
 
 
 def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, classes: int) -> Population:
-    """Draw the classes and weights of vertices.
+    """Sample the classes and weights of vertices.
 
     Parameters
     ----------
     label_key, weight_key
-        The keys of the random numbers.
+        Keys of the random streams.
     count
-        How many vertices.
+        Number of vertices.
     classes
-        How many classes, sizes falling as 1 / sqrt(rank); each has a vertex.
+        Number of classes. Class sizes fall as 1 / sqrt(rank), and each class has at least one vertex.
     """
     # The largest weight is the structural cut-off of simple graphs, about the square root of V.
     cap = float(max(4, math.isqrt(count)))
@@ -74,7 +75,7 @@ def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, cla
         ]  # fmt: skip
         for job in jobs:
             job.result()
-    # Every class occurs.
+    # Guarantee that no class is empty.
     labels[:classes] = np.arange(classes)
     order = np.argsort(labels, kind="stable").astype(np.int32)
     cumulative = np.zeros(count + 1, np.int64)
@@ -95,24 +96,24 @@ def class_rows(
     dtype: np.dtype[Any],
     keys: tuple[np.uint64, np.uint64],
 ) -> FeatureRows:
-    """Feature rows around the mean of each vertex's class, computed when they are read.
+    """Generate feature rows around the mean of each vertex's class, computed lazily when they are read.
 
     Parameters
     ----------
     labels
         [n] the class of each vertex.
     shape
-        (C, F): how many classes there are, and the width of a row.
+        (C, F): number of classes and row width.
     signal
-        The deviation of the means of classes, where the noise around them has deviation 1.
+        Standard deviation of the class means; the noise around them has standard deviation 1.
     dtype
         float32 or float16.
     keys
-        The keys of the random numbers of means and of noise.
+        Keys of the random streams of the means and of the noise.
     """
     mean_key, key = keys
     means = np.zeros(shape, np.float32)
-    # A mean is drawn as the noise of a row of its own, then scaled.
+    # A mean is sampled like the noise of one row, then scaled.
     kernels.draw_features(mean_key, np.arange(shape[0]), means.copy(), 0, means)
     means *= np.float32(signal)
     step = max(1, _PIECE_VALUES // shape[1])
@@ -131,7 +132,9 @@ def class_rows(
 
 
 def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, Array]:
-    """`train_mask` and so on: disjoint random vertices, as many as `sizes` says for each split."""
+    """Sample disjoint random splits and return `train_mask`, `val_mask` and `test_mask`; `sizes` has the
+    number of vertices of each split.
+    """
     ranks = np.empty(count, np.uint64)
     kernels.draw_ranks(key, ranks)
     order = np.argsort(ranks, kind="stable")

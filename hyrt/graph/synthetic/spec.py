@@ -1,4 +1,4 @@
-"""What to generate: presets and `synthetic:PRESET,key=value,...`."""
+"""Specification of a generated graph: presets and `synthetic:PRESET,key=value,...`."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSpec:
-    """A graph to generate. Equal specs give equal graphs on every machine."""
+    """Specification of a graph to generate. Equal specifications give equal graphs on every machine."""
 
     name: str
-    """The text it was parsed from."""
+    """The text that was parsed."""
     vertices: int
     """The number of vertices."""
     edges: int
-    """Stored (directed) edges: twice the undirected ones, exact when even."""
+    """Number of stored (directed) edges: twice the number of undirected ones. Must be even."""
     features: int
     """Width of the feature rows."""
     classes: int
-    """C, sizes falling as 1 / sqrt(rank)."""
+    """C, the number of classes. Class sizes fall as 1 / sqrt(rank)."""
     train: int
     val: int
     test: int
-    """`train`, `val` and `test`: vertices of each split, disjoint."""
+    """`train`, `val` and `test`: number of vertices of each split. The splits are disjoint."""
     homophily: float
-    """Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall
-    into it too)."""
+    """Fraction of edges, 0..1, whose second endpoint is sampled from the class of the first. The second
+    endpoint of the other edges is sampled from all vertices, including this class."""
     signal: float
-    """Deviation of the class means, where the noise around them has deviation 1."""
+    """Standard deviation of the class means; the noise around them has standard deviation 1."""
     dtype: str = "float32"
     """The dtype of the features: `float32` or `float16`."""
     seed: int = 0
-    """The seed of all random choices."""
+    """Seed of all random choices."""
     typed: bool = False
-    """There are papers, authors and fields (`hyrt.graph.synthetic.typed_planted`): `vertices` and `edges`
-    count those of all types and relations, `features` are those of papers, and the splits are of papers."""
+    """The graph is heterogeneous, with papers, authors and fields (`hyrt.graph.synthetic.typed_planted`):
+    `vertices` and `edges` count all types and relations, while `features` and the splits refer to papers."""
 
     @property
     def type_counts(self) -> dict[str, int]:
-        """Vertices of each type of a typed graph: half are papers, a tenth are fields."""
+        """Number of vertices of each type of a heterogeneous graph: half are papers, a tenth are fields."""
         papers, fields = self.vertices // 2, self.vertices // 10
         return {"paper": papers, "author": self.vertices - papers - fields, "field": fields}
 
     @property
     def type_widths(self) -> dict[str, int]:
-        """The width of the rows of each type of a typed graph, 0 where it has none."""
+        """Feature width of each type of a heterogeneous graph, 0 for types without features."""
         return {"paper": self.features, "author": max(1, self.features // 2), "field": 0}
 
     def __post_init__(self) -> None:
-        most = self.vertices * (self.vertices - 1) // 4
-        fewest = min(self.type_counts.values()) if self.typed else self.vertices
-        for key, low, high, why in (
+        max_pairs = self.vertices * (self.vertices - 1) // 4
+        smallest = min(self.type_counts.values()) if self.typed else self.vertices
+        for key, low, high, reason in (
             ("vertices", 1, 2**31 - 1, ""),
             ("features", 1, 2**31 - 1, ""),
-            ("classes", 1, min(fewest, 32767), f", as each needs a vertex{' of each type' * self.typed}"),
-            ("edges", 0, 2 * most, ", as at most half of all pairs can be edges"),
+            ("classes", 1, min(smallest, 32767), f", as each needs a vertex{' of each type' * self.typed}"),
+            ("edges", 0, 2 * max_pairs, ", as at most half of all pairs can be edges"),
             ("train", 0, self.vertices, ""),
             ("val", 0, self.vertices, ""),
             ("test", 0, self.vertices, ""),
@@ -70,7 +70,7 @@ class SyntheticSpec:
             ("signal", 0, 1000, ""),
         ):
             if not low <= (value := getattr(self, key)) <= high:
-                raise DataError(f"{self.name}: {key}={value:,}: give a number from {low} to {high:,}{why}")
+                raise DataError(f"{self.name}: {key}={value:,}: give a number from {low} to {high:,}{reason}")
         if self.edges % 2:
             raise DataError(
                 f"{self.name}: edges={self.edges} is odd, but each edge is stored in both directions: "
@@ -78,8 +78,8 @@ class SyntheticSpec:
             )
         labelled = self.type_counts["paper"] if self.typed else self.vertices
         if self.train + self.val + self.test > labelled:
-            what = "papers" if self.typed else "vertices"
-            raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {what}: lower them")
+            unit = "papers" if self.typed else "vertices"
+            raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {unit}: lower them")
         if self.dtype not in ("float32", "float16"):
             raise DataError(f"{self.name}: dtype={self.dtype}: give float32 or float16")
 
@@ -113,20 +113,20 @@ KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in 
 
 
 def parse_spec(text: str) -> SyntheticSpec:
-    """Read `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
+    """Parse `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
 
-    Counts may carry k, M or G (`vertices=20M`). Where `vertices` is given, those of `edges`, `train`, `val`
-    and `test` that are not keep the preset's proportion to it.
+    Counts may have the suffix k, M or G (`vertices=20M`). If `vertices` is given, those of `edges`, `train`,
+    `val` and `test` that are not given are scaled in proportion.
 
     Parameters
     ----------
     text
-        The spec; without a preset it starts from `community`.
+        The specification; without a preset, the values of `community` are the defaults.
 
     Raises
     ------
     DataError
-        Names the unknown preset or key and the nearest known one, or the value out of range.
+        If a preset or key is unknown, or a value is out of range.
     """
     parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
@@ -134,7 +134,7 @@ def parse_spec(text: str) -> SyntheticSpec:
         raise DataError(
             f"{text}: unknown preset {preset!r}{nearest(preset, PRESETS)} (presets: {', '.join(PRESETS)})"
         )
-    given: dict[str, int | float | str] = {}
+    values: dict[str, int | float | str] = {}
     for part in parts if parts != [""] else ():
         if not part:
             raise DataError(
@@ -148,28 +148,29 @@ def parse_spec(text: str) -> SyntheticSpec:
                 f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: "
                 f"{', '.join(KEYS)})"
             )
-        if key in given:
+        if key in values:
             raise DataError(f"{text}: {key} is given twice: give it once")
-        given[key] = _value(text, key, value)
+        values[key] = _value(text, key, value)
     base = PRESETS[preset]
-    vertices = given.get("vertices", base.vertices)
+    vertices = values.get("vertices", base.vertices)
     assert isinstance(vertices, int)
     if vertices != base.vertices:
         for key in ("edges", "train", "val", "test"):
             share = getattr(base, key) * vertices // base.vertices
-            given.setdefault(key, share - share % 2 if key == "edges" else share)
+            values.setdefault(key, share - share % 2 if key == "edges" else share)
         if "edges" not in text:
-            # A small graph cannot keep the mean degree of a large one.
-            given["edges"] = min(int(given["edges"]), vertices * (vertices - 1) // 16 * 2)
+            # A small graph cannot have the mean degree of a large one.
+            values["edges"] = min(int(values["edges"]), vertices * (vertices - 1) // 16 * 2)
     smallest = vertices // 10 if base.typed else vertices
     if smallest < base.classes:
-        given.setdefault("classes", max(1, smallest))
-    return replace(base, name=text, **given)  # type: ignore[arg-type]
+        values.setdefault("classes", max(1, smallest))
+    return replace(base, name=text, **values)  # type: ignore[arg-type]
 
 
 def _value(text: str, key: str, value: str) -> int | float | str:
     if key in _COUNTS:
-        # Of at most 20 digits, which all that is allowed has room for.
+        # At most 20 characters, enough for every valid value; longer digit strings are refused before
+        # conversion.
         match = re.fullmatch(r"([0-9]+(?:_[0-9]+)*)(\.[0-9]+)?([kMG]?)", value) if len(value) < 21 else None
         number = float(match[1] + (match[2] or "")) * _SUFFIXES[match[3]] if match else 0.5
         if match and match[2] is None:

@@ -1,4 +1,6 @@
-"""The degrees a generated typed graph is going to have, from the law it is drawn by, without drawing it."""
+"""Expected degree distribution of a generated heterogeneous graph, computed from the model without sampling
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,29 @@ Floats = NDArray[np.float64]
 
 
 def typed_degrees(spec: SyntheticSpec) -> TypedDegrees:
-    """Degrees by relation of the typed graph of `spec`, in expectation.
+    """Compute the expected degrees per relation of the heterogeneous graph of `spec`.
 
-    A drawn relation joins its sources by weight with destinations by weight, of the class that goes with the
-    source's or of all. Pairs drawn twice count once. The relations that go back have the same edges.
+    A sampled relation connects sources with destinations, both sampled by weight, the destination from the
+    class paired with the source's class or from all vertices. Pairs that are sampled twice count once. A
+    reverse relation has the same edges as its original.
     """
     counts = spec.type_counts
     numbers = {name: number for number, name in enumerate(counts)}
     kinds = {name: weight_classes(count) for name, count in counts.items()}
-    found: dict[int, RelationDegrees] = {}
+    relations: dict[int, RelationDegrees] = {}
     for number, share in enumerate(SHARES):
         ends = RELATIONS[number].source, RELATIONS[number].destination
-        table = _edges_between(spec, OFFSETS[number], int(spec.edges * share), [kinds[end] for end in ends])
-        outs, ins = (table.sum(1 - side) / kinds[end][1] for side, end in enumerate(ends))
-        there, back = (numbers[end] for end in ends), BACK[number]
-        source, destination = there
-        found[number] = RelationDegrees(
-            source=source, destination=destination, in_degrees=ins, out_degrees=outs, reverse=back
+        table = _expected_relation_edges(
+            spec, OFFSETS[number], int(spec.edges * share), [kinds[end] for end in ends]
         )
-        if back is not None:
-            found[back] = RelationDegrees(
+        outs, ins = (table.sum(1 - side) / kinds[end][1] for side, end in enumerate(ends))
+        end_numbers, reverse = (numbers[end] for end in ends), BACK[number]
+        source, destination = end_numbers
+        relations[number] = RelationDegrees(
+            source=source, destination=destination, in_degrees=ins, out_degrees=outs, reverse=reverse
+        )
+        if reverse is not None:
+            relations[reverse] = RelationDegrees(
                 source=destination,
                 destination=source,
                 in_degrees=outs,
@@ -44,23 +49,24 @@ def typed_degrees(spec: SyntheticSpec) -> TypedDegrees:
             )
     return TypedDegrees(
         counts=tuple(kinds[name][1] for name in counts),
-        relations=tuple(found[number] for number in range(len(RELATIONS))),
+        relations=tuple(relations[number] for number in range(len(RELATIONS))),
         target=numbers["paper"],
         num_targets=float(spec.train),
     )
 
 
-def _edges_between(
+def _expected_relation_edges(
     spec: SyntheticSpec, offset: int, edges: int, kinds: list[tuple[Floats, Floats]]
 ) -> NDArray[Any]:
-    """[W, W] expected edges between classes of weights of the sources and of the destinations."""
+    """Compute the expected number of edges between weight classes of sources and of destinations, [W, W]."""
     (first, first_counts), (second, second_counts) = kinds
     pairs = np.outer(first_counts, second_counts)
     if edges == 0:
         return np.zeros_like(pairs)
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
     shares /= shares.sum()
-    # The part of all pairs of which each class of destinations is the one that goes with the source's.
+    # Fraction of all pairs in which the destination's class is the one paired with the source's class, per
+    # class.
     joined = np.roll(shares, offset) * shares
     odds = np.outer(first, second) / (float(first @ first_counts) * float(second @ second_counts))
     draws = float(edges)

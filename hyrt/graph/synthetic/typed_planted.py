@@ -1,9 +1,9 @@
-"""A generated typed graph: papers, authors and fields whose classes say which of them are joined.
+"""Generated heterogeneous graph: papers, authors and fields, connected according to their classes.
 
-A vertex of each type has a class and a weight. A relation joins each class of its sources with one class of
-its destinations, another one for each relation, so that what a neighbour says of a paper's class depends on
-the relation. Only papers have labels; fields have no features. Every random number is a pure function of
-(seed, purpose, type or relation, counter), as in `hyrt.graph.synthetic.planted`.
+Every vertex has a class and a weight. A relation connects each class of its source type with one class of its
+destination type. The pairing differs between relations, so what a neighbour reveals about a paper's class
+depends on the relation. Only papers have labels; fields have no features. Every random number is a pure
+function of (seed, purpose, type or relation, counter), as in `hyrt.graph.synthetic.planted`.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ RELATIONS = (
     Relation("paper", "rev_writes", "author"),
     Relation("field", "rev_about", "paper"),
 )
-"""The first three are drawn, and the last two are the second and the third the other way round."""
+"""The first three relations are sampled; the last two are the reverses of the second and the third."""
 SHARES = (0.3, 0.25, 0.1)
-"""The parts of all edges that each drawn relation has; those that go back have as many."""
+"""Fraction of all edges in each sampled relation. A reverse relation has as many edges as its original."""
 OFFSETS = (0, 1, 2)
-"""Class c of the sources is joined with class c + offset of the destinations."""
+"""A relation connects source class c with destination class c + offset."""
 BACK = (None, 3, 4)
-"""The relation that each drawn one is the other way round, if any."""
+"""Index of the reverse relation of each sampled relation, or None."""
 _PIECE_EDGES = 1 << 20
 _SAMPLED_EDGES = 1 << 17
 
 
 def generate_typed(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
-    """Generate a typed graph; features are computed when they are read.
+    """Generate a heterogeneous graph; features are computed when they are read.
 
     Parameters
     ----------
     spec
-        The graph to generate. It gets within 1 % as many edges.
+        The graph to generate. The number of edges is within 1 % of the requested one.
     scratch
         A folder for the edges; None keeps them in memory. The graph is the same.
 
     Raises
     ------
     DataError
-        If so many edges cannot be placed without equal ones.
+        If the requested number of edges is not possible without duplicates.
     """
     counts = spec.type_counts
-    people = {
+    populations = {
         name: draw_population(_key(spec, LABEL, number), _key(spec, WEIGHT, number), count, spec.classes)
         for number, (name, count) in enumerate(counts.items())
     }
@@ -79,7 +79,7 @@ def generate_typed(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
             table_name(spec.name, name),
             {},
             class_rows(
-                people[name].labels,
+                populations[name].labels,
                 (spec.classes, width),
                 spec.signal,
                 np.dtype(spec.dtype),
@@ -89,80 +89,82 @@ def generate_typed(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
         for number, (name, width) in enumerate(spec.type_widths.items())
         if width
     }
-    draws = [_draws_needed(spec, people, number) for number in range(len(SHARES))]
+    draws = [_draws_needed(spec, populations, number) for number in range(len(SHARES))]
 
     def edges() -> Iterator[TypedPiece]:
-        for number, wanted in enumerate(draws):
-            back = BACK[number]
-            for sources, targets in _edge_pieces(spec, people, number, wanted):
+        for number, num_draws in enumerate(draws):
+            reverse = BACK[number]
+            for sources, targets in _edge_pieces(spec, populations, number, num_draws):
                 yield TypedPiece(number, sources, targets)
-                if back is not None:
-                    yield TypedPiece(back, targets, sources)
+                if reverse is not None:
+                    yield TypedPiece(reverse, targets, sources)
 
     sizes = {split: getattr(spec, split) for split in SPLITS}
     masks = draw_masks(_key(spec, SPLIT, 0), counts["paper"], sizes)
-    parts = TypedParts(types, edges, tables, people["paper"].labels, masks)
+    parts = TypedParts(types, edges, tables, populations["paper"].labels, masks)
     return typed_dataset(spec.name, parts, scratch)[0]
 
 
 def _key(spec: SyntheticSpec, purpose: int, number: int) -> np.uint64:
-    """The key of one type or relation: no purpose of the plain graph has the layer 1."""
+    """Return the random key of one type or relation; layer 1 is not used for any purpose of the homogeneous
+    graph.
+    """
     return stream_key(spec.seed, purpose, number, 1)
 
 
-def _ends(people: dict[str, Population], number: int) -> tuple[Population, Population]:
-    return people[RELATIONS[number].source], people[RELATIONS[number].destination]
+def _ends(populations: dict[str, Population], number: int) -> tuple[Population, Population]:
+    return populations[RELATIONS[number].source], populations[RELATIONS[number].destination]
 
 
-def _draws_needed(spec: SyntheticSpec, people: dict[str, Population], number: int) -> int:
-    """Draws that give about as many distinct edges as a relation is to have, judged from a sample of them."""
-    wanted = int(spec.edges * SHARES[number])
-    if wanted == 0:
+def _draws_needed(spec: SyntheticSpec, populations: dict[str, Population], number: int) -> int:
+    """Estimate from a sample how many draws give about as many distinct edges as the relation shall have."""
+    num_edges = int(spec.edges * SHARES[number])
+    if num_edges == 0:
         return 0
-    first, second = _ends(people, number)
-    pieces = list(_edge_pieces(spec, people, number, _SAMPLED_EDGES))
+    first, second = _ends(populations, number)
+    pieces = list(_edge_pieces(spec, populations, number, _SAMPLED_EDGES))
     u, v = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
-    u_weights, v_weights = (_weights(each) for each in (first, second))
+    u_weights, v_weights = (_weights(population) for population in (first, second))
     of_class = np.diff(second.cumulative[second.class_start]).astype(np.float64)
     joined = (first.labels[u] + OFFSETS[number]) % second.num_classes == second.labels[v]
     odds = u_weights[u] / float(first.cumulative[-1]) * v_weights[v]
     odds *= (1 - spec.homophily) / float(second.cumulative[-1]) + spec.homophily * joined / of_class[
         second.labels[v]
     ]
-    draws = float(wanted)
+    draws = float(num_edges)
     for _ in range(60):
         expected = draws * odds
-        draws *= wanted / (draws * float((-np.expm1(-expected) / expected).mean()))
-        if draws > 20 * wanted:
+        draws *= num_edges / (draws * float((-np.expm1(-expected) / expected).mean()))
+        if draws > 20 * num_edges:
             raise DataError(
                 f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
-    # Rounded up coarsely: the last bits of exp differ between machines and must not matter.
-    grain = max(1, wanted >> 12)
+    # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
+    grain = max(1, num_edges >> 12)
     return (math.floor(draws) // grain + 1) * grain
 
 
-def _weights(people: Population) -> NDArray[np.float64]:
-    weights = np.empty(len(people.labels))
-    weights[people.order] = np.diff(people.cumulative)
+def _weights(population: Population) -> NDArray[np.float64]:
+    weights = np.empty(len(population.labels))
+    weights[population.order] = np.diff(population.cumulative)
     return weights
 
 
 def _edge_pieces(
-    spec: SyntheticSpec, people: dict[str, Population], number: int, draws: int
+    spec: SyntheticSpec, populations: dict[str, Population], number: int, draws: int
 ) -> Iterator[tuple[Array, Array]]:
-    """The drawn edges of one relation, about a million at a time."""
+    """Yield the sampled edges of one relation, about a million at a time."""
     if draws == 0:
         return
-    first, second = _ends(people, number)
+    first, second = _ends(populations, number)
     cumulative = first.cumulative
     ratio = draws / float(cumulative[-1])
     step = max(1, int(_PIECE_EDGES / ratio))
     cuts = np.unique(np.searchsorted(cumulative, np.arange(0, int(cumulative[-1]) + step, step)))
     cuts = cuts.clip(0, len(first.labels))
     edge_key, place_key = _key(spec, EDGE, number), _key(spec, PLACE, number)
-    # The class that each position's neighbours are of.
+    # Class of the neighbours of each position.
     class_at = (first.labels[first.order] + OFFSETS[number]) % second.num_classes
 
     def draw(ends: tuple[int, int]) -> tuple[Array, Array]:
