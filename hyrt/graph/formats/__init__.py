@@ -1,1 +1,1 @@
-"""The forms a dataset is kept in: `.npz` files, folders of `.npy` files, OGB's layout, PyG objects."""
+"""Dataset formats: `.npz` files, folders of `.npy` files, OGB's folder layout, and PyG and DGL objects."""

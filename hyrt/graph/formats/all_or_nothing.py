@@ -1,4 +1,4 @@
-"""A file or a folder that appears complete or not at all, also on Ctrl-C."""
+"""Atomic creation of an output file or folder: it appears complete or not at all, also on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hyrt.errors import DataNotWritten
 
 @contextlib.contextmanager
 def all_or_nothing(destination: Path, what: str) -> Iterator[tuple[Path, Path]]:
-    """Where to write what is going to be the destination, and a folder for what is needed meanwhile.
+    """Create a file or folder atomically: yield a path to write to, and a scratch folder.
 
-    Both are beside the destination, on the same file system. What the block has written takes the place of
-    what is at the destination where the block ends well; otherwise all is as before.
+    Both are next to the destination, on the same file system. If the block succeeds, its output replaces the
+    destination; otherwise the destination is unchanged.
 
     Parameters
     ----------
     destination
         An absolute path.
     what
-        The kind of thing that may be replaced, for messages.
+        Kind of the output, such as "dataset", for messages.
 
     Yields
     ------
-    The path to write to, at which there is nothing, and an empty folder.
+    Path to write to, which does not exist yet, and an empty scratch folder.
 
     Raises
     ------
@@ -54,9 +54,9 @@ def all_or_nothing(destination: Path, what: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _publish(work: Path, destination: Path, what: str) -> None:
-    """Put the result in the place of what is at the destination; where that fails, all is as before."""
-    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is
-    # in place.
+    """Move the result to the destination; if that fails, restore the previous state."""
+    # The working folder is always deleted, so the old destination may be moved into it only after the new one
+    # is in place.
     replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
     try:
         if destination.exists():
@@ -67,10 +67,10 @@ def _publish(work: Path, destination: Path, what: str) -> None:
             if destination.exists():
                 replaced.rename(work / "replaced")
             else:
-                _put_back(replaced, destination, what)
+                _restore(replaced, destination, what)
 
 
-def _put_back(replaced: Path, destination: Path, what: str) -> None:
+def _restore(replaced: Path, destination: Path, what: str) -> None:
     try:
         replaced.rename(destination)
     except OSError as error:

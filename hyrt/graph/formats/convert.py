@@ -1,4 +1,4 @@
-"""Writing a dataset from any source to a file or a folder, block by block, all or nothing."""
+"""Conversion of any source to a dataset file or folder, block by block and atomically."""
 
 from __future__ import annotations
 
@@ -44,47 +44,47 @@ _BLOCKS_BYTES = 12 * CHUNK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What to write where."""
+    """Parameters of a dataset conversion."""
 
     source: Any
     """Any source of `open_graph`: a name, a path, or a graph of hyrt, PyG or DGL."""
     destination: Path
-    """A `.npz` file, or a folder when it does not end so."""
+    """A `.npz` file, or a folder if the name does not end in .npz."""
     rows: str | None = None
-    """The format of dense features, one of `ROW_FORMATS`; None keeps theirs."""
+    """Format of dense features, one of `ROW_FORMATS`; None keeps the source's format."""
     rounding: str = "nearest"
     """`nearest` or `stochastic`, for int8."""
     seed: int | None = None
-    """The seed of stochastic rounding; None is 0."""
+    """Seed of stochastic rounding; None means 0."""
     normalize: str = "none"
-    """The normalization, as for `open_graph`."""
+    """Normalization, as in `open_graph`."""
     force: bool = False
-    """Replace what is at the destination."""
+    """Replace an existing dataset at the destination."""
     reverse: bool = False
-    """Relations of a typed graph get others that go back; see
+    """Add a reverse relation for each relation of a heterogeneous graph; see
     `hyrt.graph.typed.reversed_relations.with_reversed`."""
     sort: bool = False
     unique: bool = False
-    """`sort` and `unique`: as for `hyrt.graph.formats.row_order.in_row_order`."""
+    """`sort` and `unique`: as in `hyrt.graph.formats.row_order.in_row_order`."""
     order: str | None = None
-    """The order of vertices, as for `hyrt.graph.formats.vertex_order.find_order`; None keeps theirs."""
+    """Vertex order, as in `hyrt.graph.formats.vertex_order.find_order`; None keeps the source's order."""
 
 
 def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:
-    """Write a dataset; the destination appears complete or not at all, also on Ctrl-C.
+    """Convert a source to a dataset; the destination appears complete or not at all, also on Ctrl-C.
 
     Parameters
     ----------
     job
         The conversion to make.
     announce
-        Takes one line about the memory that will be needed, before the work starts.
+        Called with one line about the required memory before the work starts.
 
     Raises
     ------
     DataError
-        For bad input, for a destination that exists (with `force`: that is no dataset) or cannot be written,
-        and where a value does not fit the dtype.
+        If the input is invalid, the destination exists (with `force`: is not a dataset) or cannot be written,
+        or a value does not fit the dtype.
     """
     destination = job.destination.absolute()
     if job.rows is not None and job.rows not in ROW_FORMATS:
@@ -128,21 +128,21 @@ def _folder(scratch: Path, name: str) -> Path:
 
 
 def _reversing_bytes(data: Dataset) -> int:
-    """Memory that reversed relations take at most."""
+    """Return an upper bound of the memory needed to reverse relations, in bytes."""
     entries = build_bytes(2 * len(data.arrays["indices"]), weighted=EDGE_WEIGHT in data.arrays)
     return 40 * len(data.arrays["indptr"]) + entries + _BLOCKS_BYTES
 
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
-    """The format that dense features get: what was asked for, or the one that they are kept in."""
-    kept = None if table.rows is None else table.rows.kept
+    """Return the requested format of dense features, or else the format in which they are stored."""
+    quantized = None if table.rows is None else table.rows.kept
     if job.rows is not None:
         return ROW_FORMATS[job.rows]
-    return None if kept is None else kept.format
+    return None if quantized is None else quantized.format
 
 
 def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
-    """Write a dataset to `result`: a `.npz` file or a folder, as the name of the destination says."""
+    """Write a dataset to `result`, as a `.npz` file or a folder depending on the destination's name."""
     if destination.suffix == ".npz":
         write_npz(data, result)
     else:
@@ -151,16 +151,16 @@ def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
 
 
 def check_destination(destination: Path, force: bool) -> None:
-    """See that a dataset may be written to an absolute path; with `force` also in place of another one.
+    """Check that a dataset may be written to an absolute path; with `force`, a dataset there may be replaced.
 
     Raises
     ------
     DataError
-        If not, with what to do.
+        If the destination is not allowed.
     """
     if destination.name == "-":
         raise DataError("-: nothing is written to the standard output: give the name of a file or a folder")
-    # Not a number, as in a folder's name like products-v1.2.
+    # Folder names may contain a version number, such as products-v1.2.
     if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
         raise DataError(
             f"{destination}: hyrt writes a .npz file or a folder of .npy files: give a name that ends in "
@@ -170,7 +170,7 @@ def check_destination(destination: Path, force: bool) -> None:
         raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
     if not destination.exists():
         return
-    # What is replaced is deleted: never anything but a dataset.
+    # The old destination is deleted, so it must be a dataset.
     if destination.is_dir():
         files = list(destination.iterdir())
         is_dataset = all(file.suffix == ".npy" or file.name in (META, *NAME_FILES) for file in files)
@@ -186,18 +186,19 @@ def check_destination(destination: Path, force: bool) -> None:
 
 
 def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
-    """Bytes of memory that converting a source needs at most, beside the interpreter's own.
+    """Return an upper bound of the memory for converting a source, in bytes, without the interpreter's own
+    memory.
 
-    None for what is still to be downloaded, for what is no dataset, and for graphs in memory.
+    Returns None for sources that must be downloaded first, that are not datasets, and that are graphs in
+    memory.
 
-    Files that are mapped do not count: the system takes their pages back whenever it wants. With `reorder`
-    the rows of a file or a folder are sorted or made unique.
+    Mapped files do not count, because the operating system can evict their pages at any time. With `reorder`,
+    the rows of a file or a folder are sorted or deduplicated.
 
     Raises
     ------
     DataError
-        If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its
-        size.
+        If the source is an invalid specification, a damaged .npz, or an OGB folder without its size.
     """
     if not isinstance(source, str | Path):
         return None
@@ -211,30 +212,30 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = path_of(source)
     if is_dgl_file(path):
-        # Its tensors, and what is made of them.
+        # The file's tensors, and the arrays that are built from them.
         return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)
-        sizes = {key: held for key, held in sizes.items() if base_of(key) != "features"}
-        # One array may be there twice: sparse values as read and scaled, masks stored by columns and by rows.
-        held = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
+        sizes = {key: bound for key, bound in sizes.items() if base_of(key) != "features"}
+        # One array may exist twice: sparse values as read and scaled, or masks stored by columns and by rows.
+        bound = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
         pointers = [key for key in sizes if reorder and base_of(key) in POINTERS]
-        return held + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
+        return bound + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
     ogb = find_folder(source.removesuffix(SUFFIX))
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
-        held = 13 * BUILD_ENTRIES if source.endswith(SUFFIX) else 4 * CSR_ENTRIES
-        return 64 * count_vertices(ogb, typed=source.endswith(SUFFIX)) + held + _BLOCKS_BYTES
+        bound = 13 * BUILD_ENTRIES if source.endswith(SUFFIX) else 4 * CSR_ENTRIES
+        return 64 * count_vertices(ogb, typed=source.endswith(SUFFIX)) + bound + _BLOCKS_BYTES
     if path.is_dir():
         stored = {file.stem: file for file in path.glob("*.npy")}
         files = [file for key, file in stored.items() if reorder and base_of(key) in POINTERS]
         scaled_values = [file.stat().st_size for key, file in stored.items() if base_of(key) == "feat_values"]
-        held = _BLOCKS_BYTES + sum(scaled_values)
-        return held + _reordering_bytes([map_npy(file) for file in files])
+        bound = _BLOCKS_BYTES + sum(scaled_values)
+        return bound + _reordering_bytes([map_npy(file) for file in files])
     return None
 
 
 def _reordering_bytes(pointers: list[Array]) -> int:
-    """Memory for the rows that are put in order at once, and for new row pointers."""
+    """Return the memory in bytes for the rows that are sorted at once and for new row pointers."""
     if not pointers:
         return 0
     rows = max((int(np.diff(pointer).max(initial=0)) for pointer in pointers), default=0)
@@ -242,18 +243,18 @@ def _reordering_bytes(pointers: list[Array]) -> int:
 
 
 def checked_as_read(data: Dataset) -> Dataset:
-    """The dataset, whose dense features are checked to be finite whenever they are read."""
+    """Return the dataset with dense features that are checked to be finite each time they are read."""
     if data.tables is not None:
         return data.with_features(checked_as_read)
     rows = data.rows
     if rows is None:
         return data
-    passed = replace(rows, blocks=lambda: finite_blocks(data.name, "features", rows.blocks()))
-    return replace(data, rows=passed)
+    checked_rows = replace(rows, blocks=lambda: finite_blocks(data.name, "features", rows.blocks()))
+    return replace(data, rows=checked_rows)
 
 
 def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) -> Dataset:
-    """The dense features of one table in a format; sparse ones stay float32."""
+    """Convert the dense features of one table to a format; sparse features stay float32."""
     rows = data.rows
     if rows is None or row_format is None:
         return data
@@ -269,7 +270,7 @@ def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) ->
 
 def _cast(name: str, rows: FeatureRows, dtype: np.dtype[Any]) -> FeatureRows:
     def blocks() -> Iterator[Array]:
-        at = 0
+        first_row = 0
         limit = float(np.finfo(dtype.name).max)
         for block in rows.blocks():
             beyond = np.abs(block) > limit if dtype.itemsize < block.itemsize else np.zeros(0, np.bool_)
@@ -278,10 +279,10 @@ def _cast(name: str, rows: FeatureRows, dtype: np.dtype[Any]) -> FeatureRows:
                 raise reject(
                     name,
                     "features",
-                    f"value {block[i, j]} at row {at + i}, column {j} is beyond {dtype.name}'s {limit:,}: "
-                    "keep float32",
+                    f"value {block[i, j]} at row {first_row + i}, column {j} is beyond {dtype.name}'s "
+                    f"{limit:,}: keep float32",
                 )
-            at += len(block)
+            first_row += len(block)
             yield block.astype(dtype, copy=False)
 
     return FeatureRows.streamed(rows.shape, dtype, blocks)

@@ -1,4 +1,4 @@
-"""A folder with one memory-mapped .npy file per key, and a meta.json with checksums taken when writing."""
+"""Dataset folder: one memory-mapped .npy file per key, and a meta.json with checksums."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ FORMAT = 1
 
 
 def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
-    """Map a folder of .npy files, and compare them with the checksums in meta.json when there is one.
+    """Map a folder of .npy files and compare them with the checksums in meta.json, if it exists.
 
-    The arrays are private, writable views: writing to one changes this process's copy of the page, never the
+    The arrays are private, writable views: writing to them changes this process's copy of the page, never the
     file.
 
     Parameters
@@ -47,12 +47,12 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     source
         The name of the dataset, for messages.
     check
-        Also compare features above `LARGE_BYTES`, which are otherwise left unread.
+        Also verify features larger than `LARGE_BYTES`, which are otherwise not read.
 
     Raises
     ------
     DataError
-        If a key is missing, a file is damaged, or a file is not what meta.json says: names the key, and the
+        If a key is missing, or a file is damaged or differs from meta.json. The message names the key and the
         rows of the first chunk that differs.
     """
     files = sorted(path.glob("*.npy"))
@@ -60,7 +60,7 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         hint = " (did you mean one of its .npz files?)" if any(path.glob("*.npz")) else ""
         raise DataError(f"{source} has no .npy files: a dataset folder has one .npy file per key{hint}")
     for file in (*files, path / META):
-        # Reading a pipe would wait for whoever writes to it.
+        # Opening a pipe would block until another process writes to it.
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise DataError(f"{file}: a pipe or a device: put the dataset's file in its place")
     keys = wanted_keys(source, [file.stem for file in files])
@@ -76,15 +76,15 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     arrays: dict[str, Array] = {}
     features: dict[str, Array] = {}
     for key in keys:
-        where = f"{source}: key '{key}'"
-        array, header = map_with_header(path / f"{key}.npy", where, texts=key in TEXT_KEYS)
+        location = f"{source}: key '{key}'"
+        array, header = map_with_header(path / f"{key}.npy", location, texts=key in TEXT_KEYS)
         check_header(source, key, header.dtype, header.shape)
         if meta is not None:
             if key not in entries:
-                raise DataError(f"{where} is not in {META}: the folder was changed after it was written")
-            entries[key].compare(header, where, META)
+                raise DataError(f"{location} is not in {META}: the folder was changed after it was written")
+            entries[key].compare(header, location, META)
             if check or base_of(key) != "features" or array.nbytes <= LARGE_BYTES:
-                entries[key].verify(array, where, META, f" (without {META}, the folder opens unverified)")
+                entries[key].verify(array, location, META, f" (without {META}, the folder opens unverified)")
         (features if base_of(key) == "features" else arrays)[key] = array
     symmetric = None if meta is None else meta.symmetric
 
@@ -107,17 +107,17 @@ class _Meta(BaseModel):
     format: int
     crc32_chunk_bytes: int | None = None
     symmetric: bool | None = None
-    """Whether the edges are their own transpose; None where an older hyrt wrote the folder."""
+    """Whether the edges are their own transpose; None if the folder was written by an older version."""
     keys: dict[str, NpyRecord]
 
 
 def _read_meta(path: Path) -> _Meta | None:
-    """What meta.json says, or None when there is none.
+    """Read meta.json; return None if it does not exist.
 
     Raises
     ------
     DataError
-        If it cannot be read or is of a newer format.
+        If the file is unreadable or has an unknown format.
     """
     file = path / META
     if not file.exists():
@@ -126,8 +126,8 @@ def _read_meta(path: Path) -> _Meta | None:
     try:
         meta = _Meta.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not what hyrt writes"
-        raise DataError(f"{file}: damaged ({why}); {unverified}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not what hyrt writes"
+        raise DataError(f"{file}: damaged ({reason}); {unverified}") from error
     if meta.format != FORMAT:
         raise DataError(
             f"{file}: format {meta.format} is unknown (known: {FORMAT}): a newer hyrt may have written it: "
@@ -139,7 +139,7 @@ def _read_meta(path: Path) -> _Meta | None:
 
 
 def write_folder(data: Dataset, path: Path) -> None:
-    """Write a checked dataset into an empty folder, features block by block; the caller makes it atomic."""
+    """Write a checked dataset into an empty folder, features block by block. The caller makes it atomic."""
     entries = {key: write_npy(path / f"{key}.npy", array) for key, array in data.arrays.items()}
     for suffix, table in feature_tables(data).items():
         arrays = dict(table.arrays) if suffix else {}

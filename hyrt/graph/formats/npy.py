@@ -1,4 +1,6 @@
-"""The .npy format with strict headers: a damaged or hostile file costs an error, not memory or a pickle."""
+"""Strict reading and writing of .npy files: a damaged or hostile file raises an error instead of allocating
+memory or running a pickle.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,16 @@ _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d\s,]*)\)""")
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What a .npy file says of itself."""
+    """Header of a .npy file."""
 
     dtype: np.dtype[np.generic]
     """Element type, little-endian and of fixed size."""
     shape: tuple[int, ...]
     """Lengths of the dimensions."""
     fortran: bool
-    """Columns are contiguous instead of rows."""
+    """Whether the array is stored by columns instead of rows."""
     offset: int
-    """Bytes before the first element."""
+    """Number of bytes before the first element."""
 
     @property
     def data_bytes(self) -> int:
@@ -45,22 +47,22 @@ class NpyHeader:
 
 
 def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeader:
-    """Read the header of a .npy stream and leave the stream at its first element.
+    """Read the header of a .npy stream and leave the stream at the first element.
 
     Parameters
     ----------
     file
         The stream.
     where
-        Its name for messages.
+        Name of the stream, for messages.
     texts
-        It has texts of a fixed length, and no numbers.
+        Expect strings of a fixed length instead of numbers.
 
     Raises
     ------
     DataError
-        If this is no .npy data, or it holds objects, records, big-endian numbers, or texts where numbers
-        are expected and the other way round.
+        If the stream is not .npy data, or has objects, records, big-endian numbers, or strings instead of
+        numbers (or vice versa).
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
@@ -96,7 +98,7 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
     if not texts and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"
         if kind in "US":
-            # As names of classes are.
+            # Class names, for example.
             instead = "numpy.unique(array, return_inverse=True)[1], which numbers equal texts alike"
         raise DataError(
             f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
@@ -118,7 +120,7 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
 
 
 def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """The header of a row-major array, always 128 bytes long so that the shape can be filled in later."""
+    """Return the header of a row-major array, padded to 128 bytes so that the shape can be updated later."""
     descr = dtype.str if dtype.itemsize == 1 else dtype.newbyteorder("<").str
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text.ljust(_FIXED_HEADER - 11) + "\n"
@@ -126,7 +128,7 @@ def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 
 class NpyWriter:
-    """A new .npy file that grows by rows; its length is written into the header on closing."""
+    """New .npy file that grows by rows. The number of rows is written into the header on closing."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
         self.dtype = np.dtype(dtype)
@@ -180,5 +182,5 @@ class NpyWriter:
 
 
 def rows_per_chunk(row_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
-    """How many rows make about one chunk, at least one."""
+    """Return the number of rows in a chunk of about `CHUNK_BYTES`, at least one."""
     return max(1, CHUNK_BYTES // max(1, math.prod(row_shape) * dtype.itemsize))

@@ -1,4 +1,4 @@
-"""One .npz file as a dataset: read strictly, written so that equal graphs give equal bytes."""
+"""Dataset in one .npz file: strict reading, and writing that gives equal bytes for equal graphs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
 
 Array = NDArray[Any]
 
-# Deflate cannot expand by more: a larger claim is a lie, found before memory is taken for it.
+# Deflate cannot expand data by more. A header that claims a larger size is damaged; it is refused before
+# memory is allocated.
 _MAX_EXPANSION = 1032
 _READ_BYTES = 8 << 20
 _NPY = b"\x93NUMPY"
@@ -41,7 +42,7 @@ _NPY = b"\x93NUMPY"
 
 @contextlib.contextmanager
 def _damage_named(where: str) -> Iterator[None]:
-    """Turn what zipfile raises on damaged archives into one error."""
+    """Convert the errors that zipfile raises on damaged archives to DataError."""
     try:
         yield
     except DataError:
@@ -55,15 +56,15 @@ def _damage_named(where: str) -> Iterator[None]:
 
 
 class NpzMember:
-    """One array inside a .npz, read whole or piece by piece.
+    """Array inside a .npz file, read as a whole or in pieces.
 
-    Opening reads its header only; sizes in archive, header and file are reconciled before memory is taken.
-    `source` is the file's name for messages.
+    Opening reads only the header. The sizes in archive, header and file are compared before memory is
+    allocated. `source` is the name of the file for messages.
 
     Raises
     ------
     DataError
-        If the array is damaged or holds pickles; so do the reading methods.
+        If the array is damaged or contains pickles, also from the reading methods.
     """
 
     def __init__(self, path: Path, key: str, source: str) -> None:
@@ -76,21 +77,21 @@ class NpzMember:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[tuple[IO[bytes], NpyHeader]]:
-        where = self._where
-        with _damage_named(where), zipfile.ZipFile(self._path) as archive:
+        location = self._where
+        with _damage_named(location), zipfile.ZipFile(self._path) as archive:
             info = archive.getinfo(self._member)
             if info.compress_size > self._path.stat().st_size or info.file_size > _expanded(
                 info.compress_size
             ):
                 raise DataError(
-                    f"{where}: claims {info.file_size:,} bytes, more than the file can have: it is "
+                    f"{location}: claims {info.file_size:,} bytes, more than the file can have: it is "
                     "damaged, copy or download it again"
                 )
             with archive.open(info) as file:
-                header = read_header(file, where, texts=self._texts)
+                header = read_header(file, location, texts=self._texts)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
-                        f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
+                        f"{location}: {header.dtype.name} of shape {list(header.shape)} needs "
                         f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}: "
                         "it is damaged, copy or download it again"
                     )
@@ -110,14 +111,14 @@ class NpzMember:
             done += len(data)
 
     def _end(self, file: IO[bytes]) -> None:
-        # The checksum is compared when the end is read.
+        # zipfile verifies the checksum when the end of the member is read.
         if file.read(1):
             raise DataError(
                 f"{self._where} has bytes after its end: it is damaged, copy or download it again"
             )
 
     def read(self) -> Array:
-        """The whole array, row-major."""
+        """Return the whole array, row-major."""
         with self._open() as (file, header):
             shape = header.shape[::-1] if header.fortran else header.shape
             try:
@@ -132,7 +133,7 @@ class NpzMember:
         return np.ascontiguousarray(values.T) if header.fortran else values
 
     def pieces(self, count: int) -> Iterator[Array]:
-        """The elements in stored order, [count] at a time."""
+        """Yield the elements in stored order, [count] at a time."""
         with self._open() as (file, header):
             total = math.prod(header.shape)
             for start in range(0, total, count):
@@ -142,20 +143,20 @@ class NpzMember:
             self._end(file)
 
     def rows(self, scratch: Path | None = None) -> FeatureRows:
-        """A matrix as feature rows, left in the file until they are asked for.
+        """Return a matrix as feature rows that stay in the file until they are read.
 
         Parameters
         ----------
         scratch
-            A folder where a matrix stored by columns is unpacked, to be read by rows without holding it. None
-            reads it whole, in each pass.
+            Folder into which a matrix stored by columns is unpacked, so that it can be read by rows without
+            being in memory. None reads the whole matrix in each pass.
         """
         header = self.header
         shape = (header.shape[0], header.shape[1])
         if header.fortran:
             if scratch is None:
                 return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
-            return self._turned(scratch / f"columns-{self._member}")
+            return self._transposed_rows(scratch / f"columns-{self._member}")
         count = max(1, shape[1]) * rows_per_chunk(shape[1:], header.dtype)
         return FeatureRows(
             shape,
@@ -164,7 +165,7 @@ class NpzMember:
             self.read,
         )
 
-    def _turned(self, file: Path) -> FeatureRows:
+    def _transposed_rows(self, file: Path) -> FeatureRows:
         height, width = self.header.shape
         dtype = self.header.dtype
         with NpyWriter(file, dtype) as writer:
@@ -185,14 +186,14 @@ def _expanded(compressed: int) -> int:
 
 
 def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
-    """Read a dataset from one .npz file; dense features stay in the file until they are asked for.
+    """Read a dataset from one .npz file; dense features stay in the file until they are read.
 
-    `source` is its name for messages, `scratch` is for `NpzMember.rows`.
+    `source` is the name of the dataset for messages, `scratch` is for `NpzMember.rows`.
 
     Raises
     ------
     DataError
-        If the file is not a .npz, is damaged, holds pickles, or lacks a key.
+        If the file is not a .npz file, is damaged, contains pickles, or lacks a key.
     """
     _check_kind(path, source)
     with _damage_named(source), zipfile.ZipFile(path) as archive:
@@ -225,7 +226,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
 
 
 def _check_kind(path: Path, source: str) -> None:
-    """Refuse a file that is no .npz at all, which a damaged one still begins as."""
+    """Refuse a file that is not a .npz file at all. Damaged archives pass and are detected later."""
     with _damage_named(source), path.open("rb") as file:
         start = file.read(len(_NPY))
     if not start:
@@ -248,19 +249,21 @@ def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:
-    """Bytes of each array of a .npz by key, as the archive's directory has them.
+    """Return the size in bytes of each array of a .npz file, by key, from the archive's directory.
 
     Raises
     ------
     DataError
-        If the directory is damaged.
+        If the archive's directory is damaged.
     """
     with _damage_named(source), zipfile.ZipFile(path) as archive:
         return {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
 
 
 def write_npz(data: Dataset, path: Path) -> None:
-    """Write a checked dataset as one compressed .npz, features block by block; the caller makes it atomic."""
+    """Write a checked dataset as one compressed .npz file, features block by block. The caller makes it
+    atomic.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():
             _write_array(archive, key, array)
@@ -286,7 +289,7 @@ def _write_member(
     shape: tuple[int, ...],
     blocks: Iterator[Array],
 ) -> None:
-    # A fixed date: equal graphs give equal files.
+    # A fixed date, so that equal graphs give equal files.
     info = zipfile.ZipInfo(f"{key}.npy", date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16

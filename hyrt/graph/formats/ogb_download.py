@@ -1,4 +1,4 @@
-"""Where the datasets of the ogb package are, and how they come there."""
+"""Location and download of the ogb package's datasets."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from hyrt_perfmodel.user_cache import user_cache
 from hyrt.errors import DataError
 
 OGB_ROOT = Path("dataset")
-"""Where ogb itself puts what it downloads, in the current folder."""
+"""Folder, relative to the current one, into which ogb itself downloads datasets."""
 
 
 def find_folder(name: str) -> Path:
-    """Where a dataset is, or will be when it is downloaded.
+    """Return the folder of a dataset, or the folder into which it will be downloaded.
 
     Parameters
     ----------
     name
-        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses
-        it; what is not there belongs to the user's cache, so that a run finds it again from any folder.
+        A folder, or the name of a dataset. `dataset/` in the current folder, which ogb uses, has precedence;
+        otherwise the dataset is in the user's cache, which can be found from any folder.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return folder
     folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
-    here = OGB_ROOT / folder_name
-    return here if here.is_dir() else user_cache() / "hyrt" / "ogb" / folder_name
+    local_folder = OGB_ROOT / folder_name
+    return local_folder if local_folder.is_dir() else user_cache() / "hyrt" / "ogb" / folder_name
 
 
 def download(name: str, folder: Path) -> None:
-    """Let the ogb package download a dataset into a folder.
+    """Download a dataset into a folder by the ogb package.
 
     Raises
     ------
     DataError
-        If the package is missing, does not know the dataset, or cannot download it; or for
-        multi-label datasets.
+        If the package is missing, does not know the dataset, or cannot download it, or if the dataset is
+        multi-label.
     """
     try:
         from ogb.utils.url import decide_download, download_url, extract_zip
@@ -79,7 +79,7 @@ def download(name: str, folder: Path) -> None:
 
 
 def _origin(name: str) -> tuple[str, str]:
-    """Address of a dataset, and the folder its archive unpacks to, as the installed ogb has them."""
+    """Return the URL of a dataset and the folder name inside its archive, as defined by the installed ogb."""
     if name == "mag240m":
         from ogb.lsc import MAG240MDataset
 

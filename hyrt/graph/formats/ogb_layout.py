@@ -1,8 +1,7 @@
-"""Datasets as the ogb package lays them out on disk: ogbn-* (csv and binary) and the papers of mag240m.
+"""Datasets in the ogb package's folder layout: ogbn-* (CSV and binary) and the papers of MAG240M.
 
-ogb only downloads. Its files are read here, so that neither its preprocessing, which holds everything in
-memory, nor its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC",
-2021.
+The ogb package only downloads. Its files are read here, because its preprocessing holds everything in memory,
+and to avoid its pickles. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
 """
 
 from __future__ import annotations
@@ -46,25 +45,24 @@ _PIECE = 1 << 22
 
 
 def read_ogb(name: str, scratch: Path | None) -> Dataset:
-    """Read an OGB node-classification dataset; download it first when it is only named.
+    """Read an OGB node-classification dataset, and download it first if necessary.
 
-    Typed graphs (ogbn-mag, and mag240m where its name ends in `:typed`) keep the directions of their edges.
-    Others are symmetrised, as is usual for them; of equal edges, one is stored. Vertices without a label get
-    -1 and leave the splits: mag240m publishes no test labels, so its test split may be empty (compare on
-    `val`).
+    Heterogeneous graphs (ogbn-mag, and mag240m if its name ends in `:typed`) keep their edge directions.
+    Other graphs are symmetrized, as is usual for them; of equal edges, one is stored. Vertices without a
+    label get -1 and are removed from the splits: mag240m publishes no test labels, so its test split may be
+    empty (compare on `val`).
 
     Parameters
     ----------
     name
-        `ogbn-NAME` or `mag240m`, looked for by `find_folder`; or a folder that holds one of them.
+        `ogbn-NAME` or `mag240m`, located by `find_folder`, or a folder with one of these datasets.
     scratch
-        A folder for the edges, and features stored by columns, while they are put in order; None does it in
-        memory.
+        Folder for sorting the edges and for transposing features stored by columns; None does both in memory.
 
     Raises
     ------
     DataError
-        If the ogb package is needed and missing, for multi-label datasets, and for damaged files.
+        If the ogb package is required but missing, the dataset is multi-label, or a file is damaged.
     """
     plain = name.removesuffix(SUFFIX)
     folder = find_folder(plain)
@@ -97,12 +95,13 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
 
 
 def count_vertices(folder: Path, *, typed: bool = False) -> int:
-    """V of a dataset that was downloaded; where `typed`, of all types of MAG240M, and not only the papers.
+    """Return the number of vertices of a downloaded dataset; with `typed`, of all types of MAG240M instead of
+    papers only.
 
     Raises
     ------
     DataError
-        If the file that says so is damaged, or there is none.
+        If the file with the counts is damaged or missing.
     """
     data, count_file, meta_file = (
         folder / "raw" / "data.npz",
@@ -129,7 +128,7 @@ def count_vertices(folder: Path, *, typed: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """An OGB dataset as its files have it."""
+    """Contents of an OGB dataset's files."""
 
     folder: Path
     num_vertices: int
@@ -180,17 +179,17 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
     width = next(csv_blocks(features, np.float32)).shape[1]
 
     def blocks() -> Iterator[Array]:
-        at = 0
+        num_rows = 0
         for block in csv_blocks(features, np.float32):
-            at += len(block)
-            if at > count or block.shape[1] != width:
+            num_rows += len(block)
+            if num_rows > count or block.shape[1] != width:
                 raise DataError(
-                    f"{features}: the rows from {at - len(block)} on do not fit {count:,} vertices x "
+                    f"{features}: the rows from {num_rows - len(block)} on do not fit {count:,} vertices x "
                     f"{width} columns"
                 )
             yield block
-        if at != count:
-            raise DataError(f"{features} has {at:,} rows for {count:,} vertices")
+        if num_rows != count:
+            raise DataError(f"{features} has {num_rows:,} rows for {count:,} vertices")
 
     rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
     labels = labels_of(csv_table(raw / "node-label.csv.gz", np.float64), folder)
@@ -205,7 +204,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     if len(shape) != 2 or shape[0] != 2 or member.header.dtype.kind not in "iu" or member.header.fortran:
         raise DataError(f"{data}: key 'edge_index': shape {list(shape)}, expected row-major integers [2, E]")
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
-        # Said before hours of decompression; `_assemble` says the same for sources that are mapped.
+        # Check this before hours of decompression; `_assemble` checks it for mapped sources.
         raise DataError(f"{folder}: the {shape[1]:,} edges must be sorted on disk, once: hyrt data convert")
     if member_sizes(data, str(data)).get("edge_feat"):
         raise DataError(
@@ -215,7 +214,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
     at = 0
     for piece in member.pieces(_PIECE):
-        # Stored are all sources, then all targets.
+        # The member stores all sources, followed by all targets.
         cut = min(max(shape[1] - at, 0), len(piece))
         ends.append(piece[:cut], piece[cut:])
         at += len(piece)
@@ -245,7 +244,7 @@ def _read_mag240m(folder: Path) -> _Parts:
 
 
 class _EdgeStore:
-    """Decoded edges, in memory or on disk, that can be streamed again and again."""
+    """Decoded edges, in memory or on disk, that can be streamed repeatedly."""
 
     def __init__(self, scratch: Path | None, num_vertices: int, where: str) -> None:
         dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
@@ -261,7 +260,7 @@ class _EdgeStore:
             (self._sources, sources, self.num_edges),
             (self._targets, targets, self._num_targets),
         ):
-            # Before narrowing, which would hide it.
+            # Check before the conversion to int32, in which invalid values could wrap around.
             outside = (part < 0) | (part >= self._count)
             if outside.any():
                 i = int(outside.argmax())

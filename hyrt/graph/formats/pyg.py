@@ -1,4 +1,4 @@
-"""PyG `Data` and `HeteroData` objects, read by their attributes: torch_geometric itself is not imported."""
+"""PyG `Data` and `HeteroData` objects, read by their attributes without importing torch_geometric."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ from hyrt.graph.vertex_table import SPLITS
 Array = NDArray[Any]
 
 _ATTRIBUTES = "edge_attr"
-_OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
-_OF_LINKS = ("edge_label", "edge_label_index")
-"""What RandomLinkSplit adds: hyrt holds out links itself, or reads them from the file `links.split`."""
+_EDGE_ATTRIBUTES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
+_LINK_ATTRIBUTES = ("edge_label", "edge_label_index")
+"""Attributes that RandomLinkSplit adds. They are ignored: hyrt splits links itself, or reads
+`links.split`."""
 
 
 def read_pyg(data: Any) -> Dataset:
-    """Make a dataset of a PyG `Data` with x, edge_index, y and the three masks, or of a `HeteroData`.
+    """Build a dataset from a PyG `Data` with x, edge_index, y and the three masks, or from a `HeteroData`.
 
-    What is read of a `HeteroData`, `read_hetero_data` says. Of a `Data`:
+    A `HeteroData` is read by `read_hetero_data`. For a `Data`:
 
-    Without masks, x and y may be missing, too, for predicting links; the feature of a vertex then is the
+    Without masks, x and y are optional (for link prediction); the default feature of a vertex is the
     logarithm of its degree. `adj_t` is read if there is no `edge_index`.
 
-    Edges run from row 0 to row 1 of `edge_index` and stay directed; of equal edges, one is stored. Labels are
-    classes, labels of 0 and 1 or numbers, as `as_targets` reads them; NaN means no label. Features that are
-    not float16 become float32. `edge_type`, where there is one, is a type for each edge, `edge_weight` a
-    weight, and `edge_attr` its features, or its weight where it has one column and there is no `edge_weight`;
-    with any of them, no two edges may be equal. `edge_time`, or `time` or `timestamp` if it has a number for
-    each edge and not for each vertex, is the time of each edge; of equal edges, the earliest counts.
+    Edges go from row 0 to row 1 of `edge_index` and stay directed; of equal edges, one is stored. Labels are
+    classes, multi-label flags of 0 and 1, or numbers, as converted by `as_targets`; NaN means no label.
+    Features other than float16 become float32. Optional edge attributes are `edge_type`, `edge_weight`, and
+    `edge_attr`, which are the edge features, or the edge weight if it has one column and there is no
+    `edge_weight`; with one of these, no two edges may be equal. `edge_time` is the time of each edge, as is
+    `time` or `timestamp` if its length is the number of edges and not the number of vertices; of equal edges,
+    the earliest time is kept.
 
     Raises
     ------
     DataError
-        Names the missing or malformed attribute, or what would be dropped: other values of edges.
+        If an attribute is missing or malformed, or if other edge values would be ignored.
     """
     kind = type(data).__name__
     name = f"PyG {kind}"
@@ -63,25 +65,27 @@ def read_pyg(data: Any) -> Dataset:
             f"{data!r:.80} is not a graph: give the path of a .npz file or a folder, a name such as "
             "synthetic:tiny, a PyG Data, or a DGL graph"
         )
-    held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
-    if held.get("edge_index") is None and held.get("adj_t") is not None:
-        held = _with_edges_of_matrix(held, name)
-    of_links = _OF_LINKS if held.get("edge_label_index") is not None else ()
-    for key, value in held.items():
-        known = ("edge_index", *_OF_EDGES, EDGE_TIME, *of_links)
+    attributes = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
+    if attributes.get("edge_index") is None and attributes.get("adj_t") is not None:
+        attributes = _with_edges_of_matrix(attributes, name)
+    link_attributes = _LINK_ATTRIBUTES if attributes.get("edge_label_index") is not None else ()
+    for key, value in attributes.items():
+        known = ("edge_index", *_EDGE_ATTRIBUTES, EDGE_TIME, *link_attributes)
         if value is not None and key not in known and names_edges(key):
             raise DataError(
-                f"{name}: attribute '{key}': hyrt reads {listed(_OF_EDGES, 'and')} of edges, and would leave "
-                f"this out: rename it, or to train without it, `del data.{key}`"
+                f"{name}: attribute '{key}': hyrt reads {listed(_EDGE_ATTRIBUTES, 'and')} of edges, and "
+                f"would leave this out: rename it, or to train without it, `del data.{key}`"
             )
     masks = tuple(f"{split}_mask" for split in SPLITS)
-    is_bare = all(held.get(key) is None for key in masks)
-    read = ["edge_index", *(key for key in ("x", "y") if held.get(key) is not None or not is_bare)]
-    arrays = {key: _array(held, key, name) for key in (*read, *(() if is_bare else masks))}
-    of_edges = {key: _array(held, key, name) for key in _OF_EDGES if held.get(key) is not None}
-    time = _time_of_edges(held, arrays)
-    for key, value in held.items():
-        if key not in (*arrays, *_OF_EDGES, "adj_t", time) and getattr(value, "ndim", None):
+    is_bare = all(attributes.get(key) is None for key in masks)
+    read = ["edge_index", *(key for key in ("x", "y") if attributes.get(key) is not None or not is_bare)]
+    arrays = {key: _array(attributes, key, name) for key in (*read, *(() if is_bare else masks))}
+    edge_values = {
+        key: _array(attributes, key, name) for key in _EDGE_ATTRIBUTES if attributes.get(key) is not None
+    }
+    time = _time_of_edges(attributes, arrays)
+    for key, value in attributes.items():
+        if key not in (*arrays, *_EDGE_ATTRIBUTES, "adj_t", time) and getattr(value, "ndim", None):
             warn_user(
                 f"{name}: attribute '{key}' is not read{nearest(key, arrays, cutoff=0.75)}", DataWarning
             )
@@ -92,7 +96,7 @@ def read_pyg(data: Any) -> Dataset:
             "edge_index",
             f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]: convert it",
         )
-    count = _num_vertices(data, held, arrays, name)
+    count = _num_vertices(data, attributes, arrays, name)
     x, y = arrays.get("x"), arrays.get("y", np.full(count, -1, np.int8))
     if x is not None and x.ndim != 2:
         raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]: reshape it")
@@ -115,12 +119,14 @@ def read_pyg(data: Any) -> Dataset:
         "indices": indices,
         "labels": as_targets(y, name, "y"),
     }
-    if of_edges:
-        dataset |= _in_rows(edges, of_edges, int(indptr[-1]), name)
+    if edge_values:
+        dataset |= _in_rows(edges, edge_values, int(indptr[-1]), name)
     if time is not None:
-        of_time = as_times(_array(held, time, name), edges.shape[1], f"{name}: {time}", f"`del data.{time}`")
-        listed_edges = [TimedEdges(edges.T, of_time)]
-        dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, of_time.dtype)
+        edge_times = as_times(
+            _array(attributes, time, name), edges.shape[1], f"{name}: {time}", f"`del data.{time}`"
+        )
+        listed_edges = [TimedEdges(edges.T, edge_times)]
+        dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, edge_times.dtype)
     dataset |= {
         key: as_mask(arrays[key], f"{name}: attribute '{key}'") for key in arrays if key.endswith("_mask")
     }
@@ -142,45 +148,47 @@ def read_pyg(data: Any) -> Dataset:
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
 
 
-def _time_of_edges(held: dict[str, Any], arrays: dict[str, Array]) -> str | None:
-    """Return the name of the attribute that has the times of edges, if there is one."""
+def _time_of_edges(attributes: dict[str, Any], arrays: dict[str, Array]) -> str | None:
+    """Return the name of the attribute with edge times; None if there is none."""
     num_edges = arrays["edge_index"].shape[-1]
-    num_vertices = len(arrays["x"]) if "x" in arrays else held.get("num_nodes")
+    num_vertices = len(arrays["x"]) if "x" in arrays else attributes.get("num_nodes")
     for key in NAMES:
-        length = getattr(held.get(key), "shape", (None,))[:1]
-        if held.get(key) is not None and (key == EDGE_TIME or length == (num_edges,) != (num_vertices,)):
+        length = getattr(attributes.get(key), "shape", (None,))[:1]
+        if attributes.get(key) is not None and (
+            key == EDGE_TIME or length == (num_edges,) != (num_vertices,)
+        ):
             return key
     return None
 
 
-def _with_edges_of_matrix(held: dict[str, Any], name: str) -> dict[str, Any]:
-    """The attributes with `edge_index` of `adj_t`, and with its values as weights if not all are 1."""
-    edges, values = edges_of_matrix(held["adj_t"], f"{name}: attribute 'adj_t'")
-    found = held | {"edge_index": edges}
-    return found if (values == 1).all() else found | {EDGE_WEIGHT: values}
+def _with_edges_of_matrix(attributes: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the attributes with `edge_index` from `adj_t`, and its values as weights unless all are 1."""
+    edges, values = edges_of_matrix(attributes["adj_t"], f"{name}: attribute 'adj_t'")
+    with_edges = attributes | {"edge_index": edges}
+    return with_edges if (values == 1).all() else with_edges | {EDGE_WEIGHT: values}
 
 
-def _num_vertices(data: Any, held: dict[str, Any], arrays: dict[str, Array], name: str) -> int:
+def _num_vertices(data: Any, attributes: dict[str, Any], arrays: dict[str, Array], name: str) -> int:
     if "x" in arrays:
         return len(arrays["x"])
-    if held.get("num_nodes") is not None:
-        return int(held["num_nodes"])
+    if attributes.get("num_nodes") is not None:
+        return int(attributes["num_nodes"])
     if others := [array for key, array in arrays.items() if key != "edge_index"]:
         return len(others[0])
-    if held.get("adj_t") is not None:
+    if attributes.get("adj_t") is not None:
         return int(data.adj_t.shape[0])
     raise DataError(f"{name}: nothing says how many vertices there are: set data.num_nodes")
 
 
-def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
-    """Types, weights and features of the edges in the order of the rows."""
+def _in_rows(edges: Array, edge_values: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
+    """Return edge types, weights and features in row order."""
     expected = {
         EDGE_TYPE: ("integers", "iu", 1),
         EDGE_WEIGHT: ("numbers", "iuf", 1),
         _ATTRIBUTES: ("numbers", "iufb", 2),
     }
-    for key, values in of_edges.items():
-        what, kinds, ndim = expected[key]
+    for key, values in edge_values.items():
+        description, kinds, ndim = expected[key]
         shape = values.shape[:-1] if ndim == 1 and values.ndim == 2 and values.shape[1] == 1 else values.shape
         fits = shape[:1] == edges.shape[1:] and len(shape) in (1, ndim)
         if not fits or values.dtype.kind not in kinds:
@@ -188,21 +196,21 @@ def _in_rows(edges: Array, of_edges: dict[str, Array], num_edges: int, name: str
             raise reject(
                 name,
                 key,
-                f"{values.dtype.name} of shape {list(values.shape)}, expected {what} "
+                f"{values.dtype.name} of shape {list(values.shape)}, expected {description} "
                 f"[{edges.shape[1]}{columns}]: convert it",
             )
     remedy = "torch_geometric.transforms.ToUndirected or coalesce"
-    order = edges_in_rows(edges[0], edges[1], num_edges, name, next(iter(of_edges)), remedy)
-    found: dict[str, Array] = {}
-    for key, values in of_edges.items():
+    order = edges_in_rows(edges[0], edges[1], num_edges, name, next(iter(edge_values)), remedy)
+    ordered: dict[str, Array] = {}
+    for key, values in edge_values.items():
         rows = values.reshape(len(values), -1)[order]
         if key == EDGE_TYPE:
-            found[EDGE_TYPE] = as_labels(rows[:, 0], name, EDGE_TYPE)
-        elif key == EDGE_WEIGHT or (rows.shape[1] == 1 and EDGE_WEIGHT not in of_edges):
-            found[EDGE_WEIGHT] = np.ascontiguousarray(rows[:, 0], np.float32)
+            ordered[EDGE_TYPE] = as_labels(rows[:, 0], name, EDGE_TYPE)
+        elif key == EDGE_WEIGHT or (rows.shape[1] == 1 and EDGE_WEIGHT not in edge_values):
+            ordered[EDGE_WEIGHT] = np.ascontiguousarray(rows[:, 0], np.float32)
         else:
-            found[EDGE_FEATURES] = np.ascontiguousarray(rows, np.float32)
-    return found
+            ordered[EDGE_FEATURES] = np.ascontiguousarray(rows, np.float32)
+    return ordered
 
 
 _MISSING = {
@@ -212,8 +220,8 @@ _MISSING = {
 }
 
 
-def _array(held: dict[str, Any], key: str, name: str) -> Array:
-    value = held.get(key)
+def _array(attributes: dict[str, Any], key: str, name: str) -> Array:
+    value = attributes.get(key)
     if value is None:
         is_mask = key.endswith("_mask")
         remedy = "make one by torch_geometric.transforms.RandomNodeSplit" if is_mask else _MISSING[key]

@@ -1,4 +1,4 @@
-"""Memory-mapped .npy files, and records of what was written into them: dtype, shape and checksums."""
+"""Memory-mapped .npy files, and records of their dtype, shape and checksums."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ _MAP_NORESERVE = (
     0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
 )  # Linux; the mmap module names it from 3.13 on
 
-# Of files that are smaller, few pages are in use at a time.
+# Large pages do not pay off for smaller files.
 _LARGE_BYTES = 32 << 20
 _PARTS_OF_MEMORY = 8
 
 
 class NpyRecord(BaseModel):
-    """What was written into one .npy file."""
+    """Record of a .npy file's dtype, shape and checksums, taken when it was written."""
 
     model_config = ConfigDict(frozen=True)
 
     dtype: str
     shape: tuple[int, ...]
     crc32: list[int]
-    """The checksums of its chunks, `CHUNK_BYTES` each."""
+    """Checksum of each chunk of `CHUNK_BYTES` bytes."""
 
     @classmethod
     def of(cls, writer: NpyWriter) -> NpyRecord:
-        """The record of a file that is written and closed."""
+        """Return the record of a file that was written and closed."""
         return cls(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
 
     def compare(self, header: NpyHeader, where: str, kept_in: str, otherwise: str = "") -> None:
-        """See that a file has the dtype and the shape that were written.
+        """Check that a file has the dtype and the shape of the record.
 
         Parameters
         ----------
         header
-            What the file says of itself.
+            Header of the file.
         where
-            The name of the file, for the message.
+            Name of the file, for the message.
         kept_in
-            The name of the file that has this record, for the message.
+            Name of the file that contains this record, for the message.
         otherwise
-            What more may be the cause, or the user may do, as the end of the message.
+            Another possible cause or remedy, appended to the message.
 
         Raises
         ------
         DataError
-            If it has not.
+            If dtype or shape differ.
         """
         if self.dtype != header.dtype.name or self.shape != header.shape:
             raise DataError(
@@ -73,19 +73,19 @@ class NpyRecord(BaseModel):
             )
 
     def verify(self, array: Array, where: str, kept_in: str, otherwise: str = "") -> None:
-        """See that a file holds what was written, which reads all of it.
+        """Compare the content of a file with the checksums, which reads the whole file.
 
         Parameters
         ----------
         array
-            What the file holds, of the record's dtype and shape.
+            Content of the file, with the record's dtype and shape.
         where, kept_in, otherwise
-            The same as for `compare`.
+            As in `compare`.
 
         Raises
         ------
         DataError
-            If it does not: names the rows of the first chunk that differs.
+            If the content differs. The message names the rows of the first chunk that differs.
         """
         data = array.reshape(-1).view(np.uint8)
         if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
@@ -106,7 +106,7 @@ class NpyRecord(BaseModel):
 
 
 def write_npy(file: Path, array: Array) -> NpyRecord:
-    """Write an array piece by piece."""
+    """Write an array to a file in pieces."""
     row_shape = array.shape[1:]
     return write_blocks(
         file, array.dtype, row_shape, row_blocks(array, rows_per_chunk(row_shape, array.dtype))
@@ -116,7 +116,7 @@ def write_npy(file: Path, array: Array) -> NpyRecord:
 def write_blocks(
     file: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]
 ) -> NpyRecord:
-    """Write consecutive blocks of rows [n, *row_shape]."""
+    """Write consecutive blocks of rows [n, *row_shape] to a file."""
     with NpyWriter(file, dtype, row_shape) as writer:
         for block in blocks:
             writer.append(block)
@@ -125,17 +125,17 @@ def write_blocks(
 
 
 def let_go(file: Path) -> None:
-    """Let a large file that was written leave the memory, so that who maps it next has it in large pages.
+    """Evict a large file from the page cache after writing, so that the next mapping gets large pages.
 
-    What is written piece by piece lies in small ones for as long as it stays there.
+    Data that is written in pieces is cached in small pages, which are not merged later.
     """
     num_bytes = file.stat().st_size
     if num_bytes < _LARGE_BYTES or not _may_stay(num_bytes) or not hasattr(os, "posix_fadvise"):
         return
     with file.open("rb") as stream:
-        # Only what is on the disk goes.
+        # Only clean pages can be evicted.
         os.fdatasync(stream.fileno())
-        with suppress(OSError):  # Not every file system lets go.
+        with suppress(OSError):  # Not supported by every file system.
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -145,31 +145,31 @@ def map_npy(file: Path) -> Array:
     Raises
     ------
     DataError
-        If it is damaged or cannot be read.
+        If the file is damaged or cannot be read.
     """
     return map_with_header(file, str(file))[0]
 
 
 def map_with_header(file: Path, where: str, *, texts: bool = False) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `where` is its name for messages, `texts` as for `read_header`."""
+    """Map one .npy file like `map_npy`; `where` is its name for messages, `texts` as in `read_header`."""
     try:
         with file.open("rb") as stream:
             header = read_header(stream, where, texts=texts)
-            held = file.stat().st_size - header.offset
-            if held != header.data_bytes:
+            data_bytes = file.stat().st_size - header.offset
+            if data_bytes != header.data_bytes:
                 raise DataError(
                     f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
-                    f"{header.data_bytes:,} bytes, but the file has {held:,}: it is damaged or "
+                    f"{header.data_bytes:,} bytes, but the file has {data_bytes:,}: it is damaged or "
                     "truncated, copy or write it again"
                 )
             if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
                 raise DataError(
                     f"{where}: stored by columns; make it contiguous by rows with numpy.ascontiguousarray"
                 )
-            if held == 0:
+            if data_bytes == 0:
                 return np.empty(header.shape, header.dtype), header
-            # A private mapping is writable (compiled kernels and torch want that) yet never changes the file;
-            # without reservation it may be larger than memory.
+            # A private mapping is writable, which compiled kernels and torch require, but never changes the
+            # file. Without swap reservation it may be larger than memory.
             mapping = mmap.mmap(
                 stream.fileno(),
                 0,
@@ -188,25 +188,27 @@ def map_with_header(file: Path, where: str, *, texts: bool = False) -> tuple[Arr
 
 
 def _prefer_large_pages(mapping: mmap.mmap) -> None:
-    """Have a file that is not in memory yet read into pages of 2 MiB, in which rows are found faster.
+    """Request 2 MiB pages for a mapped file, for fewer TLB misses when rows are gathered.
 
-    Not one that may not stay in memory: then each row would bring as much again.
+    Skipped if the file may not stay in memory, because then each access would load a whole large page again.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and _may_stay(len(mapping)):
-        with suppress(OSError):  # The kernel has none.
+        with suppress(OSError):  # The kernel does not support large pages.
             mapping.madvise(advice)
 
 
 def _may_stay(num_bytes: int) -> bool:
-    """Whether so much of a file fits in the memory that this process may use, beside all else."""
+    """Return whether a file of this size fits into the memory available to this process, next to everything
+    else.
+    """
     limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["memory_bytes"]
     total = psutil.virtual_memory().total
     return num_bytes * _PARTS_OF_MEMORY <= (total if limit is None else min(total, limit))
 
 
 def npy_shape(file: Path) -> tuple[int, ...] | None:
-    """The shape of what is in a .npy file; None where its header cannot be read."""
+    """Return the shape of the array in a .npy file; None if its header cannot be read."""
     try:
         with file.open("rb") as stream:
             return read_header(stream, str(file)).shape

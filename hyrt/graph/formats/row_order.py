@@ -1,4 +1,4 @@
-"""Bringing the rows of a dataset's matrices into the schema's order: sorted, and every entry once."""
+"""Sorting and deduplication of the rows of a dataset's matrices, as required by the schema."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hyrt.graph.formats.schema import EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT, OF_EDGE
 Array = NDArray[Any]
 
 RANGE_ENTRIES = 1 << 21
-"""Entries put in order at once; a longer row still is one piece."""
+"""Number of entries that are sorted at once; a longer row is processed as one piece."""
 ENTRY_BYTES = 64
-"""Memory that each of them takes at most."""
+"""Upper bound of the memory per entry, in bytes."""
 _MATRICES = (("indptr", "indices", OF_EDGES), ("feat_indptr", "feat_indices", ("feat_values",)))
 _ADDED_UP = (EDGE_WEIGHT, "feat_values")
 
@@ -27,29 +27,30 @@ POINTERS = tuple(pointer for pointer, _, _ in _MATRICES)
 
 
 def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dataset:
-    """A dataset whose rows, of the topology and of sparse features, are in order.
+    """Return the dataset with sorted or deduplicated rows in the topology and in sparse features.
 
-    In a typed graph, rows are sorted by relation first, and only edges of one relation can be equal.
+    In a heterogeneous graph, rows are sorted by relation first, and only edges of one relation can be
+    duplicates.
 
     Parameters
     ----------
     data
-        A dataset that is legal but for the order of its rows; it is read in pieces and not changed.
+        A dataset that is valid except for the order of its rows. It is read in pieces and not changed.
     scratch
-        A folder for the new arrays, which are mapped.
+        Folder for the new arrays, which are memory-mapped.
     sort
-        Sort each row. Entries of equal columns stay in their order.
+        Sort each row. The sort is stable.
     unique
-        Keep one of the equal neighbours in a row; weights of edges and values of sparse features are added
-        up, in order, and the earliest time counts.
+        Keep one of the equal neighbours in a row. Edge weights and values of sparse features are summed in
+        order, and the earliest time is kept.
 
     Raises
     ------
     DataError
-        If equal edges, of which one is to be kept, have types or features.
+        If edges to be merged have types or features.
     """
     arrays = dict(data.arrays)
-    typed = data.tables is not None
+    is_hetero = data.tables is not None
     for pointer, columns, of_entries in _MATRICES:
         if pointer not in arrays:
             continue
@@ -66,22 +67,28 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
             for starts, entries, first in row_ranges(indptr, arrays[columns], RANGE_ENTRIES):
                 lengths = np.diff(starts)
                 rows = np.repeat(np.arange(len(lengths)), lengths)
-                along = {key: arrays[key][starts[0] : starts[-1]] for key in values}
-                # What comes before the column in the order of a row.
-                relations = (along[EDGE_TYPE],) if typed and EDGE_TYPE in along else ()
+                entry_values = {key: arrays[key][starts[0] : starts[-1]] for key in values}
+                # Sort key that precedes the column in a row.
+                relations = (entry_values[EDGE_TYPE],) if is_hetero and EDGE_TYPE in entry_values else ()
                 if sort:
                     order = np.lexsort((entries, *relations, rows))
-                    entries, along = entries[order], {key: part[order] for key, part in along.items()}
+                    entries, entry_values = (
+                        entries[order],
+                        {key: part[order] for key, part in entry_values.items()},
+                    )
                 if unique and len(entries):
                     differs = (np.diff(rows) != 0) | (entries[1:] != entries[:-1])
                     if relations:
-                        differs |= along[EDGE_TYPE][1:] != along[EDGE_TYPE][:-1]
-                    kept = np.append(True, differs)
-                    alike = (EDGE_TYPE,) if typed else ()
-                    along = {key: _of_kept(data.name, key, part, kept, alike) for key, part in along.items()}
-                    rows, entries = rows[kept], entries[kept]
+                        differs |= entry_values[EDGE_TYPE][1:] != entry_values[EDGE_TYPE][:-1]
+                    is_first = np.append(True, differs)
+                    equal_keys = (EDGE_TYPE,) if is_hetero else ()
+                    entry_values = {
+                        key: _merge_values(data.name, key, part, is_first, equal_keys)
+                        for key, part in entry_values.items()
+                    }
+                    rows, entries = rows[is_first], entries[is_first]
                 counts[first + 1 : first + 1 + len(lengths)] = np.bincount(rows, minlength=len(lengths))
-                for key, part in (along | {columns: entries}).items():
+                for key, part in (entry_values | {columns: entries}).items():
                     outputs[key].append(part)
         arrays[pointer] = np.cumsum(counts)
         arrays |= {key: store.finish() for key, store in outputs.items()}
@@ -91,35 +98,37 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
             name: in_row_order(table, _folder(scratch, number), sort=sort, unique=unique)
             for number, (name, table) in enumerate(tables.items())
         }
-    # Rows that are not sorted are taken for a directed graph's.
+    # The symmetry of unsorted rows was not determined correctly; compute it again when needed.
     return replace(data, arrays=arrays, symmetric=None, tables=tables)
 
 
 def _folder(scratch: Path, number: int) -> Path:
-    """A folder for the files of one type's features."""
+    """Create a folder for the feature files of one vertex type."""
     folder = scratch / f"ordered-{number}"
     folder.mkdir()
     return folder
 
 
-def _of_kept(name: str, key: str, values: Array, kept: NDArray[np.bool_], alike: tuple[str, ...]) -> Array:
-    """The values of the entries that are kept, each of which stands for the equal ones after it, too.
+def _merge_values(
+    name: str, key: str, values: Array, is_first: NDArray[np.bool_], equal_keys: tuple[str, ...]
+) -> Array:
+    """Return the values of the kept entries, each of which represents the equal entries after it.
 
-    `alike` are the keys whose values are equal in equal entries.
+    `equal_keys` are the keys whose values agree in equal entries.
     """
-    if kept.all():
+    if is_first.all():
         return values
-    if key in alike:
-        return values[kept]
+    if key in equal_keys:
+        return values[is_first]
     if key == EDGE_TIME:
-        # What is not known may be nan.
+        # Unknown times may be NaN.
         with np.errstate(invalid="ignore"):
-            earliest: Array = np.minimum.reduceat(values, np.flatnonzero(kept))
+            earliest: Array = np.minimum.reduceat(values, np.flatnonzero(is_first))
         return earliest
     if key not in _ADDED_UP:
         raise DataError(
             f"{name}: key '{key}': several edges go from one vertex to another, and --unique cannot make one "
             "of theirs: write one edge for each pair of vertices"
         )
-    added: Array = np.add.reduceat(values, np.flatnonzero(kept))
+    added: Array = np.add.reduceat(values, np.flatnonzero(is_first))
     return added

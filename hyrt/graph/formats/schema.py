@@ -1,7 +1,8 @@
-"""The dataset schema: which keys there are, their dtypes and shapes, and how they make a Graph.
+"""Dataset schema: the keys with their dtypes and shapes, their checks, and the conversion to and from a
+Graph.
 
-Labels, masks and topology of a dataset are plain arrays by key; dense features are `FeatureRows`, which
-need not be in memory.
+Labels, masks and topology of a dataset are plain arrays by key; dense features are `FeatureRows`, which need
+not be in memory.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ EDGE_WEIGHT = "edge_weight"
 EDGE_FEATURES = "edge_features"
 EDGE_TIME = "edge_time"
 OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
-"""Keys with an entry for each edge besides `indices`."""
+"""Keys other than `indices` with one entry per edge."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
-"""Memory-mapped features above this size are read only when asked for: reading them is most of a
-disk's work."""
+"""Size above which memory-mapped features are read only on request, because reading them dominates the disk
+traffic."""
 
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     VERTEX_TYPES: (("text",), (1,)),
@@ -93,29 +94,30 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
-    """Dense features [V, F] that can be read block by block, more than once, or as a whole."""
+    """Dense features [V, F] that can be read block by block, in several passes, or as a whole."""
 
     shape: tuple[int, int]
     """(V, F)."""
     dtype: np.dtype[np.generic]
     """float32 or float16."""
     blocks: Callable[[], Iterator[Array]]
-    """Starts a new pass over the rows: consecutive blocks [n, F], each valid until the next is asked for."""
+    """Start a new pass over the rows: yields consecutive blocks [n, F], each valid until the next one is
+    requested."""
     whole: Callable[[], Array]
-    """The full matrix."""
+    """Return the full matrix."""
     mapped: bool = False
-    """`whole` is a view of a file, not memory."""
+    """Whether `whole` is a view of a file instead of memory."""
     source: RowSource | None = None
-    """What reads single rows where they lie, in files that are no one matrix, or as codes; None where there
-    is nothing to read them by but `whole`."""
+    """Reader of single rows that are stored in several files or as quantized codes; None if rows can only be
+    read by `whole`."""
     rounding: Rounding | None = None
-    """How they are written; None as what they are."""
+    """Quantization applied on writing; None writes the values unchanged."""
 
     __repr__ = one_line
 
     @property
     def stays_in_files(self) -> bool:
-        """Whether single rows can be read without having all of them in memory."""
+        """Return whether single rows can be read without having all rows in memory."""
         return self.mapped or self.source is not None
 
     @property
@@ -126,12 +128,12 @@ class FeatureRows:
 
     @property
     def kept(self) -> NarrowRows | None:
-        """The codes of rows that are kept as such."""
+        """The codes of rows that are stored quantized, or None."""
         return self.source.kept if isinstance(self.source, NarrowFeatures) else None
 
     @staticmethod
     def of(values: Array, *, mapped: bool = False) -> FeatureRows:
-        """Rows of a matrix that exists."""
+        """Return feature rows of an existing matrix."""
         shape = (int(values.shape[0]), int(values.shape[1]))
         return FeatureRows(shape, values.dtype, lambda: check.row_blocks(values), lambda: values, mapped)
 
@@ -139,21 +141,21 @@ class FeatureRows:
     def streamed(
         shape: tuple[int, int], dtype: np.dtype[np.generic], blocks: Callable[[], Iterator[Array]]
     ) -> FeatureRows:
-        """Rows that are made again in each pass over `blocks`."""
+        """Return feature rows that are computed again in each pass over `blocks`."""
 
         def whole() -> Array:
             matrix = empty_aligned(shape, dtype)
-            at = 0
+            first_row = 0
             for block in blocks():
-                matrix[at : at + len(block)] = block
-                at += len(block)
+                matrix[first_row : first_row + len(block)] = block
+                first_row += len(block)
             return matrix
 
         return FeatureRows(shape, dtype, blocks, whole)
 
     @staticmethod
     def read_from(source: RowSource, num_rows: int) -> FeatureRows:
-        """Rows that are read from where they are kept in each pass."""
+        """Return feature rows that are read from their source in each pass."""
         shape = (num_rows, source.width)
         halves = source.value_bytes == 2 and not isinstance(source, NarrowFeatures)
         dtype = np.dtype(np.float16 if halves else np.float32)
@@ -164,7 +166,7 @@ class FeatureRows:
                 ids = np.arange(start, min(start + step, num_rows))
                 out = np.empty((len(ids), source.width), np.float32)
                 source.rows(ids, out, current_workers())
-                # Halves were widened: they become what they were.
+                # The source returns float32; convert float16 rows back.
                 yield out.astype(dtype, copy=False)
 
         return replace(FeatureRows.streamed(shape, dtype, blocks), source=source)
@@ -172,28 +174,28 @@ class FeatureRows:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset before it is a Graph: arrays by key of the schema, and dense features apart."""
+    """A dataset before its conversion to a Graph: arrays by schema key, and dense features."""
 
     name: str
-    """The source as the user gave it, for messages."""
+    """The source as the user specified it, for messages."""
     arrays: dict[str, Array]
-    """Every key but `features`."""
+    """All keys except `features`."""
     rows: FeatureRows | None
-    """Dense features; None when `arrays` has the four sparse keys, and where there are `tables`."""
+    """Dense features; None if `arrays` has the four sparse keys, or if there are `tables`."""
     symmetric: bool | None = None
-    """`hyrt.graph.topology.Topology.is_symmetric` of its edges, where it is known."""
+    """`hyrt.graph.topology.Topology.is_symmetric` of the edges; None if unknown."""
     scaling: tuple[Scaling, ...] = ()
-    """The scalings that its features are known to have got, first to last."""
+    """Scalings that were applied to the features, in order of application, as far as known."""
     names: DataNames = NO_NAMES
-    """The names that it has for its numbers."""
+    """Names of classes, columns, edge types and vertex ids."""
     tables: dict[str, Dataset] | None = None
-    """In a typed graph, for each type that has features, a dataset of nothing but these."""
+    """In a heterogeneous graph: per vertex type with features, a dataset that has only these features."""
 
     __repr__ = one_line
 
     @property
     def normalized(self) -> str:
-        """The name of the newest scaling that its features have got; `none` without one."""
+        """The kind of the last scaling that was applied to the features; `none` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property
@@ -204,7 +206,7 @@ class Dataset:
         return {name: table.scaling for name, table in self.tables.items()}
 
     def with_files_of(self, source: Path) -> Dataset:
-        """Return the same data with the names and the scalings in the files of a dataset."""
+        """Return the same data with the names and scalings that are stored with a dataset."""
         steps = read_scalings(source)
         named = replace(self, names=read_data_names(source))
         if named.tables is None:
@@ -213,21 +215,23 @@ class Dataset:
         return replace(named, tables=tables)
 
     def with_features(self, change: Callable[[Dataset], Dataset]) -> Dataset:
-        """The same data with other features: those of each type changed by itself, where there are types."""
+        """Return the same data with changed features; in a heterogeneous graph, each type's features are
+        changed separately.
+        """
         if self.tables is None:
             return change(self)
         return replace(self, tables={name: change(table) for name, table in self.tables.items()})
 
 
 def feature_tables(data: Dataset) -> dict[str, Dataset]:
-    """The datasets that have the features of one, by the suffix of their keys: itself, or its tables."""
+    """Return the datasets that have the features, by key suffix: the dataset itself, or its tables."""
     if data.tables is None:
         return {"": data}
     return {typed_key("", name): table for name, table in data.tables.items()}
 
 
 def table_name(source: str, vertex_type: str) -> str:
-    """The name of one type's features, for messages."""
+    """Return the name of one vertex type's features for messages."""
     return f"{source}: type '{vertex_type}'"
 
 
@@ -237,24 +241,24 @@ def with_tables(
     arrays: dict[str, Array],
     rows_of: Callable[[str, str, dict[str, Array]], FeatureRows | None],
 ) -> Dataset:
-    """The dataset of a typed graph, as it is stored.
+    """Build the dataset of a heterogeneous graph from stored arrays.
 
     Parameters
     ----------
     source
         The dataset's name for messages.
     keys
-        All its keys.
+        All keys of the dataset.
     arrays
-        The arrays by key; those that belong to one type are taken out.
+        The arrays by key. Arrays of a single vertex type are removed from it.
     rows_of
-        The dense features of a key, a name for messages, and the arrays of the key's type, of which it takes
-        out the scales; None where there is no such key.
+        Function of a feature key, a name for messages, and the arrays of the key's vertex type, from which it
+        removes the scales. It returns the dense features, or None if the key does not exist.
 
     Raises
     ------
     DataError
-        If types have no proper names, or features are of a type that there is not.
+        If a type name is invalid, or features belong to an unknown type.
     """
     tables: dict[str, Dataset] = {}
     names = checked_names(source, arrays[VERTEX_TYPES])
@@ -266,42 +270,42 @@ def with_tables(
                 f"names no type of vertices{check.nearest(type_of(key), names)} (types: {listed(names)})",
             )
     for vertex_type in names:
-        own = {
+        type_arrays = {
             base: arrays.pop(typed_key(base, vertex_type))
             for base in (*SPARSE_KEYS, *SCALE_KEYS)
             if typed_key(base, vertex_type) in arrays
         }
         name = table_name(source, vertex_type)
-        rows = rows_of(typed_key("features", vertex_type), name, own)
-        if own or rows is not None:
-            tables[vertex_type] = Dataset(name, own, rows)
+        rows = rows_of(typed_key("features", vertex_type), name, type_arrays)
+        if type_arrays or rows is not None:
+            tables[vertex_type] = Dataset(name, type_arrays, rows)
     return Dataset(source, arrays, None, tables=tables)
 
 
 def mask_suffixes(keys: Iterable[str]) -> list[str]:
-    """The splits a dataset has: '' for `train_mask`, and the X of each further `train_mask_X`."""
+    """Return the suffixes of a dataset's splits: '' for `train_mask`, and X for each `train_mask_X`."""
     found = {key.partition("_mask")[2] for key in keys if key.split("_mask")[0] in SPLITS and "_mask" in key}
     return sorted(found | {""})
 
 
 def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
-    """The schema's keys a dataset has, in the order they are checked.
+    """Return the schema keys of a dataset, in the order in which they are checked.
 
     Raises
     ------
     DataError
-        If a required key is missing, or dense and sparse features are both there.
+        If a required key is missing, or both dense and sparse features exist.
     """
     present = list(keys)
-    typed = [key for key in TYPE_KEYS if key in present]
-    required = [*TYPE_KEYS, *BASE_KEYS[:2], EDGE_TYPE] if typed else [*BASE_KEYS[:2]]
-    unread = set(present) - {*BASE_KEYS, *OF_EDGES, *TYPE_KEYS, VERTEX_IDS, "features"}
-    if "labels" in present or check.nearest("labels", unread):
+    type_keys = [key for key in TYPE_KEYS if key in present]
+    required = [*TYPE_KEYS, *BASE_KEYS[:2], EDGE_TYPE] if type_keys else [*BASE_KEYS[:2]]
+    other_keys = set(present) - {*BASE_KEYS, *OF_EDGES, *TYPE_KEYS, VERTEX_IDS, "features"}
+    if "labels" in present or check.nearest("labels", other_keys):
         required.append("labels")
     scales: list[str] = []
-    suffixes = sorted({f":{type_of(key)}" for key in present if type_of(key)}) if typed else [""]
+    suffixes = sorted({f":{type_of(key)}" for key in present if type_of(key)}) if type_keys else [""]
     for key in ("features", *SPARSE_KEYS):
-        if typed and key in present:
+        if type_keys and key in present:
             raise check.reject(
                 source,
                 key,
@@ -314,7 +318,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             scales += [f"{key}{suffix}" for key in SCALE_KEYS]
     for suffix in mask_suffixes(present):
         masks = [f"{split}_mask{suffix}" for split in SPLITS]
-        if any(key in present or check.nearest(key, unread, cutoff=0.75) for key in masks):
+        if any(key in present or check.nearest(key, other_keys, cutoff=0.75) for key in masks):
             required += masks
     for key in required:
         if key not in present:
@@ -326,7 +330,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
 
 
 def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
-    """The keys that features of one suffix must have, dense or sparse."""
+    """Return the required keys of the dense or sparse features with one suffix."""
     sparse = [key for key in SPARSE_KEYS if f"{key}{suffix}" in present]
     if f"features{suffix}" in present and sparse:
         raise DataError(
@@ -337,9 +341,9 @@ def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
 
 
 def with_labels(data: Dataset) -> Dataset:
-    """Return a dataset with the labels and masks that it lacks: no vertex has a label, or is in a split.
+    """Return a dataset with default labels and masks if they are missing: no labels, and empty splits.
 
-    Without labels no vertex is in a split, whatever masks there are: a split is of vertices with labels.
+    Without labels, existing masks are ignored, because only labelled vertices can be in a split.
     """
     count = max(0, len(data.arrays["indptr"]) - 1)
     arrays = dict(data.arrays)
@@ -352,21 +356,21 @@ def with_labels(data: Dataset) -> Dataset:
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
-    """Refuse keys that would be weights or features of edges, and warn of all others that are not read.
+    """Refuse unused keys that seem to be edge weights or features, and warn about all other unused keys.
 
     Parameters
     ----------
     source
         The dataset's name for messages.
     shapes
-        The shapes of all its keys; None for what is no plain array.
+        The shapes of all keys; None for entries that are not plain arrays.
     read
-        The keys that are read, as `wanted_keys` names them.
+        The keys that are read, as returned by `wanted_keys`.
 
     Raises
     ------
     DataError
-        Naming the key of the edges and the remedy.
+        If a key seems to belong to edges. The message has the remedy.
     """
     edges = shapes["indices"]
     for key in sorted(shapes.keys() - set(read)):
@@ -385,17 +389,17 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
 
 
 def names_edges(key: str) -> bool:
-    """Whether something of this name belongs to edges, by the names that PyG, DGL and OGB give it."""
+    """Return whether a key seems to belong to edges, judging by the names that PyG, DGL and OGB use."""
     return key.lower().startswith(("edge", "weight")) or key.lower().endswith(("weight", "weights"))
 
 
 def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
-    """Dtype and dimensions of one key are those of the schema.
+    """Check dtype and number of dimensions of one key against the schema.
 
     Raises
     ------
     DataError
-        If they are not.
+        If they differ.
     """
     if key == "labels" and len(shape) == 2:
         layout = "flags"
@@ -415,31 +419,31 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
 
 
 FeatureCheck = Literal["none", "small", "all"]
-"""Which dense features are read through: none; all but large ones that stay in files; or all."""
+"""Which dense features are read to be checked: none, all except large ones that stay in files, or all."""
 
 
 def is_large(data: Dataset) -> bool:
-    """Whether reading dense features is most of a disk's work, and they need not be in memory."""
+    """Return whether dense features are so large that reading them dominates, and need not be in memory."""
     rows = data.rows
     return rows is not None and rows.stays_in_files and rows.num_bytes > LARGE_BYTES
 
 
 def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: bool = True) -> None:
-    """Check a whole dataset; the first violation is raised.
+    """Check a whole dataset and raise an error for the first violation.
 
     Parameters
     ----------
     data
-        The dataset as it was read.
+        The dataset.
     features
-        Which dense features are also read through to see that they are finite.
+        Which dense features are read to check that they are finite.
     ordered
-        Also demand that rows are strictly increasing.
+        Also require that rows are strictly increasing.
 
     Raises
     ------
     DataError
-        Names source, key and the first bad position.
+        For the first violation, with source, key and position.
     """
     name, arrays = data.name, data.arrays
     for key, array in arrays.items():
@@ -491,7 +495,7 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
 
 
 def _check_features(data: Dataset, count: int, features: FeatureCheck, source: str, *, ordered: bool) -> None:
-    """Check the features of `count` vertices; `source` is what a user may convert."""
+    """Check the features of `count` vertices; `source` is the dataset name suggested for conversion."""
     rows, name = data.rows, data.name
     if rows is None:
         for key in SPARSE_KEYS:
@@ -536,7 +540,9 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
 
 
 def to_graph(data: Dataset) -> Graph:
-    """Make a Graph of a checked dataset; dense features are one matrix unless they stay in several files."""
+    """Build a Graph from a checked dataset; dense features become one matrix unless they stay in several
+    files.
+    """
     types = types_of_arrays(data.arrays)
     features: RowSource
     if types is None:
@@ -550,7 +556,7 @@ def to_graph(data: Dataset) -> Graph:
 
 
 def row_source_of(data: Dataset) -> RowSource:
-    """Return what reads the features of a dataset without types."""
+    """Return the row source of the features of a homogeneous dataset or of one vertex type."""
     if data.rows is not None:
         return data.rows.source or DenseFeatures(data.rows.whole())
     indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)
@@ -558,7 +564,7 @@ def row_source_of(data: Dataset) -> RowSource:
 
 
 def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
-    """Make a Graph of checked arrays by key of the schema: int32 `indices` where ids fit."""
+    """Build a Graph from checked arrays by schema key, with int32 `indices` if ids fit."""
     indices = arrays["indices"]
     if indices.dtype == np.int64 and len(arrays["indptr"]) - 1 < 2**31:
         indices = indices.astype(np.int32)
@@ -584,15 +590,15 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
     types = types_of_arrays(arrays)
     if types is not None:
         graph = replace(graph, types=types)
-    # They need not be read again where graphs that were made in memory are checked.
+    # Mark the arrays as checked, so that they are not read again by the check of graphs in memory.
     graph.__dict__["was_checked"], graph.topology.__dict__["checked"] = True, graph.topology
     if symmetric is not None:
-        graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
+        graph.topology.__dict__["is_symmetric"] = symmetric  # Already known; saves its computation.
     return graph
 
 
 def from_graph(graph: Graph) -> Dataset:
-    """The schema's arrays of a graph, without copying."""
+    """Return the arrays of a graph by schema key, without copying."""
     arrays: dict[str, Array] = {
         "indptr": graph.topology.indptr,
         "indices": graph.topology.indices,
@@ -631,7 +637,7 @@ def from_graph(graph: Graph) -> Dataset:
 
 
 def _features_of(name: str, features: RowSource, count: int) -> Dataset:
-    """A dataset of nothing but the feature rows of `count` vertices."""
+    """Return a dataset with only the feature rows of `count` vertices."""
     if isinstance(features, DenseFeatures):
         return Dataset(name, {}, FeatureRows.of(features.values))
     if not isinstance(features, SparseFeatures):

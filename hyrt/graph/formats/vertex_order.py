@@ -1,4 +1,4 @@
-"""Orders of vertices in which rows that are gathered together lie together, and datasets in such an order."""
+"""Vertex orders that improve memory locality by storing rows close together that are gathered together."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from hyrt.machine.workers import Workers, working
 Array = NDArray[Any]
 
 ENTRIES = 1 << 24
-"""Entries of rows that are renumbered at once; a longer row still is one piece."""
+"""Number of row entries that are renumbered at once; a longer row is processed as one piece."""
 _WITH_VALUES = 1 << 21
-"""The same where values of edges move with them, which takes several arrays."""
+"""The same if edge values are reordered with the entries, which needs several arrays."""
 _ROWS = 1 << 12
 
 
@@ -50,7 +50,7 @@ def _by_degree(topology: Topology) -> Array:
 def _by_community(topology: Topology) -> Array:
     from sknetwork.clustering import Louvain
 
-    # It adds weights up, in their own dtype.
+    # Louvain sums weights in their own dtype.
     communities = Louvain(random_state=0).fit_predict(_matrix(topology, np.dtype(np.float32)))
     return np.lexsort((-_num_gathered(topology), communities))
 
@@ -67,17 +67,18 @@ ORDERS: dict[str, tuple[Callable[[Topology], Array], str | None, int]] = {
     "degree": (_by_degree, None, 0),
     "rcm": (_by_rcm, "scipy", 24),
 }
-"""What finds each order, the package it needs, and the bytes that it takes for an edge at most."""
+"""Per order: the function that computes it, the package it needs, and an upper bound of its memory per edge,
+in bytes."""
 _DISTRIBUTIONS = {"sknetwork": "scikit-network"}
 
 
 def check_order(how: str) -> None:
-    """See that an order is known and what it needs is installed.
+    """Check that an order is known and that its package is installed.
 
     Raises
     ------
     DataError
-        If not, naming the orders or what to install.
+        If the order is unknown or its package is missing.
     """
     if how not in ORDERS:
         raise DataError(f"--order {how}: give {listed(tuple(ORDERS), 'or')}")
@@ -89,34 +90,35 @@ def check_order(how: str) -> None:
 
 
 def order_bytes(data: Dataset, how: str) -> int:
-    """Bytes of memory that finding an order and renumbering the rows take at most."""
+    """Return an upper bound of the memory for finding an order and renumbering the rows, in bytes."""
     indptr = data.arrays["indptr"]
     longest = int(np.diff(indptr).max(initial=0))
     return 64 * len(indptr) + ORDERS[how][2] * int(indptr[-1]) + 8 * (longest + ENTRIES)
 
 
 def find_order(data: Dataset, how: str) -> Array:
-    """An order of the vertices in which rows that are gathered together lie together.
+    """Compute a vertex order in which rows that are gathered together are close together.
 
-    Vertices of a typed graph are moved within their types only.
+    In a heterogeneous graph, vertices are moved only within their types.
 
     Parameters
     ----------
     data
         A checked dataset.
     how
-        `degree`: by how often a row is gathered, the most often first. `community`: community by community
-        (Louvain's method), by degree within. `rcm`: reverse Cuthill-McKee, so that numbers of neighbours
-        differ little.
+        `degree`: by decreasing out-degree, i.e. by how often a row is gathered. `community`: by community
+        (Louvain's method), and by degree within a community. `rcm`: reverse Cuthill-McKee, which keeps the
+        numbers of neighbours close.
 
     Returns
     -------
-    [V] int32 (int64 from 2^31 vertices on), the vertices in their new order. Equal data give equal orders.
+    [V] int32 (int64 for 2^31 or more vertices), the vertices in their new order. The result is
+    deterministic.
 
     Raises
     ------
     DataError
-        If the order is unknown, what it needs is not installed, or there are too many edges for it.
+        If the order is unknown, its package is not installed, or the graph has too many edges for it.
     """
     check_order(how)
     topology = Topology(data.arrays["indptr"], data.arrays["indices"])
@@ -132,12 +134,12 @@ def find_order(data: Dataset, how: str) -> Array:
         )
     with Workers(available_cores(), "order") as workers, working(workers):
         order = find(topology).astype(dtype, copy=False)
-    # Sorted stably, those of one type keep the order that was found.
+    # The stable sort keeps the computed order within each type.
     return order if types is None else order[np.argsort(types.types_of(order), kind="stable")]
 
 
 def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
-    """A dataset whose vertices are renumbered; `vertex_ids` has their original numbers.
+    """Return the dataset with renumbered vertices; `vertex_ids` has their original numbers.
 
     Parameters
     ----------
@@ -146,8 +148,8 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
     order
         [V] the vertices in their new order.
     scratch
-        A folder for the new edges and sparse features, and for dense ones that are not in a file of rows.
-        All are mapped.
+        Folder for the new edges and sparse features, and for dense features that are not mapped yet. All of
+        these files are memory-mapped.
     """
     arrays = dict(data.arrays)
     places = np.empty_like(order)
@@ -166,7 +168,7 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
             return replace(data, arrays=arrays | taken.arrays, rows=taken.rows)
         arrays["indptr"] = starts = _starts(data.arrays["indptr"], order)
         if any(key in data.arrays for key in (EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)):
-            arrays |= _values_of_edges(data.arrays, order, places, scratch, typed=True)
+            arrays |= _values_of_edges(data.arrays, order, places, scratch, is_hetero=True)
         else:
             arrays |= renumbered_runs(data.arrays, order, starts, scratch, workers)
         tables: dict[str, Dataset] = {}
@@ -178,7 +180,7 @@ def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
 
 
 def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers) -> Dataset:
-    """A dataset of nothing but the features of another one, in another order."""
+    """Return a dataset with only the features of another dataset, in another order."""
     if data.rows is not None:
         return replace(data, arrays={}, rows=_taken(data.rows, order, scratch))
     taken = _sparse_taken(data.arrays, order, scratch, workers)
@@ -187,16 +189,16 @@ def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers
 
 
 def _num_gathered(topology: Topology) -> NDArray[np.int64]:
-    """[V] how many edges go out of each vertex: as often its row is gathered."""
+    """Return the out-degree of each vertex, [V]: the number of times its row is gathered."""
     counts = np.zeros(topology.num_vertices, np.int64)
-    # bincount makes int64 of what it is given.
+    # Count in pieces, because bincount converts its input to int64.
     for start in range(0, topology.num_edges, ENTRIES):
         counts += np.bincount(topology.indices[start : start + ENTRIES], minlength=topology.num_vertices)
     return counts
 
 
 def _matrix(topology: Topology, dtype: np.dtype[Any]) -> Any:
-    """The edges as scipy has them, each of value one."""
+    """Return the edges as a scipy CSR matrix of ones."""
     from scipy.sparse import csr_matrix
 
     shape = (topology.num_vertices, topology.num_vertices)
@@ -226,13 +228,14 @@ def _renumbered(
 
 
 def _values_of_edges(
-    arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, typed: bool = False
+    arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, is_hetero: bool = False
 ) -> dict[str, Array]:
-    """Types, weights and features of edges, in the order that `_renumbered` gives the edges.
+    """Return types, weights, features and times of edges, in the edge order of `_renumbered`.
 
-    Where these are `typed`, rows are sorted by relation first, and the edges themselves are among the result.
+    In a heterogeneous graph (`is_hetero`), rows are sorted by relation first, and the result includes the
+    indices.
     """
-    keys = [key for key in (*OF_EDGES, *(["indices"] if typed else [])) if key in arrays]
+    keys = [key for key in (*OF_EDGES, *(["indices"] if is_hetero else [])) if key in arrays]
     if not keys:
         return {}
     indptr, starts = arrays["indptr"], _starts(arrays["indptr"], order)
@@ -246,7 +249,7 @@ def _values_of_edges(
         rows = np.repeat(np.arange(high - low), lengths)
         edges = (first - (starts[low:high] - starts[low]))[rows] + np.arange(len(rows))
         sources = places[arrays["indices"][edges]]
-        relations = (arrays[EDGE_TYPE][edges],) if typed else ()
+        relations = (arrays[EDGE_TYPE][edges],) if is_hetero else ()
         chosen = np.lexsort((sources, *relations, rows))
         for key, store in stores.items():
             store.append(sources[chosen] if key == "indices" else arrays[key][edges[chosen]])
@@ -286,7 +289,7 @@ def _taken(rows: FeatureRows, order: Array, scratch: Path) -> FeatureRows:
 
 
 def _starts(indptr: Array, order: Array) -> NDArray[np.int64]:
-    """Row pointers of rows in another order."""
+    """Return the row pointers of the reordered rows."""
     starts = np.zeros(len(indptr), np.int64)
     np.cumsum(np.diff(indptr)[order], out=starts[1:])
     return starts

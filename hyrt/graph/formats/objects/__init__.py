@@ -1,1 +1,1 @@
-"""Graphs that other libraries hold in memory, read by their attributes."""
+"""Graph objects of other libraries (PyG, DGL), read by their attributes."""

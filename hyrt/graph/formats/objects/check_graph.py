@@ -1,4 +1,4 @@
-"""The check of a graph that was made of arrays in memory: the same as of one in a file."""
+"""Check of a graph that was built from arrays in memory, with the same rules as for a graph in a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _REMEDY = "make graphs by hyrt.load, or by hyrt.Graph.of_arrays of numpy arrays"
 
 
 def check_graph(graph: Graph) -> Graph:
-    """Return a graph whose arrays go together; dense features are not read.
+    """Check that the arrays of a graph are consistent and return the graph; dense features are not read.
 
     Raises
     ------
     DataError, ArgumentError
-        Naming the array and its first bad position.
+        If an array is invalid. The message names its first bad position.
     """
     if "was_checked" in graph.__dict__:
         return graph
@@ -43,7 +43,7 @@ def check_graph(graph: Graph) -> Graph:
     elif not hasattr(table.features, "rows") or not hasattr(table.features, "width"):
         raise ArgumentError(f"features of the graph are {type(table.features).__name__}: {_REMEDY}")
     data = from_graph(graph)
-    # A graph in memory may leave masks out.
+    # Masks are optional in memory.
     masks = {
         key: np.zeros(num, np.bool_)
         for suffix in mask_suffixes(data.arrays)

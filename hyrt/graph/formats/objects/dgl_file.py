@@ -1,7 +1,7 @@
-"""Files of `dgl.save_graphs`, read as plain arrays: dgl itself is not needed.
+"""Files of `dgl.save_graphs`, read as plain arrays without dgl.
 
-The format is that of DGL 0.5 and later: a page of numbers, tensors that belong to no graph, then for each
-graph its relations as CSR or COO matrices, tensors of vertices and of edges, and the names of both.
+The format is that of DGL 0.5 and later: a header page of numbers, tensors that belong to no graph, then per
+graph its relations as CSR or COO matrices, vertex tensors, edge tensors, and the names of both.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _COO = 0xDD61FFD305DFF127
 _TENSOR = 0xDD5E40F096B4A13F
 _PAGE = 4096
 _VERSION, _OF_TYPES = 2, 2
-# A sparse format is a bit where the upper half of its number is set, and counted from 1 in older files.
+# A sparse format is a bit flag if the upper half of the number is 1; older files count formats from 1.
 _FORMATS = {(1, 1): "coo", (1, 2): "csr", (1, 4): "csc", (0, 1): "coo", (0, 2): "csr", (0, 3): "csc"}
 _KINDS = {0: "i", 1: "u", 2: "f"}
-_MOST_DIMENSIONS = 8
+_MAX_DIMENSIONS = 8
 
 
 def is_dgl_file(path: Path) -> bool:
-    """Whether a file begins as those of `dgl.save_graphs`; not where it cannot be read."""
+    """Return whether a file starts like a file of `dgl.save_graphs`; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(8) == _FILE.to_bytes(8, "little")
@@ -44,14 +44,14 @@ def is_dgl_file(path: Path) -> bool:
 
 
 def saved_graph(path: Path, source: str) -> Any:
-    """The one graph of a file, with the attributes of a DGL graph that hyrt looks at, as arrays.
+    """Read the graph of a file with a single graph, as an object with the DGL attributes that hyrt uses.
 
     Parameters
     ----------
     path
         The file.
     source
-        The name of the dataset, for messages.
+        Name of the dataset, for messages.
 
     Raises
     ------
@@ -66,16 +66,18 @@ def saved_graph(path: Path, source: str) -> Any:
 
 
 class _SavedBytes:
-    """Numbers, texts and tensors, one after the other; none reaches beyond the end of the file."""
+    """Reader of numbers, strings and tensors that are stored consecutively; it never reads beyond the end of
+    the file.
+    """
 
     def __init__(self, data: mmap.mmap | bytes, source: str) -> None:
         self._data = data
         self.source = source
         self.at = 0
 
-    def damaged(self, why: str) -> DataError:
+    def damaged(self, reason: str) -> DataError:
         return DataError(
-            f"{self.source}: damaged at byte {self.at:,} ({why}): copy it again, or save it again with "
+            f"{self.source}: damaged at byte {self.at:,} ({reason}): copy it again, or save it again with "
             "dgl.save_graphs"
         )
 
@@ -94,9 +96,9 @@ class _SavedBytes:
     def number(self, num_bytes: int = 8, *, signed: bool = False) -> int:
         return int.from_bytes(self.raw(num_bytes), "little", signed=signed)
 
-    def expect(self, number: int, what: str) -> None:
+    def expect(self, number: int, kind: str) -> None:
         if self.number() != number:
-            raise self.damaged(f"this is no {what}")
+            raise self.damaged(f"this is no {kind}")
 
     def text(self) -> str:
         try:
@@ -105,7 +107,7 @@ class _SavedBytes:
             raise self.damaged("a name is not text") from error
 
     def several(self, one: Callable[[], Any]) -> list[Any]:
-        """As many as a number says, which is no more than there are bytes."""
+        """Read a count and call `one` that many times; a count larger than the file is refused."""
         count = self.number()
         if count > len(self._data):
             raise self.damaged(f"{count:,} entries were announced")
@@ -113,31 +115,31 @@ class _SavedBytes:
 
     def tensor(self) -> Array:
         self.expect(_TENSOR, "tensor")
-        self.raw(8 + 8)  # Reserved; the device, which is the CPU of whoever saved it.
+        self.raw(8 + 8)  # Reserved bytes, and the device, which is the CPU.
         ndim = self.number(4)
         kind, bits, lanes = self.number(1), self.number(1), self.number(2)
-        if ndim > _MOST_DIMENSIONS or kind not in _KINDS or bits not in (8, 16, 32, 64) or lanes != 1:
+        if ndim > _MAX_DIMENSIONS or kind not in _KINDS or bits not in (8, 16, 32, 64) or lanes != 1:
             raise self.damaged(f"a tensor of {ndim} dimensions and kind {kind} with {bits} bits")
         shape = [self.number(signed=True) for _ in range(ndim)]
-        held = self.number(signed=True)
+        num_bytes = self.number(signed=True)
         count = 1
         for length in shape:
             count *= max(length, 0)
-        if min(shape, default=0) < 0 or count * (bits // 8) != held:
-            raise self.damaged(f"{held:,} bytes for a tensor of shape {shape}")
+        if min(shape, default=0) < 0 or count * (bits // 8) != num_bytes:
+            raise self.damaged(f"{num_bytes:,} bytes for a tensor of shape {shape}")
         try:
             dtype = np.dtype(f"<{_KINDS[kind]}{bits // 8}")
         except TypeError as error:
             raise self.damaged(f"a tensor of kind {kind} with {bits} bits") from error
-        # A copy: in the file, numbers do not lie where a processor wants them.
-        return np.frombuffer(self.raw(held), dtype).reshape(shape).copy()
+        # Copy, because numbers in the file are not aligned.
+        return np.frombuffer(self.raw(num_bytes), dtype).reshape(shape).copy()
 
     def named_tensors(self) -> dict[str, Array]:
         return dict(self.several(lambda: (self.text(), self.tensor())))
 
 
 def _graph(saved: _SavedBytes) -> Any:
-    """The one graph of a file, with the attributes of DGL's that are looked at."""
+    """Read the graph of a file with a single graph."""
     saved.expect(_FILE, "file of dgl.save_graphs")
     version, kind, count = (saved.number() for _ in range(3))
     if (version, kind) != (_VERSION, _OF_TYPES):
@@ -170,7 +172,7 @@ def _graph(saved: _SavedBytes) -> Any:
 
 
 def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
-    """The type that each relation comes from, and the one that it goes to."""
+    """Read the source type and the destination type of each relation."""
     saved.expect(_META_GRAPH, "graph of types")
     rows, columns, numbers = _csr(saved)
     order = np.argsort(numbers, kind="stable") if len(numbers) == len(rows) else np.arange(len(rows))
@@ -178,7 +180,7 @@ def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
 
 
 def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
-    """Rows, columns and numbers of the entries of a CSR matrix."""
+    """Read a CSR matrix and return row, column and edge number of each entry."""
     saved.expect(_CSR, "CSR matrix")
     saved.raw(16)
     indptr, columns, numbers = saved.tensor(), saved.tensor(), saved.tensor()
@@ -190,7 +192,7 @@ def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
 
 
 def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
-    """Sources and destinations of a relation, in the order of its edges' numbers."""
+    """Read the sources and destinations of a relation, ordered by edge number."""
     saved.expect(_RELATION, "relation")
     code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
@@ -207,7 +209,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
         sources, destinations = (columns, rows) if form == "csc" else (rows, columns)
     if not len(numbers):
         return sources, destinations
-    # Values of edges are in the order of these numbers.
+    # Edge tensors are ordered by edge number.
     if numbers.shape != sources.shape or not (np.sort(numbers) == np.arange(len(numbers))).all():
         raise saved.damaged("the numbers of edges do not fit their matrix")
     order = np.argsort(numbers)
@@ -215,7 +217,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
 
 
 class _Edges:
-    """`g.edges`, called for their ends, and indexed for their tensors."""
+    """Replacement of `g.edges`: a call returns the endpoints, and indexing the tensors."""
 
     def __init__(self, ends: dict[Any, tuple[Array, Array]], data: dict[Any, dict[str, Array]]) -> None:
         self._ends = ends

@@ -1,4 +1,4 @@
-"""DGL graphs, read by their attributes: dgl itself is not imported."""
+"""DGL graphs, read by their attributes without importing dgl."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ Array = NDArray[Any]
 
 NAME = "DGL graph"
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
-# What DGL itself keeps of subgraphs: the numbers of vertices and edges in the graph that they are of.
-_OWN = ("_ID", "_TYPE")
+# Keys that DGL adds to subgraphs: vertex and edge numbers in the parent graph.
+_SUBGRAPH_KEYS = ("_ID", "_TYPE")
 _FEATURES = "feat"
 
 
 def is_dgl(source: Any) -> bool:
-    """Whether an object looks like a graph of DGL."""
+    """Return whether an object looks like a DGL graph."""
     return hasattr(source, "ndata") and hasattr(source, "edata")
 
 
 def read_dgl(graph: Any, name: str = NAME) -> Dataset:
-    """Make a dataset of a DGL graph with `feat`, `label` and the three masks in `ndata`.
+    """Build a dataset from a DGL graph with `feat`, `label` and the three masks in `ndata`.
 
-    Of edges, `weight` (or `w`, or `edge_weight`) in `edata` is their weight, and `feat` [E, d] their
-    features; with one of these, no two edges may be equal. `edge_time` (or `time`, or `timestamp`) is their
-    time; of equal edges, the earliest counts.
+    In `edata`, `weight` (or `w`, or `edge_weight`) is the edge weight, and `feat` [E, d] are the edge
+    features; with one of these, no two edges may be equal. `edge_time` (or `time`, or `timestamp`) is the
+    edge time; of equal edges, the earliest time is kept.
 
-    What is read of one with several types of vertices or edges, `read_heterograph` says. `name` is what the
-    graph is called in messages. Of others:
+    Graphs with several vertex or edge types are read by `read_heterograph`. `name` is the name of the graph
+    in messages.
 
-    Edges stay directed; of equal edges, one is stored. Labels are classes, labels of 0 and 1 or numbers, as
-    `as_targets` reads them; NaN means no label. Features that are not float16 become float32.
+    Edges stay directed; of equal edges, one is stored. Labels are classes, multi-label flags of 0 and 1, or
+    numbers, as converted by `as_targets`; NaN means no label. Features other than float16 become float32.
 
     Raises
     ------
     DataError
-        Names what is missing or malformed, or what would be dropped: other values of edges.
+        If something is missing or malformed, or if other edge values would be ignored.
     """
     if getattr(graph, "is_block", False):
         raise DataError(f"{name}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
@@ -59,7 +59,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         return read_heterograph(graph, name)
     weights, time = ([key for key in names if key in graph.edata][:1] for names in (WEIGHTS, NAMES))
     for key in graph.edata:
-        if key not in (*weights, *time, _FEATURES, *_OWN):
+        if key not in (*weights, *time, _FEATURES, *_SUBGRAPH_KEYS):
             raise DataError(
                 f"{name}: edata[{key!r}]: hyrt would leave this out, because it reads only one weight of "
                 "edges (weight, w or edge_weight), their features (feat) and one time: to train without it, "
@@ -70,7 +70,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     read = [key for key in _READ if key in graph.ndata or not is_bare]
     arrays = {key: _array(graph.ndata, key, name) for key in read}
     for key in graph.ndata:
-        if key not in _READ and key not in _OWN:
+        if key not in _READ and key not in _SUBGRAPH_KEYS:
             warn_user(f"{name}: ndata[{key!r}] is not read{nearest(key, _READ, cutoff=0.75)}", DataWarning)
     count = len(arrays["feat"]) if "feat" in arrays else int(graph.num_nodes(vertex_types[0]))
     x, y = arrays.get("feat"), arrays.get("label", np.full(count, -1, np.int8))
@@ -84,8 +84,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         )
     sources, destinations = (as_array(ends, f"{name}: edges") for ends in graph.edges())
     indptr, indices = rows_of_pairs(sources, destinations, count, name)
-    held = {key: graph.edata[key] for key in graph.edata if key not in (*_OWN, *time)}
-    of_edges = _of_edges(held, (sources, destinations), len(indices), name)
+    edge_data = {key: graph.edata[key] for key in graph.edata if key not in (*_SUBGRAPH_KEYS, *time)}
+    of_edges = _read_edge_data(edge_data, (sources, destinations), len(indices), name)
     left_out = len(sources) - len(indices)
     if left_out:
         warn_user(
@@ -99,8 +99,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     }
     dataset |= of_edges
     for key in time:
-        where, remedy = f"{name}: edata[{key!r}]", f"`g.edata.pop({key!r})`"
-        times = as_times(as_array(graph.edata[key], where), len(sources), where, remedy)
+        location, remedy = f"{name}: edata[{key!r}]", f"`g.edata.pop({key!r})`"
+        times = as_times(as_array(graph.edata[key], location), len(sources), location, remedy)
         listed_edges = [TimedEdges(np.stack([sources, destinations], axis=1), times)]
         dataset[EDGE_TIME] = times_in_rows(Topology(indptr, indices), listed_edges, times.dtype)
     dataset |= {
@@ -125,29 +125,31 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
 
 
-def _of_edges(
-    held: Mapping[str, Any], pairs: tuple[Array, Array], num_edges: int, name: str
+def _read_edge_data(
+    edge_data: Mapping[str, Any], pairs: tuple[Array, Array], num_edges: int, name: str
 ) -> dict[str, Array]:
-    """The weights and features of edges, by key of the schema, in the order of the rows."""
-    found: dict[str, Array] = {}
-    if not held:
-        return found
+    """Return edge weights and features by schema key, in row order."""
+    values_by_key: dict[str, Array] = {}
+    if not edge_data:
+        return values_by_key
     remedy = "dgl.to_simple(g, copy_edata=True, aggregator='sum')"
-    order = edges_in_rows(*pairs, num_edges, name, f"edata[{next(iter(held))!r}]", remedy)
-    for key, tensor in held.items():
-        where, values = f"edata[{key!r}]", as_array(tensor, f"{name}: edata[{key!r}]")
+    order = edges_in_rows(*pairs, num_edges, name, f"edata[{next(iter(edge_data))!r}]", remedy)
+    for key, tensor in edge_data.items():
+        location, values = f"edata[{key!r}]", as_array(tensor, f"{name}: edata[{key!r}]")
         if key != _FEATURES:
-            without = f"`g.edata.pop({key!r})`"
-            weights = as_weights(values, len(pairs[0]), f"{name}: {where}", without)
-            found[EDGE_WEIGHT] = weights[order]
+            remedy_without = f"`g.edata.pop({key!r})`"
+            weights = as_weights(values, len(pairs[0]), f"{name}: {location}", remedy_without)
+            values_by_key[EDGE_WEIGHT] = weights[order]
             continue
         if values.ndim > 2 or len(values) != len(pairs[0]) or values.dtype.kind not in "iufb":
             raise DataError(
-                f"{name}: {where} is {values.dtype.name} of shape {list(values.shape)}, expected numbers "
+                f"{name}: {location} is {values.dtype.name} of shape {list(values.shape)}, expected numbers "
                 f"[{len(pairs[0])}, d]: convert it"
             )
-        found[EDGE_FEATURES] = np.ascontiguousarray(values.reshape(len(values), -1)[order], np.float32)
-    return found
+        values_by_key[EDGE_FEATURES] = np.ascontiguousarray(
+            values.reshape(len(values), -1)[order], np.float32
+        )
+    return values_by_key
 
 
 def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
@@ -157,7 +159,7 @@ def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
 
 
 def _remedy(key: str) -> str:
-    """What makes it, where it is not there under another name."""
+    """Return how to set a missing key."""
     if not key.endswith("_mask"):
         return f": set g.ndata[{key!r}] = ..."
     return (

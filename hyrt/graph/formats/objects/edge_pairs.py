@@ -1,4 +1,4 @@
-"""Edges that other libraries keep as pairs of vertices, as rows of incoming edges."""
+"""Conversion of edge lists, as other libraries store them, to CSR rows of incoming edges."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Array = NDArray[Any]
 
 
 def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: str) -> tuple[Array, Array]:
-    """The CSR matrix of directed edges over their destinations, without duplicates.
+    """Build the CSR matrix of directed edges by destination, without duplicates.
 
     Parameters
     ----------
     sources, destinations
-        [E] integers, the ends of each edge.
+        [E] integers, the endpoints of each edge.
     num_vertices
-        How many vertices there are.
+        Number of vertices.
     name
-        The dataset's, for messages.
+        Name of the dataset, for messages.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: 
     Raises
     ------
     DataError
-        If an edge has an end that is no vertex.
+        If an endpoint is not a vertex.
     """
     indices = Store(np.dtype(np.int32 if num_vertices < 2**31 else np.int64))
     pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
@@ -50,23 +50,23 @@ def rows_of_pairs(sources: Array, destinations: Array, num_vertices: int, name: 
 def edges_in_rows(
     sources: Array, destinations: Array, num_edges: int, name: str, key: str, remedy: str
 ) -> NDArray[np.int64]:
-    """[E] which of the given edges each one of `rows_of_pairs` is: values of edges go into this order.
+    """Return which input edge each entry of `rows_of_pairs` is, [E], to bring edge values into row order.
 
     Parameters
     ----------
     sources, destinations
-        The ends of the given edges.
+        [E] integers, the endpoints of each edge.
     num_edges
-        How many there are in rows.
+        Number of entries in the CSR matrix.
     name, key
-        What the dataset and the values are called, for messages.
+        Names of the dataset and of the edge values, for messages.
     remedy
-        What makes one edge of several between two vertices.
+        How a user merges parallel edges, for messages.
 
     Raises
     ------
     DataError
-        If several edges go from one vertex to another, of which one is kept: nobody knows whose values count.
+        If there are parallel edges, because only one of their values could be kept.
     """
     if len(sources) != num_edges:
         raise reject(

@@ -1,4 +1,4 @@
-"""Weights and features of edges, as other libraries hold them."""
+"""Conversion of other libraries' edge weights and edge features."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Array = NDArray[Any]
 
 
 def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
-    """[e] float32 weights of values [e] or [e, 1].
+    """Convert values [e] or [e, 1] to float32 edge weights [e].
 
     Parameters
     ----------
     values
-        What the library has.
+        The library's values.
     num_edges
-        e, how many edges there are, those of one relation where the graph has several.
+        e, the number of edges, of one relation in a heterogeneous graph.
     where
-        What a user calls the values, for messages.
+        The user's expression for the values, for messages.
     remedy
-        What a user does to train without them.
+        How a user removes the values, for messages.
 
     Raises
     ------
     DataError
-        If they are not one finite number above 0 for each edge.
+        If the values are not one finite number above 0 per edge.
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
@@ -50,17 +50,17 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
 
 
 def as_edge_features(values: Array, num_edges: int, where: str, remedy: str) -> Array:
-    """[e, d] float32 features of edges [e, d] or [e].
+    """Convert values [e, d] or [e] to float32 edge features [e, d].
 
     Parameters
     ----------
     values, num_edges, where, remedy
-        What messages call them, and how to leave them out, as for `as_weights`.
+        As in `as_weights`.
 
     Raises
     ------
     DataError
-        If they are not a row of finite numbers for each edge.
+        If the values are not a row of finite numbers per edge.
     """
     rows = values[:, None] if values.ndim == 1 else values
     if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":

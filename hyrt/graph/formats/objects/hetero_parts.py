@@ -1,4 +1,4 @@
-"""Typed graphs that other libraries hold in memory: what PyG and DGL have in common, made a dataset."""
+"""Common part of reading heterogeneous graphs of PyG and DGL from memory."""
 
 from __future__ import annotations
 
@@ -29,49 +29,50 @@ Triple = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class HeteroParts:
-    """A typed graph as a library has it."""
+    """Contents of another library's heterogeneous graph."""
 
     name: str
-    """What the graph is called in messages."""
+    """Name of the graph in messages."""
     counts: Mapping[str, int]
-    """How many vertices each type has."""
+    """Number of vertices per type."""
     features: Mapping[str, Array]
-    """[n, F] the rows of each type that has some."""
+    """Feature rows [n, F] of each type that has features."""
     labels: Mapping[str, Array]
-    """The labels of each type that has some, as the library keeps them."""
+    """Labels of each type that has labels, in the library's form."""
     masks: Mapping[str, Mapping[str, Array]]
-    """The masks of each type, by the name of the split."""
+    """Masks of each type, by the name of the split."""
     edges: Mapping[Triple, tuple[Array, Array]]
-    """Sources and destinations of each relation, numbered within their types."""
+    """Sources and destinations per relation, numbered within their types."""
     weights: Mapping[Triple, Array]
-    """[e] float32 the weights of the edges of each relation that has some."""
+    """Edge weights [e] float32 of each relation that has weights."""
     edge_features: Mapping[Triple, Array]
-    """[e, d] float32 the features of the edges of each relation that has some."""
+    """Edge features [e, d] float32 of each relation that has features."""
     where_labels: str
-    """Where a user sets labels, with the type as `{}`, for messages."""
+    """The user's expression for labels, with `{}` for the type, for messages."""
     where_mask: str
-    """Where a user sets a mask, with the type and the split as `{}`, for messages."""
+    """The user's expression for a mask, with `{}` for the type and the split, for messages."""
     times: Mapping[Triple, Array]
-    """[e] int64 or float64 the times of the edges of each relation that has some."""
+    """Edge times [e] int64 or float64 of each relation that has times."""
 
     __repr__ = one_line
 
 
 def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
-    """Make a dataset of a typed graph; equal edges of a relation are one, loops stay.
+    """Build the dataset of a heterogeneous graph. Equal edges of a relation are merged, and self loops are
+    kept.
 
-    The labels and masks must be of one type. Labels are classes, labels of 0 and 1 or numbers, as
-    `as_targets` reads them; NaN means no label. Features that are not float16 become float32.
+    Labels and masks must belong to one vertex type. Labels are classes, multi-label flags of 0 and 1, or
+    numbers, as converted by `as_targets`; NaN means no label. Features other than float16 become float32.
 
     Raises
     ------
     DataError
-        Naming what is missing or malformed.
+        If something is missing or malformed.
     """
     name = parts.name
     for vertex_type in parts.counts:
-        if why := why_no_name(vertex_type):
-            raise DataError(f"{name}: the vertex type {vertex_type!r} {why}: rename it")
+        if reason := why_no_name(vertex_type):
+            raise DataError(f"{name}: the vertex type {vertex_type!r} {reason}: rename it")
     target = _target(parts)
     starts = np.concatenate([[0], np.cumsum(list(parts.counts.values()))]).astype(np.int64)
     types = GraphTypes(
@@ -96,11 +97,13 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
             "are in no split and only links can be predicted",
             DataWarning,
         )
-    where = parts.where_labels.format(target)
+    location = parts.where_labels.format(target)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2):
-        raise DataError(f"{name}: {where} has shape {list(labels.shape)}, expected [V] or [V, K]: reshape it")
+        raise DataError(
+            f"{name}: {location} has shape {list(labels.shape)}, expected [V] or [V, K]: reshape it"
+        )
     tables = {
         vertex_type: _table(name, vertex_type, rows, parts.counts[vertex_type])
         for vertex_type, rows in parts.features.items()
@@ -111,7 +114,7 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
             types,
             edge_pieces(name, types, parts.edges, parts.weights),
             tables,
-            as_targets(labels, name, where),
+            as_targets(labels, name, location),
             masks,
             weighted=bool(parts.weights),
         ),
@@ -128,7 +131,7 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
 
 
 def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, Array]) -> Array:
-    """Return the times of all edges in the order of the dataset; those of relations without are not known."""
+    """Return the times of all edges in the edge order of the dataset; unknown for relations without times."""
     listed_edges = []
     for number, (triple, ends) in enumerate(parts.edges.items()):
         if triple in parts.times:
@@ -140,15 +143,16 @@ def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, 
 
 
 def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:
-    """[E, d] the features of all edges in the order of the dataset; those of relations without are 0.
+    """Return the features of all edges, [E, d], in the edge order of the dataset; 0 for relations without
+    features.
 
     Raises
     ------
     DataError
-        If relations have features of several widths, or some edges are equal.
+        If features differ in width between relations, or some edges are equal.
     """
-    given = parts.edge_features
-    widths = {" ".join(triple): rows.shape[1] for triple, rows in given.items()}
+    edge_features = parts.edge_features
+    widths = {" ".join(triple): rows.shape[1] for triple, rows in edge_features.items()}
     if len(set(widths.values())) > 1:
         raise DataError(
             f"{parts.name}: features of edges have one width for all relations, and these have "
@@ -164,25 +168,27 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
     for number, (triple, (sources, targets)) in enumerate(parts.edges.items()):
         count = len(targets)
         starts = [types.interval(triple[at])[0] for at in (0, 2)]
-        ends = [np.asarray(each, np.int64) for each in (sources, targets)]
+        ends = [np.asarray(part, np.int64) for part in (sources, targets)]
         keys.append(np.stack([ends[0] + starts[0], np.full(count, number), ends[1] + starts[1]]))
-        rows.append(given[triple] if triple in given else np.zeros((count, width), np.float32))
-    # As rows are sorted: by destination, relation and source.
+        rows.append(
+            edge_features[triple] if triple in edge_features else np.zeros((count, width), np.float32)
+        )
+    # The order of edges in rows: by destination, relation and source.
     order = np.lexsort(np.concatenate(keys, 1))
-    found: Array = np.concatenate(rows)[order]
-    return found
+    ordered: Array = np.concatenate(rows)[order]
+    return ordered
 
 
 def _target(parts: HeteroParts) -> str:
-    """The type that has labels."""
+    """Return the vertex type that has labels."""
     labelled = list(parts.labels)
     if not labelled and not any(parts.masks.values()):
-        # Links can be predicted.
+        # Without labels, only links can be predicted, and any type can be the target.
         return next(iter(parts.counts))
     if not labelled:
-        wanted = parts.where_labels.format(next(iter(parts.counts), "TYPE"))
-        raise DataError(f"{parts.name}: no type of vertices has labels: set such as {wanted}")
-    with_masks = [each for each in labelled if parts.masks.get(each)]
+        example = parts.where_labels.format(next(iter(parts.counts), "TYPE"))
+        raise DataError(f"{parts.name}: no type of vertices has labels: set such as {example}")
+    with_masks = [vertex_type for vertex_type in labelled if parts.masks.get(vertex_type)]
     if len(labelled) > 1 and len(with_masks) != 1:
         raise DataError(
             f"{parts.name}: the types {listed(labelled)} have labels, but hyrt trains for the labels of one "

@@ -1,4 +1,4 @@
-"""Tensors of other libraries as numpy arrays, and masks among them."""
+"""Conversion of other libraries' tensors and masks to numpy arrays."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from hyrt.errors import DataError
 
 Array = NDArray[Any]
 
-_NARROW = ("bfloat16", "float8")
-"""What numpy has no floating-point numbers of: they are widened to float32, which holds each of them."""
+_LOW_PRECISION = ("bfloat16", "float8")
+"""Floating-point types that numpy does not have. They are converted to float32, which represents all of their
+values."""
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Return a tensor as a numpy array; quantized values as the numbers that they stand for.
+    """Convert a tensor to a numpy array; quantized tensors are dequantized.
 
     Parameters
     ----------
     value
-        A tensor of torch, or what numpy takes for an array.
+        A torch tensor, or anything that numpy converts to an array.
     where
-        What a user calls it, for messages.
+        The user's expression for the value, for messages.
 
     Raises
     ------
     DataError
-        If it is sparse or complex, or no array of numbers.
+        If the value is sparse, complex, or not an array of numbers.
     """
     if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
         raise DataError(f"{where} is sparse: make it dense with .to_dense()")
@@ -36,33 +37,33 @@ def as_array(value: Any, where: str) -> Array:
         value = value.detach().cpu()
         if value.is_quantized:
             value = value.dequantize()
-        if any(name in str(value.dtype) for name in _NARROW):
+        if any(name in str(value.dtype) for name in _LOW_PRECISION):
             value = value.float()
         try:
             value = value.resolve_conj().resolve_neg().numpy()
         except (TypeError, RuntimeError) as error:
             raise DataError(f"{where}: {value.dtype} is not read: convert it, such as to float32") from error
     try:
-        found: Array = np.asarray(value)
+        array: Array = np.asarray(value)
     except ValueError:
         raise DataError(f"{where} is no array: give one tensor") from None
-    if found.dtype.kind == "c":
+    if array.dtype.kind == "c":
         raise DataError(
             f"{where} is complex, and hyrt reads real numbers: give its parts as columns, such as with "
             "torch.view_as_real(x).flatten(1)"
         )
-    if found.dtype.kind not in "biuf":
-        raise DataError(f"{where} has values of type {found.dtype.name}: give numbers")
-    return found
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where} has values of type {array.dtype.name}: give numbers")
+    return array
 
 
 def as_mask(values: Array, where: str) -> Array:
-    """Return a mask as bool; it may also be of the numbers 0 and 1.
+    """Convert a mask of bools, or of the numbers 0 and 1, to bool.
 
     Raises
     ------
     DataError
-        If there are other numbers, such as the numbers of vertices.
+        If there are other numbers, such as vertex numbers.
     """
     if values.dtype == np.bool_:
         return np.ascontiguousarray(values)
@@ -75,23 +76,23 @@ def as_mask(values: Array, where: str) -> Array:
 
 
 def edges_of_matrix(matrix: Any, where: str) -> tuple[Array, Array]:
-    """Return the edges of an `adj_t`, as `ToSparseTensor` makes it: one row for each destination.
+    """Return the edges of an `adj_t` as built by `ToSparseTensor`, with one row per destination.
 
     Returns
     -------
-    [2, E] sources and destinations, and [E] the values, in the same order.
+    Sources and destinations [2, E], and values [E] in the same order.
 
     Raises
     ------
     DataError
-        If it is no sparse matrix.
+        If the value is not a sparse matrix.
     """
-    if hasattr(matrix, "coo"):  # A SparseTensor of torch_sparse.
+    if hasattr(matrix, "coo"):  # torch_sparse.SparseTensor
         rows, columns, values = matrix.coo()
         values = np.ones(len(rows)) if values is None else as_array(values, where)
         return np.stack([as_array(columns, where), as_array(rows, where)]), values
     if "sparse" not in str(getattr(matrix, "layout", "")):
         raise DataError(f"{where} is no sparse matrix: give edge_index instead")
-    # Not coalesced: values of equal edges would be added up to weights.
-    found = matrix.detach().to_sparse_coo()
-    return found._indices().flip(0).cpu().numpy(), as_array(found._values(), where)
+    # Do not coalesce, which would sum the values of equal edges.
+    coo = matrix.detach().to_sparse_coo()
+    return coo._indices().flip(0).cpu().numpy(), as_array(coo._values(), where)

@@ -1,1 +1,1 @@
-"""What the ogb package puts on disk, file by file, and its datasets of several types."""
+"""Files of the ogb package, and its heterogeneous datasets."""

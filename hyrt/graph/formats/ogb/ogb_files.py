@@ -1,4 +1,4 @@
-"""Files of the ogb package: gzipped csv tables, splits, and torch files of plain arrays."""
+"""File formats of the ogb package: gzipped CSV tables, splits, and torch files of plain arrays."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _LINES = 1 << 16
 
 
 def labels_of(values: Array, folder: Path) -> Array:
-    """Labels as hyrt keeps them; `folder` is the dataset's, for messages."""
+    """Convert labels to hyrt's form; `folder` is the dataset's folder, for messages."""
     if values.ndim == 2 and values.shape[1] > 1:
         return as_targets(values, str(folder), "node label")
     return as_labels(values.reshape(-1), str(folder), "node label")
 
 
 def csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np.int64]]:
-    """The vertices of `train`, `val` and `test`.
+    """Read the vertices of `train`, `val` and `test`.
 
     Parameters
     ----------
     folder
-        The dataset's.
+        Folder of the dataset.
     vertex_type
-        The type of the vertices, where the dataset has several.
+        Vertex type, in a heterogeneous dataset.
 
     Raises
     ------
     DataError
-        If there is not one scheme, or a file is damaged.
+        If there is not exactly one split scheme, or a file is damaged.
     """
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
@@ -57,12 +57,12 @@ def csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np.int6
 
 
 def csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
-    """Tables [n, columns] of consecutive lines of a gzipped csv without header.
+    """Yield tables [n, columns] of consecutive lines of a gzipped CSV file without header.
 
     Raises
     ------
     DataError
-        If the file is missing or damaged: names the line.
+        If the file is missing or damaged. The message names the line.
     """
     line = 0
     try:
@@ -80,18 +80,18 @@ def csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
 
 
 def csv_table(file: Path, dtype: type[np.generic]) -> Array:
-    """The whole table [n, columns] of a gzipped csv without header."""
+    """Read the whole table [n, columns] of a gzipped CSV file without header."""
     blocks = list(csv_blocks(file, dtype))
     return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
 
 
 def load_tensors(file: Path) -> Any:
-    """A torch file of numbers and arrays; anything else a pickle could hold is refused.
+    """Load a torch file of numbers and arrays; all other contents of a pickle are refused.
 
     Raises
     ------
     DataError
-        If the file is missing or damaged, or holds something else.
+        If the file is missing, damaged, or has other contents.
     """
     from _codecs import encode
 
@@ -100,13 +100,13 @@ def load_tensors(file: Path) -> Any:
     reconstruct: Any = np.empty(0).__reduce__()[0]
     scalar: Any = np.int64(0).__reduce__()[0]
     allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
-    # numpy moved these; files carry the name of the version that wrote them.
+    # numpy moved these functions; files contain the module name of the numpy version that wrote them.
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
+    except Exception as error:  # torch may raise any exception on damaged data
         raise DataError(
             f"{file} cannot be read: missing, damaged or not plain arrays ({one_line(str(error))}): "
             "download it again"

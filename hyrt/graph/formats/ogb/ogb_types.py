@@ -1,4 +1,4 @@
-"""Datasets of several types as the ogb package lays them out on disk: ogbn-mag (csv), and all of MAG240M.
+"""Heterogeneous datasets in the ogb package's folder layout: ogbn-mag (CSV), and all vertex types of MAG240M.
 
 Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
 """
@@ -36,30 +36,30 @@ Array = NDArray[Any]
 Splits = dict[str, NDArray[np.int64]]
 
 SUFFIX = ":typed"
-"""What the name of MAG240M ends in where all of it is meant, and not only the papers."""
-_BETWEEN = "___"
+"""Suffix of the name of MAG240M that selects the heterogeneous graph instead of the papers only."""
+_SEPARATOR = "___"
 MAG240M_TYPES = ("paper", "author", "institution")
 _PIECE = 1 << 22
 
 
 def read_typed(name: str, folder: Path, scratch: Path | None) -> Dataset:
-    """Read a dataset of several types; edges keep their direction, equal edges of a relation are one.
+    """Read a heterogeneous dataset. Edges stay directed, and equal edges of a relation are merged.
 
-    Vertices without a label get -1 and leave the splits.
+    Vertices without a label get -1 and are removed from the splits.
 
     Parameters
     ----------
     name
-        The dataset's, for messages.
+        Name of the dataset, for messages.
     folder
-        The folder that has its files.
+        Folder of the dataset.
     scratch
-        A folder for the edges while they are put in order; None does it in memory.
+        Folder for sorting the edges; None sorts them in memory.
 
     Raises
     ------
     DataError
-        If a file is missing or damaged, or the folder is not that of such a dataset.
+        If a file is missing or damaged, or the folder is not a heterogeneous dataset.
     """
     if (folder / "processed" / "paper").is_dir():
         data, left_out = typed_dataset(name, _mag240m(name, folder, scratch), scratch)
@@ -76,12 +76,12 @@ def read_typed(name: str, folder: Path, scratch: Path | None) -> Dataset:
 
 
 def count_types(folder: Path) -> dict[str, int]:
-    """How many vertices each type of a csv dataset has.
+    """Return the number of vertices per type of a CSV dataset.
 
     Raises
     ------
     DataError
-        If the file that says so is damaged, or there is none.
+        If the file with the counts is damaged or missing.
     """
     file = folder / "raw" / "num-node-dict.csv.gz"
     lines = _csv_texts(file)
@@ -102,11 +102,11 @@ def _csv_texts(file: Path) -> list[list[str]]:
         raise DataError(f"{file} cannot be read: missing, damaged or truncated ({error})") from error
 
 
-def _types(counts: dict[str, int], triples: list[list[str]], target: str, where: Path) -> GraphTypes:
+def _types(counts: dict[str, int], triples: list[list[str]], target: str, location: Path) -> GraphTypes:
     for triple in triples:
         if len(triple) != 3 or triple[0] not in counts or triple[2] not in counts:
             raise DataError(
-                f"{where}: the relation {_BETWEEN.join(triple)} is not between two of the types "
+                f"{location}: the relation {_SEPARATOR.join(triple)} is not between two of the types "
                 f"{listed(counts)}"
             )
     starts = np.concatenate([[0], np.cumsum(list(counts.values()))]).astype(np.int64)
@@ -117,7 +117,11 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> TypedParts:
     raw = folder / "raw"
     counts = count_types(folder)
     triples_file = raw / "triplet-type-list.csv.gz"
-    labelled = [each for each in counts if (raw / "node-label" / each / "node-label.csv.gz").exists()]
+    labelled = [
+        vertex_type
+        for vertex_type in counts
+        if (raw / "node-label" / vertex_type / "node-label.csv.gz").exists()
+    ]
     if len(labelled) != 1:
         raise DataError(
             f"{raw / 'node-label'} has labels of {len(labelled)} types of vertices, expected those of one"
@@ -126,7 +130,7 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> TypedParts:
     types = _types(counts, _csv_texts(triples_file), target, triples_file)
     ends: list[tuple[Array, Array]] = []
     for number, relation in enumerate(types.relations):
-        place = raw / "relations" / _BETWEEN.join((relation.source, relation.name, relation.destination))
+        place = raw / "relations" / _SEPARATOR.join((relation.source, relation.name, relation.destination))
         if (place / "edge-feat.csv.gz").exists():
             raise DataError(
                 f"{name} has features of edges, which hyrt cannot use yet: to train without them, move "
@@ -144,7 +148,7 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> TypedParts:
 
 
 def _csv_edges(file: Path, scratch: Path | None) -> tuple[Array, Array]:
-    """The ends of the edges of one relation; where there is a scratch folder, mapped."""
+    """Read the endpoints of the edges of one relation; memory-mapped if there is a scratch folder."""
     if scratch is not None:
         scratch.mkdir()
     stores = [Store(np.dtype(np.int64), scratch and scratch / f"{end}.npy") for end in ("from", "to")]
@@ -160,29 +164,31 @@ def _csv_rows(name: str, file: Path, count: int) -> Dataset:
     width = next(csv_blocks(file, np.float32), np.empty((0, 0))).shape[1]
 
     def blocks() -> Iterator[Array]:
-        at = 0
+        num_rows = 0
         for block in csv_blocks(file, np.float32):
-            at += len(block)
-            if at > count or block.shape[1] != width:
+            num_rows += len(block)
+            if num_rows > count or block.shape[1] != width:
                 raise DataError(
-                    f"{file}: the rows from {at - len(block)} on do not fit {count:,} vertices x {width} "
-                    "columns"
+                    f"{file}: the rows from {num_rows - len(block)} on do not fit {count:,} vertices x "
+                    f"{width} columns"
                 )
             yield block
-        if at != count:
-            raise DataError(f"{file} has {at:,} rows for {count:,} vertices")
+        if num_rows != count:
+            raise DataError(f"{file} has {num_rows:,} rows for {count:,} vertices")
 
     return Dataset(name, {}, FeatureRows.streamed((count, width), np.dtype(np.float32), blocks))
 
 
 def _mag240m(name: str, folder: Path, scratch: Path | None) -> TypedParts:
     meta = load_tensors(folder / "meta.pt")
-    if not isinstance(meta, dict) or not all(isinstance(meta.get(each), int) for each in MAG240M_TYPES):
+    if not isinstance(meta, dict) or not all(
+        isinstance(meta.get(vertex_type), int) for vertex_type in MAG240M_TYPES
+    ):
         raise DataError(f"{folder / 'meta.pt'} does not give the numbers of {listed(MAG240M_TYPES)} vertices")
-    counts = {each: int(meta[each]) for each in MAG240M_TYPES}
+    counts = {vertex_type: int(meta[vertex_type]) for vertex_type in MAG240M_TYPES}
     processed = folder / "processed"
-    places = sorted(path for path in processed.glob(f"*{_BETWEEN}*{_BETWEEN}*") if path.is_dir())
-    types = _types(counts, [place.name.split(_BETWEEN) for place in places], "paper", processed)
+    places = sorted(path for path in processed.glob(f"*{_SEPARATOR}*{_SEPARATOR}*") if path.is_dir())
+    types = _types(counts, [place.name.split(_SEPARATOR) for place in places], "paper", processed)
     ends: list[tuple[Array, Array]] = []
     for place in places:
         file = place / "edge_index.npy"
@@ -213,12 +219,12 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> TypedParts:
 
 
 def mag240m_splits(folder: Path) -> Splits:
-    """The papers of `train`, `val` and `test`.
+    """Read the papers of `train`, `val` and `test`.
 
     Raises
     ------
     DataError
-        If the file that says so is damaged, or there is none.
+        If the split file is damaged or missing.
     """
     split = load_tensors(folder / "split_dict.pt")
     try:
@@ -239,12 +245,12 @@ def _masks(splits: Splits, labels: Array, count: int, folder: Path) -> dict[str,
 
 
 def mask_of(vertices: NDArray[np.int64], count: int, where: str) -> NDArray[np.bool_]:
-    """[count] whether each vertex is among some.
+    """Return a mask [count] of the listed vertices.
 
     Raises
     ------
     DataError
-        If one of them is no vertex.
+        If a number is not a vertex.
     """
     outside = (vertices < 0) | (vertices >= count)
     if outside.any():
