@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,13 @@ def draw_split(
         If nothing is left to train on, or a part that should have links has none.
     """
     links, _ = links_of(topology)
-    if times is None:
+    first_times = None if times is None else _first_times(topology, links, times)
+    if first_times is None:
         order: NDArray[Any] = _draws(topology.num_vertices, links, seed, _SPLIT)
     else:
-        order = -_ranks(_first_times(topology, links, times))
+        if len(links) and first_times.min() == first_times.max():
+            raise DataError(f"{name}: all links have the same time: give other times, or links.split=random")
+        order = -_ranks(first_times)
     num_test, num_val = round(test * len(links)), round(val * len(links))
     for what, asked, num in (("val", val, num_val), ("test", test, num_test)):
         if asked and not num:
@@ -77,6 +81,8 @@ def draw_split(
     counts = {part: len(pairs) for part, pairs in drawn.items()}
     negatives, notes = draw_negatives(name, topology, seed, counts, ends)
     held_out = {part: HeldOut(pairs, negatives[part]) for part, pairs in drawn.items()}
+    if first_times is not None:
+        notes += _note_ties(first_times, in_val, in_test)
     rest, dropped = without_held_out(topology, links[~(in_test | in_val)], held_out)
     if dropped:
         notes.append(f"{dropped:,} links are not trained on, because they are reverses of held-out links")
@@ -90,6 +96,17 @@ def draw_split(
             "raise links.supervision"
         )
     return LinkSplit(train, held_out, without_messages=supervision > 0, notes=tuple(notes))
+
+
+def _note_ties(times: NDArray[Any], in_val: NDArray[np.bool_], in_test: NDArray[np.bool_]) -> Iterator[str]:
+    """Yield how many links have the same time as held-out ones, if a split by time cuts through them."""
+    for part, later, earlier in (("test", in_test, ~in_test), ("validation", in_val, ~(in_test | in_val))):
+        ties = int((times[earlier] == times[later].min()).sum()) if later.any() else 0
+        if ties:
+            yield (
+                f"{ties:,} links that are not {part} links have the same time as the earliest {part} links: "
+                "which of them are held out follows the order of the edges"
+            )
 
 
 def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:

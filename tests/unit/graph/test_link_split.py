@@ -102,6 +102,31 @@ def test_the_latest_links_are_the_test_links() -> None:
     assert (len(val), len(test)) == (round(0.1 * len(when)), round(0.2 * len(when)))
 
 
+@given(days=st.integers(2, 40), seed=st.integers(0, 50))
+def test_links_of_one_time_in_several_parts_are_counted(days: int, seed: int) -> None:
+    topology = DIRECTED.topology
+    times = np.random.default_rng(seed).integers(0, days, topology.num_edges)
+    split = draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
+    rows = np.repeat(np.arange(90), np.diff(topology.indptr))
+    when = {(int(u), int(v)): t for u, v, t in zip(topology.indices, rows, times, strict=True) if u != v}
+    parts = {name: set(pairs) for name, pairs in pairs_of(split).items()}
+    parts["train"] = when.keys() - parts["val"] - parts["test"]
+    train, val, test = ([when[pair] for pair in parts[name]] for name in ("train", "val", "test"))
+    assert max(train) <= min(val) <= max(val) <= min(test)
+    wanted = [
+        sum(time == min(later) for time in earlier)
+        for later, earlier in ((test, [*train, *val]), (val, train))
+    ]
+    said = [int(line.split()[0].replace(",", "")) for line in split.notes if "have the same time" in line]
+    assert said == [ties for ties in wanted if ties]
+
+
+def test_links_of_one_time_alone_are_refused() -> None:
+    topology = UNDIRECTED.topology
+    with pytest.raises(DataError, match=r"all links have the same time: give other times, or links\.split"):
+        draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=np.full(topology.num_edges, 7))
+
+
 def test_links_that_are_trained_on_may_carry_no_messages() -> None:
     split = draw_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, ends=ENDS, supervision=0.3)
     trained = without_links(UNDIRECTED.topology, *(part.links for part in split.held_out.values()))
