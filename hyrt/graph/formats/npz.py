@@ -236,8 +236,12 @@ def _check_kind(path: Path, source: str) -> None:
             f"{source} is a single array: a dataset is a .npz file, or a folder with one .npy file per key"
         )
     if not start.startswith(b"PK"):
+        import_first = ""
+        if path.suffix.lower() in (".csv", ".tsv", ".txt", ".parquet", ".gz"):
+            import_first = "; `hyrt data import` makes one of tables"
         raise DataError(
             f"{source} is not a .npz file: a dataset is a .npz file (numpy.savez), or a folder of .npy files"
+            f"{import_first}"
         )
 
 

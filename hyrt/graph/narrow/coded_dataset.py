@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyrt.graph import check
 from hyrt.graph.formats.schema import SCALE_KEYS, FeatureRows
 from hyrt.graph.narrow.narrow_features import NarrowFeatures
-from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.narrow_rows import NarrowRows, as_numbers
 from hyrt.graph.narrow.rounding import Rounding
 from hyrt.graph.narrow.row_format import BFLOAT16, INT8, INT8_COLUMNS
 from hyrt.machine.workers import current_workers
@@ -21,9 +21,33 @@ from hyrt.quantities import one_line
 Array = NDArray[Any]
 
 
+_CHECKED_ROWS = 1024
+_TINY = 1e-30
+
+
 def are_codes(dtype: np.dtype[Any]) -> bool:
     """Whether features of a dtype are codes."""
     return dtype in (np.int8, np.uint16)
+
+
+def _check_bfloat16(source: str, codes: Array) -> None:
+    """Refuse counts and the like, which are almost 0 as the bits of bfloat16.
+
+    Raises
+    ------
+    DataError
+        If most of the first values other than 0 are below 1e-30.
+    """
+    first = codes[:_CHECKED_ROWS].view(np.int16)
+    values = np.abs(as_numbers(first)[first & 0x7FFF != 0])
+    tiny = int((values < _TINY).sum())
+    if 2 * tiny > len(values):
+        raise check.reject(
+            source,
+            "features",
+            f"uint16 is read as the bits of bfloat16, of which {tiny:,} of the first {len(values):,} values "
+            f"would be below {_TINY:g}: if these are counts, convert them with array.astype('float32')",
+        )
 
 
 def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
@@ -46,6 +70,7 @@ def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRo
     by_row, by_column = (arrays.pop(key, None) for key in SCALE_KEYS)
     if codes.dtype != np.int8:
         check_no_scales(source, codes.dtype, {"row_scales": by_row, "column_scales": by_column})
+        _check_bfloat16(source, codes)
         rows = NarrowRows(BFLOAT16, codes.view(np.int16))
         return FeatureRows.read_from(NarrowFeatures(rows), codes.shape[0])
     if (by_row is None) == (by_column is None):

@@ -148,6 +148,10 @@ def test_values(tmp_path):
             "key 'features': dtype float64, expected float32",
         ),
         (
+            good | {"features": np.abs(9 * good["features"]).astype(np.uint16)},
+            "key 'features': uint16 is read as the bits of bfloat16, of which",
+        ),
+        (
             good | {"labels": good["labels"].astype(np.uint16)},
             "key 'labels': dtype uint16, expected int8 or",
         ),

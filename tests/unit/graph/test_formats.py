@@ -489,3 +489,11 @@ def test_a_weight_by_which_nothing_can_be_drawn_is_named(tmp_path, bad):
     weights[4] = bad
     with pytest.raises(DataError, match=r"key 'edge_weight': value .* at position 4 is not a finite number"):
         open_graph(save(arrays | {"edge_weight": weights}, tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize(("name", "is_table"), [("a.csv", True), ("a.parquet", True), ("a.bin", False)])
+def test_the_import_is_the_remedy_for_a_table(name: str, is_table: bool, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("src,dst\n0,1\n")
+    with pytest.raises(DataError, match=r"is not a \.npz file") as caught:
+        open_graph(tmp_path / name)
+    assert ("`hyrt data import` makes one of tables" in str(caught.value)) == is_table
