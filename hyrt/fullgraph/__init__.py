@@ -1,1 +1,1 @@
-"""Training on whole graphs: exact steps over all vertices, in chunks of rows."""
+"""Full-graph training: exact steps over all vertices, computed in chunks of rows."""

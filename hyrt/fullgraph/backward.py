@@ -1,4 +1,4 @@
-"""The backward pass over a whole graph, from the loss to the gradients of all parameters."""
+"""Backward pass over a full graph, from the loss to the gradients of all parameters."""
 
 from __future__ import annotations
 
@@ -36,32 +36,33 @@ def lose(
     terms: ChunkSum,
     workers: Workers,
 ) -> tuple[float, dict[str, float]]:
-    """The loss over the targets of a mini-batch, and what is counted beside it.
+    """Return the loss over the targets of a mini-batch, and the counts for its metrics.
 
-    A chunk of targets goes from what it has gathered to its scores, its loss and back: there is no matrix of
-    scores.
+    Each chunk of targets goes from its gathered rows to scores, to the loss and back. The full score matrix
+    is never stored.
 
     Parameters
     ----------
     chain
         The model over the graph.
     layer
-        What the targets have gathered in the last layer, and their own rows; their gradients afterwards.
+        The gathered rows of the targets in the last layer, and the input rows of that layer; overwritten with
+        their gradients.
     batch
         The targets with labels and weights.
     objective
-        What is trained for.
+        The training goal.
     terms
-        Takes the gradients of the last stage's parameters.
+        Accumulates the gradients of the parameters of the last stage.
     workers
-        The team of threads that computes.
+        The worker team.
     """
     stage = chain.plan.stages[-1]
-    labels, given = torch.from_numpy(batch.labels), batch.target_weights
-    weights = None if given is None else torch.from_numpy(given)
+    labels, target_weights = torch.from_numpy(batch.labels), batch.target_weights
+    weights = None if target_weights is None else torch.from_numpy(target_weights)
     num, rows = len(batch.targets), chain.plan.chunk_rows
     if not num:
-        # Other processes have the targets.
+        # Other processes have all targets.
         return 0.0, {}
     losses = [0.0] * -(-num // rows)
     counts: list[dict[str, float]] = [{}] * len(losses)
@@ -76,7 +77,7 @@ def lose(
         chunk = start // rows
         losses[chunk] = float(loss.detach())
         counts[chunk] = count_on_host(objective, scores.detach(), labels[start:stop])
-        terms.differentiate(chunk, (loss,), None, inputs, _meeting(layer, start))
+        terms.differentiate(chunk, (loss,), None, inputs, _save_callback(layer, start))
 
     chain.in_chunks(work, num, workers)
     return sum(losses), added(counts)
@@ -90,22 +91,23 @@ def turn_back(
     sums: GradientSums,
     workers: Workers,
 ) -> None:
-    """Take gradients from the last layer to the first.
+    """Propagate gradients from the last layer to the first.
 
     Parameters
     ----------
     chain
         The model over the graph.
     progress
-        Has the layers, as the forward pass has kept them; the last one holds gradients. All are given back.
+        Holds the layers that the forward pass saved; `values` of the last layer are its gradient. All
+        matrices are released.
     at
-        The vertices at which the last layer has gathered; None for all.
+        The vertices at which the last layer was gathered; None for all.
     masks
-        The key of the step's dropout.
+        The key of the step's dropout masks.
     sums
-        Takes the gradients of the parameters.
+        Accumulates the gradients of the parameters.
     workers
-        The team of threads that computes.
+        The worker team.
     """
     state, num = progress.state, len(chain.plan.parts)
 
@@ -121,19 +123,19 @@ def turn_back(
                 chain.release(layer)
                 return
             last = at if i == num - 1 else None
-            state.grads = _gather_back(chain, i, layer, last, masks, terms, workers)
+            state.grads = _gather_backward(chain, i, layer, last, masks, terms, workers)
             progress.ended()
         terms = sums.of(chain.plan.stages[i].parameters)
         if not progress.is_over(restore):
             before = state.layers[i - 1] if i else None
-            _apply_back(chain, i, before, state.grads, masks, terms, workers)
+            _apply_backward(chain, i, before, state.grads, masks, terms, workers)
             for grad in state.grads:
                 chain.memory.give(grad)
             state.grads = ()
             progress.ended()
 
 
-def _apply_back(
+def _apply_backward(
     chain: Chain,
     i: int,
     layer: Gathered | None,
@@ -142,26 +144,26 @@ def _apply_back(
     terms: ChunkSum,
     workers: Workers,
 ) -> None:
-    """Take gradients of what stage i made to what it was given of `layer`, and to its parameters."""
+    """Propagate gradients from the output of stage i to its inputs from `layer`, and to its parameters."""
     stage = chain.plan.stages[i]
 
     def work(start: int, stop: int) -> None:
-        # What the forward pass did not keep is computed again.
+        # Recompute rows that the forward pass did not save.
         computed = chain.computed(stage, start)
         inputs, made = computed or chain.compute(stage, layer, start, stop, masks, leaves=True)
-        along = [torch.from_numpy(grad[start:stop]) for grad in grads]
-        chunk, meet = start // chain.plan.chunk_rows, _meeting(layer, start)
-        terms.differentiate(chunk, made, along, inputs, meet)
+        output_gradients = [torch.from_numpy(grad[start:stop]) for grad in grads]
+        chunk, save = start // chain.plan.chunk_rows, _save_callback(layer, start)
+        terms.differentiate(chunk, made, output_gradients, inputs, save)
 
     chain.in_chunks(work, chain.num_vertices, workers)
 
 
-def _meeting(layer: Gathered | None, start: int) -> Callable[[Array, Array], None] | None:
-    """What a layer does when the rows from `start` on and their gradients are both there."""
+def _save_callback(layer: Gathered | None, start: int) -> Callable[[Array, Array], None] | None:
+    """Return the callback of a layer that saves what its backward pass needs of the rows from `start` on."""
     return None if layer is None or layer.meet is None else partial(layer.meet, start)
 
 
-def _gather_back(
+def _gather_backward(
     chain: Chain,
     i: int,
     layer: Gathered,
@@ -170,25 +172,25 @@ def _gather_back(
     terms: ChunkSum,
     workers: Workers,
 ) -> tuple[Array, ...]:
-    """Gradients of what the stage before layer i made; what the layer kept is given back."""
+    """Return the gradients of the messages of layer i, and release what the layer saved."""
     parts, memory = chain.plan.parts[i], chain.memory
-    onto_own = parts.scatter is None and layer.own is not None
+    accumulates = parts.scatter is None and layer.own is not None
     gathering, kept = chain.gatherings[i], layer.kept
     meeting = chain.meeting[i]
-    done = () if meeting is None else meeting.unread(kept)
-    for matrix in done:
+    released = () if meeting is None else meeting.unread(kept)
+    for matrix in released:
         memory.give(matrix)
-    if onto_own:
+    if accumulates:
         assert layer.own is not None
         out: tuple[Array, ...] = (layer.own,)
     else:
         shapes = ((chain.num_sources, width) for width in parts.message_widths)
         out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
     grad = layer.values
-    over = GatheringPass(workers, at, masks, accumulate=onto_own)
+    over = GatheringPass(workers, at, masks, accumulate=accumulates)
     with loops_named(f"layer {i + 1} back"):
-        of_parameters = gathering.backward(layer.messages, kept, grad, out, over)
-    terms.add(of_parameters)
-    for matrix in (grad, *layer.messages, *kept[len(done) :]):
+        parameter_gradients = gathering.backward(layer.messages, kept, grad, out, over)
+    terms.add(parameter_gradients)
+    for matrix in (grad, *layer.messages, *kept[len(released) :]):
         memory.give(matrix)
-    return out if onto_own or layer.own is None else (layer.own, *out)
+    return out if accumulates or layer.own is None else (layer.own, *out)

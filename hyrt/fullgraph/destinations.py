@@ -1,4 +1,4 @@
-"""Vertices at which a gathering is needed, where it is not needed at all, and what each pass is given."""
+"""Subset of vertices at which a gather is needed, and the context of one gather call."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -18,70 +18,74 @@ from hyrt.machine.workers import Workers
 Array = NDArray[Any]
 
 MOST_EDGES = 0.25
-"""With more of the edges than this part, the transpose of all is read, and nothing more is kept."""
+"""Largest fraction of the edges for which a subset gets its own transpose; above it, the transpose of all
+edges is used.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Some vertices, and the edges into them by source."""
+    """A subset of the vertices, with the transpose of its in-edges."""
 
     vertices: Array
     """[n] distinct vertices."""
     positions: Array
-    """[V] int32, where each vertex is in `vertices`; -1 where it is not."""
+    """[V] int32, the position of each vertex in `vertices`; -1 if it is not in the subset."""
     turned: tuple[Array, Array] | None
-    """[V + 1] and [E into them]: where each source's edges start, and the position of each edge's destination
-    in `vertices`. None where most edges go into them."""
+    """CSR by source of the edges into the subset: [V + 1] the first edge of each source, and [E] the position
+    in `vertices` of each edge's destination. None if the subset has most of the edges.
+    """
 
     @classmethod
     def of(cls, vertices: Array, topology: Topology, *, turn: bool) -> Destinations | None:
-        """Some vertices of a graph; None where they are all of them in order.
+        """Build the subset; None if it is all vertices in ascending order.
 
         Parameters
         ----------
         vertices
             [n] distinct vertices.
         topology
-            The edges.
+            The edges of the graph.
         turn
-            Whether gradients will be taken back to the sources, again and again.
+            Whether to build the transpose, for repeated backward passes.
         """
         if len(vertices) == topology.num_vertices and (np.diff(vertices) == 1).all():
             return None
         positions = np.full(topology.num_vertices, -1, np.int32)
         positions[vertices] = np.arange(len(vertices), dtype=np.int32)
-        # In-degrees may count edges that other processes have.
+        # Do not use in-degrees: they may count edges that other processes have.
         edges = int((topology.indptr[vertices + 1] - topology.indptr[vertices]).sum(dtype=np.int64))
         if not turn or edges > MOST_EDGES * topology.num_edges:
             return cls(vertices, positions, None)
         starts = np.zeros(topology.num_vertices + 1, np.int32 if edges < 2**31 else np.int64)
         rows = np.empty(edges, np.int32)
-        _turn_rows(topology.indptr, topology.indices, vertices, starts, rows)
+        _transpose_rows(topology.indptr, topology.indices, vertices, starts, rows)
         return cls(vertices, positions, (starts, rows))
 
 
 @dataclass(frozen=True, slots=True)
 class GatheringPass:
-    """Where a gathering is needed, and what it may use."""
+    """Context of one gather call: where it is needed, and what it may use."""
 
     workers: Workers
-    """The team of threads that computes."""
+    """The worker team."""
     at: Destinations | None = None
-    """The vertices that gather; all by default."""
+    """The destinations; all vertices by default."""
     masks: Masks | None = None
-    """The key of the step's dropout; None drops nothing."""
+    """The key of the step's dropout masks; None disables dropout."""
     memory: RecycledMatrices | None = None
-    """Forward, where matrices are taken from for what the backward pass needs besides; None where there is
-    none."""
+    """Forward: the pool for matrices that the backward pass needs; None if there is no backward pass."""
     overwrite: bool = False
-    """Forward, whether nobody reads the messages afterwards, but `backward` where `reads_messages_back`."""
+    """Forward: whether the messages may be overwritten. After the call only `backward` reads them, if
+    `reads_messages_back`.
+    """
     accumulate: bool = False
-    """Backward, whether the gradients are added to what is there."""
+    """Backward: whether to add to the output instead of overwriting it."""
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
-def _turn_rows(indptr, columns, chosen, starts, rows):
-    """The edges of chosen rows by their columns, in the order of the rows."""
+def _transpose_rows(indptr, columns, chosen, starts, rows):
+    """Transpose the chosen rows of a CSR matrix; edges of a column keep the order of the rows."""
     num = len(starts) - 1
     for k in range(len(chosen)):
         for e in range(indptr[chosen[k]], indptr[chosen[k] + 1]):

@@ -1,4 +1,4 @@
-"""The forward pass over a whole graph."""
+"""Forward pass over a full graph."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from hyrt.sampling.full.whole_graph import WholeGraph
 Array = NDArray[Any]
 
 COLUMNS = 32
-"""Columns of features that are copied from a file at a time."""
+"""Number of feature columns that are copied from a file at a time."""
 
 
 Computed = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
-"""What a stage was given for some rows, and what it made of them."""
+"""Inputs and outputs of a stage for a range of rows."""
 
 
 class Chain:
-    """The matrices of a model over a whole graph, and the forward pass.
+    """Matrices of a model over a full graph, and its forward pass.
 
     Parameters
     ----------
     plan
         How the model is computed.
     graph
-        All edges; of a process that has some of the vertices, those into them.
+        All edges; in a distributed run, the edges into the local vertices.
     features
-        The features of the vertices that are computed.
+        The features of the local vertices.
     budget
-        How much host memory the matrices may take; without limit by default.
+        Host memory limit of the matrices; no limit by default.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Chain:
     ) -> None:
         self.plan = plan
         self.num_vertices = len(graph.rows)
-        """How many vertices are computed."""
+        """Number of vertices that are computed."""
         self.num_sources = graph.topology.num_vertices
-        """How many rows of messages there are: those of the vertices, and those that come from elsewhere."""
+        """Number of message rows: local and remote vertices."""
         self.memory = RecycledMatrices(budget)
         self.features = features
         self.gatherings: list[Gathering] = [
@@ -65,27 +65,27 @@ class Chain:
             else graph.gatherings.gathering(parts.gather, plan.dtype, layer)
             for layer, parts in enumerate(plan.parts, 1)
         ]
-        # Asked for once: to look whether an object has the methods of a protocol takes long.
+        # isinstance() of a runtime protocol is slow: check once.
         self.meeting = [each if isinstance(each, MeetsGradient) else None for each in self.gatherings]
         self.vertices = graph.vertices
-        """[n] their numbers, which are the keys of dropout."""
-        # Operators inside a chunk run in the thread that computes it.
+        """[n] vertex ids, which key the dropout masks."""
+        # Operators inside a chunk run in the thread that computes the chunk.
         self._alone = Workers(1, "chunk", pool=BufferPool())
         self._first: Array | None = None
         self._computed: dict[tuple[int, int], Computed] = {}
-        """By the stage's index, and the first of the rows."""
+        """Saved results, by stage index and first row."""
 
     def in_chunks(self, work: Chunk, count: int, workers: Workers) -> None:
-        """Call `work(start, stop)` for chunks of `count` rows, each of which one thread computes.
+        """Call `work(start, stop)` for chunks of `count` rows, each computed by one thread.
 
-        A chunk that is the only one is shared by the team, operator by operator.
+        A single chunk is computed by the whole team, operator by operator.
         """
         if count <= self.plan.chunk_rows:
             with working(workers):
                 work(0, count)
             return
 
-        @functools.wraps(work)  # A trace names what is shared by the function's name.
+        @functools.wraps(work)  # Traces label parallel work with the function's name.
         def alone(start: int, stop: int) -> None:
             with working(self._alone):
                 work(start, stop)
@@ -102,21 +102,21 @@ class Chain:
         *,
         leaves: bool,
     ) -> tuple[torch.Tensor | None, Rows | None]:
-        """What a stage is given for consecutive vertices, over the memory of the matrices.
+        """Return the inputs of a stage for a range of vertices, as views of the matrices.
 
-        With `leaves`, tensors whose gradient is needed take gradients.
+        If `leaves` is set, tensors whose gradient is needed require gradients.
         """
-        own: Rows | None = None
+        rows: Rows | None = None
         if layer is not None and layer.own is not None:
-            own = torch.from_numpy(layer.own[start:stop]).requires_grad_(leaves)
+            rows = torch.from_numpy(layer.own[start:stop]).requires_grad_(leaves)
         elif layer is None or stage.reads_own:
-            # The features: only the stages before and after the first gathering come here.
+            # These are the features: only the stages before and after the first gather get here.
             vertices = self.vertices[start:stop]
-            own = dropped_features(stage.model, self.features.part(start, stop), vertices, masks)
+            rows = dropped_features(stage.model, self.features.part(start, stop), vertices, masks)
         if layer is None:
-            return None, own
+            return None, rows
         gathered = torch.from_numpy(layer.values[start:stop])
-        return gathered.requires_grad_(leaves and layer.takes_gradient), own
+        return gathered.requires_grad_(leaves and layer.takes_gradient), rows
 
     def forward(
         self,
@@ -127,24 +127,24 @@ class Chain:
         keep: bool,
         progress: ChainProgress | None = None,
     ) -> list[Gathered]:
-        """Gather layer after layer, the last one where it is needed.
+        """Run the gathers and stages up to the last gather, which is limited to `at`.
 
         Parameters
         ----------
         at
-            The vertices whose scores are wanted; None for all.
+            The vertices whose scores are needed; None for all.
         masks
-            The key of the step's dropout; None drops nothing.
+            The key of the step's dropout masks; None disables dropout.
         workers
-            The team of threads that computes.
+            The worker team.
         keep
-            Whether there will be a backward pass.
+            Whether a backward pass follows.
         progress
-            Where the step begins, and where it is; by default at its beginning.
+            The progress of the step, from which it resumes; by default it starts at the beginning.
 
         Returns
         -------
-        The layers. Without `keep`, only the last one is of use.
+        The layers. If `keep` is false, only the last one is valid.
         """
         plan, progress = self.plan, ChainProgress() if progress is None else progress
         state, restore = progress.state, functools.partial(self.restore, progress, at)
@@ -171,7 +171,7 @@ class Chain:
         return state.layers
 
     def restore(self, progress: ChainProgress, at: Destinations | None, kept: KeptStep) -> None:
-        """Take what an earlier process kept of a step; `at` is where its last layer gathers."""
+        """Restore the state of a step from a checkpoint; `at` are the destinations of its last layer."""
         arrays, state = KeptArrays.read(kept, self.memory.take), progress.state
         last = len(self.plan.parts) - 1
         for i, (values, takes_gradient, messages, others, own) in enumerate(arrays.layers):
@@ -186,7 +186,7 @@ class Chain:
     def at_targets(
         self, layer: Gathered, at: Destinations | None, masks: Masks | None, workers: Workers
     ) -> Gathered:
-        """What the last stage reads: the last layer, and the rows that the targets were given in it."""
+        """Return the inputs of the last stage: gathered rows and the layer's input rows at the targets."""
         own, stage = layer.own, self.plan.stages[-1]
         vertices = np.arange(self.num_vertices) if at is None else at.vertices
         if own is not None:
@@ -198,13 +198,13 @@ class Chain:
         return Gathered(layer.values, layer.takes_gradient, meet=layer.meet, own=own)
 
     def release(self, layer: Gathered) -> None:
-        """Give a layer's matrices back."""
+        """Release the matrices of a layer to the pool."""
         for matrix in (layer.values, *layer.messages, *layer.kept, layer.own):
             if matrix is not None and matrix is not self._first:
                 self.memory.give(matrix)
 
     def _sorted(self, stage: RowStage, made: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
-        """The rows that are carried to the stage after the next gathering, and the messages."""
+        """Split the outputs of a stage into rows for the stage after the next gather, and messages."""
         assert stage.after is not None
         if not stage.carries_rows:
             return None, made
@@ -262,14 +262,15 @@ class Chain:
             layer.meet = functools.partial(meeting.meet, layer.messages, layer.kept, at)
 
     def _gather_first(self, workers: Workers) -> Array:
-        """[V, f] what the first layer gathers of the features; computed once."""
+        """Return [V, f] gathered features of the first layer, which are computed once and cached."""
         if self._first is None:
             width = self.plan.parts[0].gathered_width
             first = self.memory.take((self.num_vertices, width), self.plan.dtype)
             gathering, features = self.gatherings[0], self.features
             with loops_named("layer 1"):
                 if features.is_mapped:
-                    # Some columns at a time, so that memory holds neither the matrix nor a copy of it.
+                    # Copy some columns at a time, so that memory never holds the whole matrix or a copy of
+                    # it.
                     some = self.memory.take((self.num_vertices, min(width, COLUMNS)), self.plan.dtype)
                     for at in range(0, width, some.shape[1]):
                         features.columns(at, some, workers)
@@ -292,19 +293,19 @@ class Chain:
         *,
         leaves: bool,
     ) -> Computed:
-        """What a stage makes of consecutive rows; with `leaves`, it can be differentiated."""
+        """Run a stage on a range of rows; the outputs can be differentiated if `leaves` is set."""
         with torch.set_grad_enabled(leaves):
             inputs = self.given(stage, layer, start, stop, masks, leaves=leaves)
             return inputs, stage(*inputs, self.vertices[start:stop], masks)
 
     def computed(self, stage: RowStage, start: int) -> Computed | None:
-        """What the forward pass has computed of the rows from `start` on, once; None where it is not kept."""
+        """Remove and return the saved result of the rows from `start` on; None if it was not saved."""
         return self._computed.pop((stage.index, start), None)
 
     def _apply(
         self, stage: RowStage, layer: Gathered | None, masks: Masks | None, workers: Workers, *, keep: bool
     ) -> tuple[Array, ...]:
-        """The matrices that a stage makes."""
+        """Run a stage on all rows and return its output matrices."""
         made = tuple(self.memory.take((self.num_sources, width), self.plan.dtype) for width in stage.widths)
         keeps = keep and self.plan.keeps_rows
 

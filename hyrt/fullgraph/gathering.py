@@ -1,4 +1,4 @@
-"""Gathering messages along the edges of a whole graph, and the gradients of the messages."""
+"""Gather operations along the edges of a full graph, forward and backward."""
 
 from __future__ import annotations
 
@@ -33,32 +33,33 @@ from hyrt.nn.whole_graph.spmm import spmm_into
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
 
-# Rows that are scaled at a time, and from how many columns on torch scales them faster than numpy.
+# Rows that are scaled at a time, and the column count from which torch scales faster than numpy.
 _GRAIN = 8192
 _WIDE = 16
 
 
 Gathers = Aggregation | AttentionSum | SagaSum
-"""How a layer combines messages."""
+"""Specification of how a layer combines messages."""
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What is known of a layer whose destinations have gathered."""
+    """Output of a layer's gather, with the tensors that its backward pass needs."""
 
     values: Array
-    """[n, width] what was gathered; the backward pass overwrites it with its gradient."""
+    """[n, width] gathered rows; overwritten with their gradient in the backward pass."""
     takes_gradient: bool
-    """Whether the gradient of `values` is needed, which may then overwrite them."""
+    """Whether the gradient of `values` is needed; it then overwrites `values`."""
     messages: tuple[Array, ...] = ()
     """Messages that the backward pass reads."""
     kept: tuple[Array, ...] = ()
-    """What the gathering keeps for its backward pass."""
+    """Tensors that the gather saved for its backward pass."""
     meet: Callable[[int, Array, Array], None] | None = None
-    """Called with a row's number, what it and the rows after it gathered and their gradient, before that
-    overwrites it."""
+    """Callback with the first row, the gathered rows from it on and their gradient, called before the
+    gradient overwrites the rows.
+    """
     own: Array | None = None
-    """[V, in] rows that the layer was given, where the stage after it reads them; overwritten likewise."""
+    """[V, in] input rows of the layer, if the stage after it reads them; overwritten with their gradient."""
 
 
 class Gathering(Protocol):
@@ -66,48 +67,48 @@ class Gathering(Protocol):
 
     @property
     def reads_messages_back(self) -> bool:
-        """Whether `backward` reads the messages."""
+        """Return whether `backward` reads the messages."""
         ...
 
     @property
     def parameters(self) -> tuple[torch.nn.Parameter, ...]:
-        """Parameters of the layer that edges read."""
+        """Return the parameters of the layer that edges read."""
         ...
 
     def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
-        """Gather at all vertices, or at some.
+        """Gather at all vertices, or at a subset.
 
         Parameters
         ----------
         messages
-            [V, ...] one row a source each.
+            [V, ...] one row per source in each.
         out
-            [V, width], or one row for each of the pass's vertices; overwritten.
+            [V, width], or one row per destination of the subset; overwritten.
         over
-            The vertices, and what may be used.
+            The destinations, and what may be used.
 
         Returns
         -------
-        What `backward` needs besides, taken from the pass's memory.
+        Tensors to save for `backward`, taken from the pool of the context.
         """
         ...
 
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        """Take the gradient of what was gathered back to the messages.
+        """Compute the gradients of the messages.
 
         Parameters
         ----------
         messages, kept
-            What `forward` was given and has returned. Messages are empty unless `reads_messages_back`.
+            The messages and the result of `forward`. Messages are empty unless `reads_messages_back`.
         grad
-            [V, width], or one row for each of the pass's vertices: the gradient of what was gathered; it may
-            be overwritten.
+            [V, width], or one row per destination of the subset: the gradient of the gathered rows; may be
+            overwritten.
         out
-            The gradients of the messages, overwritten, or added to if the pass says so.
+            The gradients of the messages; overwritten, or accumulated if the context says so.
         over
-            The vertices of `forward`, and what may be used.
+            The context of `forward`.
 
         Returns
         -------
@@ -118,39 +119,39 @@ class Gathering(Protocol):
 
 @runtime_checkable
 class MeetsGradient(Protocol):
-    """A gathering whose `backward` needs something of both what it gathered and the gradient of that.
+    """Gather whose `backward` needs values computed from its output together with the output's gradient.
 
-    The second takes the place of the first, some rows at a time: before, the two meet.
+    The gradient overwrites the output a few rows at a time; `meet` is called before.
     """
 
     def meet(
         self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,
         gathered: Array, grad: Array,
     ) -> None:  # fmt: skip
-        """Note what `backward` needs of consecutive rows, in any thread.
+        """Save what `backward` needs of consecutive rows, in any thread.
 
         Parameters
         ----------
         messages, kept, at
-            What `forward` was given and returned.
+            The arguments and the result of `forward`.
         start
-            The first of the rows.
+            The first row.
         gathered, grad
-            [n, width] what was gathered, and its gradient.
+            [n, width] gathered rows and their gradient.
         """
         ...
 
     def unread(self, kept: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Those of the kept matrices that `backward` does not read once all rows have met."""
+        """Return the saved matrices that `backward` does not read, once `meet` was called for all rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinearGathering:
-    """Sums of source rows with factors of both ends: sum, mean and GCN's normalisation.
+    """Weighted sums of source rows with a scale per end: sum, mean and GCN normalisation.
 
-    The factors are fused into the sums; they cost |V| numbers each, and no edge has one of its own (GraphPy,
-    section 6.1) unless edges have weights. The transpose reads these where they lie, by the edges' numbers.
+    The scales are fused into the sums and cost |V| numbers each, without a factor per edge (GraphPy, section
+    6.1) unless edges have weights. The transpose reads edge weights in place, by edge number.
     """
 
     topology: Topology
@@ -158,13 +159,13 @@ class LinearGathering:
     source_scale: Array | None
     self_scale: Array | None
     weights: Array | None = None
-    """[E] float32, the weights of the edges; None for all one."""
+    """[E] float32, edge weights; None if all are one."""
     reads_messages_back: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
     @classmethod
     def of(cls, what: Aggregation, topology: Topology, dtype: np.dtype[Any]) -> LinearGathering:
-        """The gathering of an aggregation."""
+        """Build the gather of an aggregation."""
         weights = topology.edge_weights if what.weighted else None
         degrees = topology.in_degrees if weights is None else topology.weighted_degrees
         one = dtype.type(1)
@@ -200,7 +201,7 @@ class LinearGathering:
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        # The transpose: what scaled a row scales a source, and the other way round.
+        # In the transpose, row scales become source scales and vice versa.
         row, own, at, workers = self.row_scale, self.self_scale, over.at, over.workers
         if at is not None:
             row = None if row is None else row[at.vertices]
@@ -218,13 +219,13 @@ class LinearGathering:
                 out[0][at.vertices] += own[:, None] * grad
             return ()
         if at is not None and own is not None:
-            of_all = np.zeros(len(at.positions), own.dtype)
-            of_all[at.vertices] = own
-            own = of_all
-        turned = self.topology.transposed
+            expanded = np.zeros(len(at.positions), own.dtype)
+            expanded[at.vertices] = own
+            own = expanded
+        transposed = self.topology.transposed
         spmm_into(
-            turned.indptr,
-            turned.indices,
+            transposed.indptr,
+            transposed.indices,
             grad,
             out[0],
             row_scale=self.source_scale,
@@ -241,7 +242,7 @@ class LinearGathering:
 def scale_rows(rows: Array, factors: Array, own: Array | None, workers: Workers) -> Array | None:
     """Scale rows in place.
 
-    Done once for each row, for a factor that is read for each edge costs as much as half a row.
+    Scaling once per row is cheaper: reading a factor for each edge costs half as much as reading the row.
 
     Parameters
     ----------
@@ -250,13 +251,13 @@ def scale_rows(rows: Array, factors: Array, own: Array | None, workers: Workers)
     factors
         [n] floating point.
     own
-        [n] what own rows were to be scaled with; None where they do not count.
+        [n] self-loop scale of unscaled rows; None if there are no self loops.
     workers
-        The team of threads.
+        The worker team.
 
     Returns
     -------
-    What own rows are to be scaled with now.
+    The self-loop scale of the scaled rows.
     """
 
     def scale(start: int, stop: int) -> None:
@@ -272,14 +273,14 @@ def scale_rows(rows: Array, factors: Array, own: Array | None, workers: Workers)
 
 @dataclass(frozen=True, slots=True)
 class AttentionGathering:
-    """Sums of source rows weighted by attention, a self loop included; no array has a row an edge."""
+    """Sums of source rows weighted by attention, self loop included; no array has a row per edge."""
 
     topology: Topology
     what: AttentionSum
     layer: int
     """1..L."""
     vertices: Array | None = None
-    """[V] the numbers by which masks know the vertices; their own by default."""
+    """[V] vertex ids that key the dropout masks; row numbers by default."""
     reads_messages_back: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -315,7 +316,7 @@ class AttentionGathering:
         lse, positive, weight, ends = (matrix[here] for matrix in kept)
         given = (self._by_head(gathered), lse, self._by_head(positive), weight, self._by_head(grad), ends)
         if at is None:
-            # The weights have been read when the gradient takes their place.
+            # attend_ends_into has read the weights before the gradient overwrites them.
             attend_ends_into(messages[2][here], *given, weight, slope=self.what.slope)
         else:
             attend_ends_into(messages[2], *given, weight, slope=self.what.slope, rows=at.vertices[here])
@@ -326,11 +327,11 @@ class AttentionGathering:
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not over.accumulate, "a layer with attention has messages of its own"
-        turned, (_, _, of_destinations, ends), at = self.topology.transposed, kept, over.at
+        assert not over.accumulate, "attention messages are separate matrices"
+        transposed, (_, _, of_destinations, ends), at = self.topology.transposed, kept, over.at
         attend_to_sources_into(
-            turned.indptr,
-            turned.indices,
+            transposed.indptr,
+            transposed.indices,
             self._by_head(messages[0]),
             messages[1],
             ends,
@@ -362,7 +363,7 @@ class AttentionGathering:
 
 @dataclass(frozen=True, slots=True)
 class MaximumGathering:
-    """The largest of each column over the source rows; a tie's gradient goes to its first source."""
+    """Column-wise maximum over the source rows; the gradient of a tie goes to its first source."""
 
     topology: Topology
     reads_messages_back: bool = False
@@ -378,11 +379,17 @@ class MaximumGathering:
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        turned = self.topology.transposed
+        transposed = self.topology.transposed
         result = np.empty_like(out[0]) if over.accumulate else out[0]
         positions = None if over.at is None else over.at.positions
         largest_backward_into(
-            turned.indptr, turned.indices, grad, kept[0], result, positions=positions, workers=over.workers
+            transposed.indptr,
+            transposed.indices,
+            grad,
+            kept[0],
+            result,
+            positions=positions,
+            workers=over.workers,
         )
         if over.accumulate:
             np.add(out[0], result, out=out[0])
@@ -392,22 +399,22 @@ class MaximumGathering:
 def gathering_of(
     what: Gathers, topology: Topology, dtype: np.dtype[Any], layer: int, vertices: Array | None = None
 ) -> Gathering:
-    """The gathering that a layer asks for, over all edges of a topology.
+    """Build the gather of a layer over all edges of a topology.
 
-    Where a device runs the loops of the calling thread, it runs those of this gathering.
+    If a device runs the loops of the calling thread, it also runs the loops of this gather.
 
     Parameters
     ----------
     what
-        What the layer asks for.
+        How the layer combines messages.
     topology
         The edges.
     dtype
-        The messages' numbers.
+        The dtype of the messages.
     layer
         1..L.
     vertices
-        [V] the numbers by which masks know the vertices; their own by default.
+        [V] vertex ids that key the dropout masks; row numbers by default.
     """
     if isinstance(what, SagaSum):
         return SagaGathering(what, topology, dtype)

@@ -1,4 +1,4 @@
-"""Gradients of a model's parameters, added over chunks in an order that does not depend on threads."""
+"""Gradients of parameters, summed over chunks in an order that does not depend on thread timing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hyrt.nn.operators.sparse import SparseRows
 
 
 class ChunkSum:
-    """The gradients of some parameters, added in the order of the chunks, whichever is finished first.
+    """Gradients of some parameters, summed in the order of the chunks.
 
-    Threads draw chunks in order, so that no more than one result a thread waits for its turn.
+    Threads start chunks in order, so at most one result per thread waits to be added.
 
     Parameters
     ----------
@@ -38,21 +38,23 @@ class ChunkSum:
         inputs: Sequence[torch.Tensor | SparseRows | None],
         meet: Callable[[NDArray[Any], NDArray[Any]], None] | None = None,
     ) -> None:
-        """Take gradients of a chunk: those of parameters are added, those of inputs overwrite the inputs.
+        """Differentiate a chunk: add parameter gradients to the sums, and overwrite inputs with their
+        gradients.
 
         Parameters
         ----------
         chunk
-            Its number, from 0; each number comes once.
+            Chunk number from 0; each number is passed once.
         outputs, along
-            Tensors, and the gradients of them; None for a scalar loss.
+            Output tensors and their gradients; None for a scalar loss.
         inputs
-            What the outputs were computed from. Only tensors that take a gradient count.
+            The inputs of the outputs. Only tensors that require gradients are used.
         meet
-            Called with the first input, if it takes a gradient, and that gradient, before it is overwritten.
+            Called with the first input and its gradient before the input is overwritten, if it requires a
+            gradient.
         """
-        rows = [each for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
-        # Rows may be sent as they are, and then those of features take no gradient.
+        rows = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
+        # Messages may be the rows themselves, and features do not require gradients.
         taken = [k for k, output in enumerate(outputs) if output.requires_grad]
         wanted = [*rows, *self.parameters]
         grads: Sequence[torch.Tensor | None] = [None] * len(wanted)
@@ -64,10 +66,10 @@ class ChunkSum:
                 allow_unused=True,
             )
         for values, grad in zip(rows, grads, strict=False):
-            given, found = values.detach(), torch.zeros_like(values) if grad is None else grad
+            data, gradient = values.detach(), torch.zeros_like(values) if grad is None else grad
             if meet is not None and values is inputs[0]:
-                meet(given.numpy(), found.contiguous().numpy())
-            given.copy_(found)
+                meet(data.numpy(), gradient.contiguous().numpy())
+            data.copy_(gradient)
         with self._lock:
             self._waiting[chunk] = grads[len(rows) :]
             while (ready := self._waiting.pop(self._next, None)) is not None:
@@ -89,27 +91,27 @@ class ChunkSum:
 
 
 class GradientSums:
-    """The gradients of a model, from the sums of its stages."""
+    """Gradients of a model, from the sums of its stages."""
 
     def __init__(self) -> None:
         self._sums: list[ChunkSum] = []
 
     @property
     def each(self) -> Sequence[ChunkSum]:
-        """Those that there are, in the order in which they were asked for."""
+        """Return the sums in the order in which they were added."""
         return self._sums
 
     def of(self, parameters: Sequence[torch.nn.Parameter]) -> ChunkSum:
-        """A new sum over the chunks of a stage that reads these parameters."""
+        """Add and return the sum of a stage that reads these parameters."""
         self._sums.append(ChunkSum(parameters))
         return self._sums[-1]
 
     def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """The gradient of each parameter; zero where no stage reads it."""
+        """Return the gradient of each parameter; zero if no stage reads it."""
         totals: dict[int, torch.Tensor] = {}
-        for each in self._sums:
-            for parameter, term in zip(each.parameters, each.totals, strict=True):
+        for stage in self._sums:
+            for parameter, term in zip(stage.parameters, stage.totals, strict=True):
                 if term is not None:
-                    there = totals.get(id(parameter))
-                    totals[id(parameter)] = term if there is None else there + term
+                    total = totals.get(id(parameter))
+                    totals[id(parameter)] = term if total is None else total + term
         return [totals.get(id(parameter), torch.zeros_like(parameter)) for parameter in parameters]

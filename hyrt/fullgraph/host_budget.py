@@ -1,4 +1,4 @@
-"""How much host memory some matrices may take, and the file in which the rest of them live."""
+"""Limit of the host memory for matrices, and temporary files for matrices beyond the limit."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from hyrt.quantities import size
 
 @dataclass(frozen=True, slots=True)
 class HostBudget:
-    """A limit for matrices in host memory, and where a file for the others is made."""
+    """Limit of the host memory for matrices, and the folder of files for matrices beyond it."""
 
     limit_bytes: int | None = None
-    """The most that the matrices may take in memory; None is no limit."""
+    """Maximum bytes of the matrices in memory; None for no limit."""
     folder: Path | None = None
-    """Where the file is made; None is the system's folder for temporary files."""
+    """Folder of the files; None for the system's temporary folder."""
 
     def allows(self, used_bytes: int, more_bytes: int) -> bool:
-        """Whether there is room for `more_bytes` beside `used_bytes`."""
+        """Return whether `more_bytes` fit into the budget if `used_bytes` are in use."""
         return self.limit_bytes is None or used_bytes + more_bytes <= self.limit_bytes
 
     def in_file(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Memory that is the page cache of a file: the system writes it out where it needs the room.
+        """Allocate memory that is backed by an unnamed temporary file.
 
-        The file has no name, so that it is gone with the array, or with the process, however that ends. Its
-        blocks are taken now: a disk that is full later would kill the process (SIGBUS).
+        The system writes pages back under memory pressure. The file has no name, so it is deleted with the
+        array or with the process, however the process ends. Its blocks are allocated at once, since writing
+        to a map on a full disk would kill the process with SIGBUS.
 
         Parameters
         ----------
         size_bytes
-            How much, at least 1.
+            Number of bytes, at least 1.
 
         Returns
         -------
-        [size_bytes] uint8, of undefined content.
+        [size_bytes] uint8, uninitialised.
 
         Raises
         ------
         HostMemoryExhausted
-            If the file cannot be written; what was written of it is gone.
+            If the file cannot be allocated; nothing is left on the disk.
         """
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
         try:
@@ -55,7 +56,7 @@ class HostBudget:
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
                 mapped = mmap.mmap(file.fileno(), size_bytes)
         except OSError as error:
-            # What was taken is free again by now.
+            # The partial file is already deleted.
             free = shutil.disk_usage(folder).free if folder.is_dir() else 0
             raise HostMemoryExhausted(
                 f"{folder}: a matrix of {size(size_bytes)} beyond fullgraph.host_memory"

@@ -1,4 +1,4 @@
-"""Feature rows as the first layer of a model reads them: all in place, or a part at a time."""
+"""Feature rows as the first layer reads them: all in place, or a range at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _GRAIN = 8192
 
 
 class InputRows:
-    """The features of all vertices.
+    """Features of all vertices.
 
     Parameters
     ----------
     rows
-        [V, f] in the form that a mini-batch of the whole graph has them.
+        [V, f] in the form of the inputs of a full-graph mini-batch.
     dtype
-        The dtype of the rows that are read: the model's.
+        The dtype of the model, to which rows are converted.
     """
 
     def __init__(self, rows: InPlace | SparseRows | torch.Tensor, dtype: np.dtype[Any]) -> None:
@@ -39,20 +39,22 @@ class InputRows:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the rows lie in a file whose pages may be forgotten: see `memory_map`."""
+        """Return whether the rows are memory-mapped and their pages can be dropped: see `memory_map`."""
         return self._dense is not None and memory_map(self._dense) is not None
 
     def matrix(self) -> Array:
-        """[V, f] all rows: dense ones in place (float16 and bfloat16 as bits), sparse ones made dense."""
+        """Return [V, f] all rows: dense rows in place (float16 and bfloat16 as bits), sparse rows as a dense
+        copy.
+        """
         if self._sparse is None:
             assert self._dense is not None
             return self._dense
         return self._sparse.dense().numpy().astype(self._dtype, copy=False)
 
     def columns(self, first: int, out: Array, workers: Workers) -> None:
-        """Copy columns, from `first` on as many as `out` [V, n] has, or all that there are.
+        """Copy the columns from `first` on into `out` [V, n], up to n or the last column.
 
-        Memory holds no more of a file afterwards than it did before.
+        Pages of a mapped file are dropped after the copy, so resident memory does not grow.
         """
         pages = MappedRows(self._dense) if self._dense is not None and self.is_mapped else None
 
@@ -68,9 +70,9 @@ class InputRows:
         workers.run(copy, len(out), _GRAIN)
 
     def part(self, start: int, stop: int) -> torch.Tensor | SparseRows:
-        """Consecutive rows."""
+        """Return consecutive rows."""
         if self._sparse is None:
-            # Torch warns of memory that it may not write to: of a file, a copy.
+            # Torch warns about read-only memory, such as a mapped file: make a copy.
             values = np.require(self._values(start, stop), self._dtype, ["C", "W"])
             return torch.from_numpy(values)
         return SparseRows(
@@ -81,7 +83,7 @@ class InputRows:
         )
 
     def stored(self, start: int, stop: int) -> Array:
-        """[n, f] consecutive rows as numbers of the dtype they are kept in: dense ones in place."""
+        """Return [n, f] consecutive rows as numbers of the stored dtype; dense rows in place."""
         if self._sparse is None:
             return self._values(start, stop)
         part = self.part(start, stop)
@@ -90,7 +92,7 @@ class InputRows:
         return dense
 
     def rows(self, vertices: Array, workers: Workers) -> torch.Tensor | SparseRows:
-        """The rows of some vertices."""
+        """Return the rows of some vertices."""
         if self._sparse is None:
             assert self._dense is not None
             return torch.from_numpy(np.ascontiguousarray(as_numbers(self._dense[vertices]), self._dtype))
@@ -99,17 +101,17 @@ class InputRows:
         return SparseRows.of(all_rows.take(vertices, workers))
 
     def _values(self, start: int = 0, stop: int | None = None) -> Array:
-        """Rows as numbers."""
+        """Return rows as numbers."""
         assert self._dense is not None
         return as_numbers(self._dense[start:stop])
 
 
 def _scatter(rows: SparseRows, start: int, stop: int, first: int, out: Array) -> None:
-    """Some columns of consecutive sparse rows, as dense ones."""
+    """Write some columns of consecutive sparse rows into a dense matrix."""
     begin, end = rows.indptr[start], rows.indptr[stop]
     columns = rows.columns[begin:end] - first
     inside = (columns >= 0) & (columns < out.shape[1])
-    of_row = np.repeat(np.arange(stop - start), np.diff(rows.indptr[start : stop + 1]))
+    row_of_value = np.repeat(np.arange(stop - start), np.diff(rows.indptr[start : stop + 1]))
     values = rows.values[begin:end][inside]
     out.fill(0)
-    out[of_row[inside], columns[inside]] = as_numbers(values)
+    out[row_of_value[inside], columns[inside]] = as_numbers(values)

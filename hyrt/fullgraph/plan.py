@@ -1,4 +1,4 @@
-"""A model over a whole graph as a chain: rows, gathering, rows, gathering, rows."""
+"""Decomposition of a model over a full graph into alternating dense stages and gathers."""
 
 from __future__ import annotations
 
@@ -15,46 +15,49 @@ from hyrt.nn.layer_parts import LayerParts
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 
-# Rows of a chunk: enough that calls of torch cost little beside the work, and few enough for a chunk of wide
-# rows to take little memory.
+# Rows of a chunk: enough to amortize the overhead of torch calls, and few enough to bound the memory of wide
+# rows.
 _ROWS = 1 << 14
 _NUMBERS = 1 << 22
-# As many numbers as such a chunk has are kept of all rows, at most; a layer makes a row several times.
+# Save activations of all rows only if they have at most this many numbers; a layer saves each row several
+# times.
 _STEPS = 4
 
 KEPT_PART = 4
-"""The part of the machine's memory that what the first layer gathers may take between steps: one in so many.
-"""
+"""Divisor of the machine's memory: the cached gather of the first layer may take one part in this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
-    """How a model is computed over a whole graph."""
+    """How a model is computed over a full graph."""
 
     model: GNN
     parts: tuple[LayerParts, ...]
-    """The layers, taken apart."""
+    """The decomposed layers."""
     stages: tuple[RowStage, ...]
-    """One before each layer's gathering, and one after the last."""
+    """One stage before each layer's gather, and one after the last."""
     keeps_first: bool
-    """Whether what the first layer gathers of the features is computed once and kept: nothing in it changes
-    between steps."""
+    """Whether the first layer's gather of the features is computed once and cached, because it does not
+    change between steps.
+    """
     reads_in_place: bool
     """Whether the first layer gathers from the feature matrix itself, in every step."""
     chunk_rows: int
-    """Rows that a thread computes at a time. It depends on widths alone, so that sums of chunks have the same
-    bits for any number of threads."""
+    """Rows that a thread computes at a time. Depends only on layer widths, so that sums over chunks have the
+    same bits for any number of threads.
+    """
     keeps_rows: bool
-    """Whether what is computed of rows forward is kept for the backward pass, for it is little. Else it is
-    computed again."""
+    """Whether activations of the forward pass are saved for the backward pass, because they are small.
+    Otherwise they are recomputed.
+    """
     torch_dtype: torch.dtype
-    """Of the model's numbers."""
+    """The dtype of the model."""
     dtype: np.dtype[Any]
-    """The same for arrays."""
+    """The same dtype for numpy."""
 
 
 def can_take_apart(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Whether a model is a chain of layers that have parts, over rows of one width, and nothing else."""
+    """Return whether a model is a plain chain of layers that have parts, over rows of one width."""
     if not isinstance(model, GNN) or is_newer(type(model), "forward", "layer"):
         return False
     if model.architecture.shape is not None:
@@ -79,9 +82,9 @@ def plan_chain(
 ) -> ChainPlan:
     """Choose how a model is computed over a graph.
 
-    Where a layer makes rows narrower they are multiplied before they are gathered, wherever it can. In the
-    first layer the raw features are gathered where this is needed only once: where they are dense, are not
-    dropped, and the result fits and has no more numbers than one gathering of products reads.
+    A layer that narrows its rows multiplies before the gather if it can. The first layer gathers raw features
+    if this is needed only once: if the features are dense and not dropped out, and the result fits into
+    memory and has no more numbers than one gather of products reads.
 
     Parameters
     ----------
@@ -92,13 +95,13 @@ def plan_chain(
     is_sparse
         Whether its features are sparse.
     memory_bytes
-        How much may be kept between steps for the first layer.
+        Memory that the first layer's cached gather may take between steps.
     limited
-        Whether there is a limit for matrices in host memory, which does not count rows that are kept.
+        Whether the host memory budget is limited; saved activations would not count towards it.
     travels
-        Whether what is gathered comes from other processes: then it pays to gather raw features, once.
+        Whether gathers exchange rows with other processes. It then pays to gather raw features once.
     """
-    a = model.architecture
+    architecture = model.architecture
     dtype = next(model.parameters()).dtype
     parts = []
     keeps_first = reads_in_place = False
@@ -107,10 +110,10 @@ def plan_chain(
         raw = layer.parts(multiply_first=False)
         assert raw is not None
         products = layer.source_weight()
-        made = a.widths[i + 1] if products is None else len(products)
-        narrower = made < a.widths[i]
+        made = architecture.widths[i + 1] if products is None else len(products)
+        narrower = made < architecture.widths[i]
         if i == 0:
-            gathers_raw = raw.scatter is None and a.input_dropout == 0
+            gathers_raw = raw.scatter is None and architecture.input_dropout == 0
             must = layer.source_weight() is None
             numbers = num_vertices * raw.gathered_width
             pays = travels or not narrower or numbers <= num_edges * made
@@ -126,9 +129,9 @@ def plan_chain(
     stages = tuple(
         RowStage(model, i - 1, before, after) for i, (before, after) in enumerate(pairwise(padded))
     )
-    widest = max(a.widths[1:] if is_sparse else a.widths)
+    widest = max(architecture.widths[1:] if is_sparse else architecture.widths)
     chunk_rows = max(1, min(_ROWS, _NUMBERS // widest))
-    few = num_vertices * _STEPS * sum(a.widths[1:]) <= _NUMBERS
+    few = num_vertices * _STEPS * sum(architecture.widths[1:]) <= _NUMBERS
     return ChainPlan(
         model=model,
         parts=tuple(parts),

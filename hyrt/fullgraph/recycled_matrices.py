@@ -1,4 +1,4 @@
-"""Memory of matrices that a step needs for a while; the next step gets the same memory again."""
+"""Pool of matrices, whose memory is reused by later steps."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from hyrt.fullgraph.host_budget import HostBudget
 
 
 def smallest_that_fits(free: Sequence[tuple[bool, int]], size: int) -> int | None:
-    """Which of the free ones is given to a matrix of `size` bytes, in memory rather than in a file.
+    """Return the index of the smallest free block of at least `size` bytes, preferring memory over files.
 
     Parameters
     ----------
     free
-        Whether each of them is in a file, and its bytes.
+        For each free block, whether it is in a file, and its size in bytes.
     size
-        The bytes that are needed.
+        The required bytes.
 
     Returns
     -------
-    Its place among the free ones; None where all are too small.
+    The index, or None if all blocks are too small.
     """
-    large = [at for at, (_, have) in enumerate(free) if have >= size]
-    return min(large, key=lambda at: free[at]) if large else None
+    candidates = [index for index, (_, available) in enumerate(free) if available >= size]
+    return min(candidates, key=lambda index: free[index]) if candidates else None
 
 
 class RecycledMatrices:
-    """Hands out matrices; what comes back is handed out again.
+    """Pool of large matrices.
 
-    Whole matrices are too large for the slack of `hyrt.machine.buffer_pool.BufferPool`, and one thread takes
-    and gives them, always in the same order: the first step allocates the most that is in use at any time,
-    and no later one allocates.
+    Full-graph matrices are too large for the slack of `hyrt.machine.buffer_pool.BufferPool`. One thread takes
+    and gives them in the same order in every step, so the first step allocates the peak, and later steps
+    allocate nothing.
 
     Parameters
     ----------
     budget
-        How much memory they may take. Those for which it has no room live in a file that is mapped to
-        memory; they hold the same numbers.
+        Limit of the host memory. Matrices beyond it are memory-mapped files with the same content.
     """
 
     def __init__(self, budget: HostBudget | None = None) -> None:
         self._budget = budget or HostBudget()
         self._free: list[NDArray[np.uint8]] = []
-        self._sizes: list[tuple[bool, int]] = []  # Of the free ones: whether in a file, and bytes.
-        self._mapped: set[int] = set()  # Addresses of those in files.
+        self._sizes: list[tuple[bool, int]] = []  # Parallel to _free: whether in a file, and bytes.
+        self._mapped: set[int] = set()  # Addresses of blocks in files.
         self.memory_bytes = 0
         """Bytes of all matrices in memory, in use or free."""
         self.file_bytes = 0
@@ -57,29 +56,29 @@ class RecycledMatrices:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of all matrices, in use or free."""
+        """Return the bytes of all matrices, in use or free."""
         return self.memory_bytes + self.file_bytes
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An uninitialised matrix.
+        """Take an uninitialised matrix from the pool.
 
         Raises
         ------
         HostMemoryExhausted
-            If it would live in a file, and that cannot be written.
+            If the matrix needs a file that cannot be allocated.
         """
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
-        at = smallest_that_fits(self._sizes, size)
-        if at is not None:
-            memory = self._free.pop(at)
-            del self._sizes[at]
+        index = smallest_that_fits(self._sizes, size)
+        if index is not None:
+            memory = self._free.pop(index)
+            del self._sizes[index]
         else:
             memory = self._new(size)
         return memory[:size].view(kind).reshape(shape)
 
     def give(self, matrix: NDArray[Any] | None) -> None:
-        """Take a matrix back; it must not be read afterwards."""
+        """Return a matrix to the pool; it must not be read afterwards."""
         if matrix is None:
             return
         memory: Any = matrix
@@ -95,5 +94,7 @@ class RecycledMatrices:
             self.file_bytes += size
             return memory
         self.memory_bytes += size
-        allocated: NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8).numpy()  # Begins at a cache line.
+        allocated: NDArray[np.uint8] = torch.empty(
+            size, dtype=torch.uint8
+        ).numpy()  # Aligned to a cache line.
         return allocated

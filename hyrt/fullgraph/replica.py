@@ -1,4 +1,6 @@
-"""A model that trains on a whole graph: exact sums over its targets, with few matrices of a row a vertex."""
+"""Model replica for full-graph training on the host, with exact sums over the targets and few [V, width]
+matrices.
+"""
 
 from __future__ import annotations
 
@@ -33,25 +35,25 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class StepSums:
-    """What a step came to, as sums over its targets."""
+    """Result of a step, as sums over its targets."""
 
     loss_sum: float
     counts: dict[str, float]
     gradients: list[torch.Tensor]
-    """One for each of the model's parameters that takes a gradient."""
+    """One gradient per trainable parameter of the model."""
 
 
 class FullGraphReplica:
     """Computes a model and its gradients over all vertices of a graph.
 
-    Between gatherings, rows are computed in chunks: forward, and once more in the backward pass, which costs
-    less than keeping what is in between. So the state of a layer is what it gathered, and no more. The last
-    layer is computed for the targets alone.
+    Rows between two gathers are computed in chunks, and recomputed in the backward pass, which costs less
+    than storing them. Only the gathered rows of a layer are stored. The last layer is computed only at the
+    targets.
 
     Parameters
     ----------
     graph
-        The graph whose mini-batches it takes.
+        The graph of the mini-batches.
     chain
         The model over the graph.
     """
@@ -59,8 +61,10 @@ class FullGraphReplica:
     def __init__(self, graph: WholeGraph, chain: Chain) -> None:
         self.graph = graph
         self._chain = chain
-        self.parameters = [each for each in chain.plan.model.parameters() if each.requires_grad]
-        """The model's parameters that take a gradient."""
+        self.parameters = [
+            parameter for parameter in chain.plan.model.parameters() if parameter.requires_grad
+        ]
+        """The trainable parameters of the model."""
         self._targets: Array | None = None
         self._at: Destinations | None = None
 
@@ -74,42 +78,43 @@ class FullGraphReplica:
         memory_bytes: int,
         budget: HostBudget | None = None,
     ) -> FullGraphReplica:
-        """A model over a graph.
+        """Build the replica of a model over a graph.
 
         Parameters
         ----------
         model
-            A model that `hyrt.fullgraph.plan.can_take_apart`; it is read, never written.
+            A model that `hyrt.fullgraph.plan.can_take_apart`; it is never written.
         graph
             All edges.
         inputs
             [V, f] the features of all vertices.
         memory_bytes
-            How much may be kept between steps of what the first layer gathers, where all vertices are here.
+            Memory that the cached gather of the first layer may take between steps, if all vertices are
+            local.
         budget
-            How much host memory the matrices may take, and where the others live; without limit by default.
+            Host memory limit of the matrices; no limit by default.
         """
-        others, topology = graph.gatherings, graph.topology
-        # What travels between processes has to be the same for all of them.
+        gather_ops, topology = graph.gatherings, graph.topology
+        # All processes must exchange the same rows.
         plan = plan_chain(
             model,
-            topology.num_vertices if others is None else others.num_vertices,
-            topology.num_edges if others is None else others.num_edges,
+            topology.num_vertices if gather_ops is None else gather_ops.num_vertices,
+            topology.num_edges if gather_ops is None else gather_ops.num_edges,
             is_sparse=isinstance(inputs, SparseRows),
-            memory_bytes=memory_bytes if others is None else others.kept_bytes,
+            memory_bytes=memory_bytes if gather_ops is None else gather_ops.kept_bytes,
             limited=budget is not None and budget.limit_bytes is not None,
-            travels=others is not None,
+            travels=gather_ops is not None,
         )
         return cls(graph, Chain(plan, graph, InputRows(inputs, plan.dtype), budget))
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the matrices that it keeps, in memory and in files; graph and features not counted."""
+        """Return the bytes of the replica's matrices, in memory and in files, without graph and features."""
         return self._chain.memory.allocated_bytes
 
     @property
     def file_bytes(self) -> int:
-        """Of these, bytes that live in a file."""
+        """Return how many of these bytes are in files."""
         return self._chain.memory.file_bytes
 
     def step(
@@ -120,25 +125,25 @@ class FullGraphReplica:
         keeper: StepKeeper | None = None,
         devices: Mapping[str, Any] | None = None,
     ) -> StepSums:
-        """The loss and its gradients, summed over the targets of a mini-batch of the whole graph.
+        """Compute the loss and its gradients, summed over the targets of a full-graph mini-batch.
 
         Parameters
         ----------
         batch
-            Its targets, labels and weights count, and the seed and step of its blocks.
+            The targets, labels and weights; seed and step are taken from its blocks.
         objective
-            What is trained for.
+            The training goal.
         workers
-            The team of threads that computes.
+            The worker team.
         keeper
-            Keeps what is done of a long step; None keeps nothing.
+            Writes mid-step checkpoints; None disables them.
         devices
-            What else the bits of a step depend on; plain values that JSON holds.
+            Further inputs that determine the bits of a step, as plain JSON values.
 
         Raises
         ------
         StepStopped
-            If the run is asked to stop; what is done is kept.
+            If the run is asked to stop; the completed part is saved.
         """
         chain = self._chain
         masks = Masks(batch.blocks[0].seed, batch.blocks[0].step)
@@ -155,13 +160,13 @@ class FullGraphReplica:
             restore_sums(kept, sums.each)
 
         if not progress.is_over(restore):
-            last = state.layers[-1]
-            of_targets = chain.at_targets(last, self._at, masks, workers)
-            state.told = lose(chain, of_targets, batch, objective, terms, workers)
-            if self._at is not None and last.own is not None:
-                assert of_targets.own is not None
-                last.own.fill(0)
-                last.own[batch.targets] = of_targets.own
+            last_layer = state.layers[-1]
+            targets = chain.at_targets(last_layer, self._at, masks, workers)
+            state.told = lose(chain, targets, batch, objective, terms, workers)
+            if self._at is not None and last_layer.own is not None:
+                assert targets.own is not None
+                last_layer.own.fill(0)
+                last_layer.own[batch.targets] = targets.own
             progress.ended()
         turn_back(chain, progress, self._at, masks, sums, workers)
         assert state.told is not None
@@ -170,12 +175,12 @@ class FullGraphReplica:
     def _progress(
         self, batch: MiniBatch, sums: GradientSums, keeper: StepKeeper | None, devices: Mapping[str, Any]
     ) -> ChainProgress:
-        """Where a step begins."""
+        """Return the progress of a step, resumed from a checkpoint if one matches."""
         plan, topology = self._chain.plan, self.graph.topology
-        # What is computed of few rows is kept besides, for such a step is short.
+        # If activations are saved, a step is too short to be worth checkpoints.
         if keeper is None or plan.keeps_rows or self.graph.is_shared:
             return ChainProgress()
-        told = {
+        plan_values = {
             "model": repr(plan.model),
             "vertices": topology.num_vertices,
             "edges": topology.num_edges,
@@ -184,23 +189,23 @@ class FullGraphReplica:
             "memory for sums of the first layer": [plan.keeps_first, plan.reads_in_place],
             **devices,
         }
-        kept = keeper.begun(batch.blocks[0].step)
-        if kept is not None and kept.position.plan != told:
-            kept = None
-        keeper.begins(told, kept)
-        return ChainProgress(told, sums, keeper, kept, num_halves=4 * len(plan.parts))
+        checkpoint = keeper.begun(batch.blocks[0].step)
+        if checkpoint is not None and checkpoint.position.plan != plan_values:
+            checkpoint = None
+        keeper.begins(plan_values, checkpoint)
+        return ChainProgress(plan_values, sums, keeper, checkpoint, num_halves=4 * len(plan.parts))
 
     def scores(self, vertices: Array, workers: Workers) -> NDArray[np.float32]:
-        """[n, C] scores of [n] vertices, without dropout."""
+        """Compute [n, C] scores of [n] vertices, without dropout."""
         chain, at = self._chain, Destinations.of(vertices, self.graph.topology, turn=False)
         last = chain.forward(at, None, workers, keep=False)[-1]
-        of_targets = chain.at_targets(last, at, None, workers)
+        targets = chain.at_targets(last, at, None, workers)
         stage = chain.plan.stages[-1]
         out = np.empty((len(vertices), chain.plan.model.architecture.widths[-1]), np.float32)
 
         def work(start: int, stop: int) -> None:
             with torch.no_grad():
-                inputs = chain.given(stage, of_targets, start, stop, None, leaves=False)
+                inputs = chain.given(stage, targets, start, stop, None, leaves=False)
                 (result,) = stage(*inputs, vertices[start:stop], None)
                 out[start:stop] = result.numpy()
 

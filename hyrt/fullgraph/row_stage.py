@@ -1,4 +1,4 @@
-"""What a model does to single rows between two gatherings."""
+"""Dense stages: row-wise work of a model between two gathers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = torch.Tensor | SparseRows
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The key of a step's dropout masks."""
+    """Key of a step's dropout masks."""
 
     seed: int
     step: int
@@ -27,35 +27,36 @@ class Masks:
 
 @dataclass(frozen=True)
 class RowStage:
-    """All that a model computes between the gathering of layer i and that of layer i + 1 (both from 0).
+    """Row-wise work between the gathers of layers i and i + 1 (both from 0).
 
-    It applies layer i to what was gathered, with residual, norm, ReLU and dropout, and makes the messages of
-    layer i + 1. Stage -1 makes the first messages from the features; the last stage ends with the scores.
+    It applies layer i to the gathered rows, with residual, norm, ReLU and dropout, and computes the messages
+    of layer i + 1. Stage -1 computes the first messages from the features; the last stage computes the
+    scores.
     """
 
     model: GNN
     index: int
     """i."""
     before: LayerParts | None
-    """Layer i; None for the stage of the features."""
+    """Layer i; None for the feature stage."""
     after: LayerParts | None
     """Layer i + 1; None for the last stage."""
 
     @property
     def reads_own(self) -> bool:
-        """Whether it reads the rows that layer i was given."""
+        """Return whether it reads the input rows of layer i."""
         return self.before is not None and (self.before.reads_own or self.model.adds_own(self.index))
 
     @property
     def carries_rows(self) -> bool:
-        """Whether the stage after it reads the rows that layer i + 1 is given."""
+        """Return whether the next stage reads the input rows of layer i + 1."""
         if self.before is None or self.after is None:
-            return False  # The features are there without being carried.
+            return False  # The features are always available.
         return self.after.reads_own or self.model.adds_own(self.index + 1)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Columns of the matrices that it makes: see `__call__`."""
+        """Return the columns of the output matrices: see `__call__`."""
         rows = self.model.architecture.widths[self.index + 1]
         if self.after is None or self.after.scatter is None:
             return (rows,)
@@ -63,16 +64,20 @@ class RowStage:
 
     @cached_property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The parameters that it reads, of those that take a gradient."""
+        """Return the trainable parameters that it reads."""
         model, modules = self.model, []
         if self.before is not None:
             modules.append(model.layers[self.index])
-            modules += [each[self.index] for each in (model.norms, model.shortcuts) if self.index < len(each)]
+            modules += [
+                parameters[self.index]
+                for parameters in (model.norms, model.shortcuts)
+                if self.index < len(parameters)
+            ]
         if self.after is not None and self.after.scatter is not None:
             modules.append(model.layers[self.index + 1])
-        each = (p for module in modules for p in module.parameters() if p.requires_grad)
-        # Layers may share some, and torch gives all of a gradient as often as it is asked for.
-        return list({id(parameter): parameter for parameter in each}.values())
+        parameters = (p for module in modules for p in module.parameters() if p.requires_grad)
+        # Layers may share parameters, and torch returns the full gradient once per occurrence.
+        return list({id(parameter): parameter for parameter in parameters}.values())
 
     def __call__(
         self,
@@ -81,23 +86,24 @@ class RowStage:
         vertices: NDArray[Any],
         masks: Masks | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Compute some rows.
+        """Compute a range of rows.
 
         Parameters
         ----------
         gathered
-            [n, width] what layer i has gathered; None in the stage of the features.
+            [n, width] rows that layer i gathered; None in the feature stage.
         own
-            [n, in] the rows that layer i was given, where they are read, and the features in their stage.
+            [n, in] input rows of layer i, if they are read; the features in the feature stage.
         vertices
             [n] the vertices.
         masks
-            The key of dropout; None drops nothing.
+            The key of the dropout masks; None disables dropout.
 
         Returns
         -------
-        In the last stage the scores. In others the messages of layer i + 1, which are its rows where it sends
-        them as they are; where it does not, but the stage after it reads them, the rows and the messages.
+        The scores in the last stage, otherwise the messages of layer i + 1. These are its input rows if the
+        layer sends rows unchanged. If it does not, but the next stage reads the input rows, the rows come
+        first and the messages follow.
         """
         model, a = self.model, self.model.architecture
         if self.before is None:
@@ -110,7 +116,7 @@ class RowStage:
             rows = model.finish(self.index, out, own if model.adds_own(self.index) else None)
             if self.after is None:
                 return (rows,)
-            rows = _dropped(rows, vertices, a.dropout, masks, self.index + 1)
+            rows = _dropout_rows(rows, vertices, a.dropout, masks, self.index + 1)
         assert self.after is not None
         if self.after.scatter is None:
             return (rows.dense() if isinstance(rows, SparseRows) else rows,)
@@ -122,11 +128,11 @@ class RowStage:
 
 
 def dropped_features(model: GNN, rows: Rows, vertices: NDArray[Any], masks: Masks | None) -> Rows:
-    """Feature rows as the first layer gets them."""
-    return _dropped(rows, vertices, model.architecture.input_dropout, masks, 0)
+    """Apply input dropout to feature rows."""
+    return _dropout_rows(rows, vertices, model.architecture.input_dropout, masks, 0)
 
 
-def _dropped(rows: Rows, vertices: NDArray[Any], rate: float, masks: Masks | None, layer: int) -> Rows:
+def _dropout_rows(rows: Rows, vertices: NDArray[Any], rate: float, masks: Masks | None, layer: int) -> Rows:
     if masks is None or rate == 0:
         return rows
     return dropout(rows, vertices, rate=rate, seed=masks.seed, step=masks.step, layer=layer)

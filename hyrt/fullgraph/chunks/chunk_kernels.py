@@ -1,4 +1,4 @@
-"""What a device does with the chunks of a whole graph."""
+"""Interface of a device that computes on the chunks of a full graph."""
 
 from __future__ import annotations
 
@@ -15,63 +15,66 @@ from hyrt.objective import Objective
 Array = NDArray[Any]
 
 Place = Literal["read", "accumulated", "result"]
-"""Where rows lie on a device: `read` are gathered from, `accumulated` are added to, and `result` are what was
-computed last. Each holds the rows of one interval at a time."""
+"""Buffer of a device: rows are gathered from `read` and added to `accumulated`; `result` holds the last
+output. Each holds the rows of one interval at a time.
+"""
 
 
 class ChunkKernels(Protocol):
-    """Computes on the chunks that a `ChunkedReplica` hands it, as if in the order of the calls.
+    """Computes on the chunks of a `ChunkedReplica`, as if in the order of the calls.
 
-    Copies may run ahead of computing, and beside it, where they do not change what is computed.
+    Copies may be prefetched and overlap with computation if results do not change.
 
-    Layers are those of the model's description, counted from 0. Gradients of parameters are added up from
-    call to call.
+    Layers are those of the model's description, counted from 0. Parameter gradients are accumulated over
+    calls.
     """
 
     def begin(self, seed: int, step: int) -> None:
-        """Start a step: gradients are zero; seed and step key its dropout."""
+        """Start a step: zero the gradients; seed and step key its dropout masks."""
         ...
 
     def name(self, chunk: str) -> None:
-        """What the calls that follow are about, for a trace; empty for nothing in particular."""
+        """Label the following calls in a trace; empty for no label."""
         ...
 
     def put(self, place: Place, rows: Array) -> None:
-        """Bring [n, width] float32 rows there; they stay as they are until `wait`."""
+        """Upload [n, width] float32 rows to a buffer; the rows must not change until `wait`."""
         ...
 
     def get(self, place: Place, out: Array) -> None:
-        """Copy what lies there to [n, width] float32 rows, for `put`s to come, or to be read after `wait`."""
+        """Copy a buffer to [n, width] float32 rows, for later `put` calls, or to be read after `wait`."""
         ...
 
     def offer_rows(self) -> Any:
-        """What lies in `read`, as `take_rows` of a device takes it that reaches this one's memory.
+        """Publish the rows in `read` for `take_rows` of a device that can access this one's memory.
 
-        Called right after it was brought. It stays as it is until `keep_rows` is called.
+        Called right after the rows were uploaded. They do not change until `keep_rows` is called.
         """
         ...
 
     def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
-        """Bring [num_rows, width] float32 rows that another device offers to `read`; tells when that ends."""
+        """Copy [num_rows, width] float32 rows of another device to `read`; return an event for the end of the
+        copy.
+        """
         ...
 
     def keep_rows(self, until: Any) -> None:
-        """Let what is written to `read` from now on wait until another device's `take_rows` is through."""
+        """Delay later writes to `read` until another device's `take_rows` has finished."""
         ...
 
     def settle(self, rows: Array) -> None:
-        """Until what `put` reads of an array, or `get` writes to it, is through.
+        """Wait until a `put` has read an array, or a `get` has written it.
 
-        The array begins where the one of that call began.
+        The array must start at the same address as in that call.
         """
         ...
 
     def clear(self, place: Place, num_rows: int, width: int) -> None:
-        """Set rows there to zero."""
+        """Set the rows of a buffer to zero."""
         ...
 
     def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
-        """Dropout of the rows of [n] vertices there, with the masks of `hyrt.nn.operators.dropout`."""
+        """Apply dropout to the rows of [n] vertices, with the masks of `hyrt.nn.operators.dropout`."""
         ...
 
     def gather(
@@ -84,77 +87,79 @@ class ChunkKernels(Protocol):
         own: bool,
         back: bool,
     ) -> None:
-        """Add the rows `read` along edges to `accumulated`: a_i += r_i sum_j c_j x_j.
+        """Gather rows of `read` along edges into `accumulated`: a_i += r_i sum_j c_j x_j.
 
         Parameters
         ----------
         layer
-            The layer, which says the widths of rows and where in them the sum stands.
+            The layer; determines the row widths and the columns of the sum.
         edges
-            The edges; their rows are those of `accumulated`.
+            The edges; their rows are rows of `accumulated`.
         row_scale, column_scale
-            Factors of the rows that are added to, and of those that are read; None where each is 1.
+            Scales of the accumulated rows and of the rows that are read; None if all are 1.
         own
-            Whether these are the rows that destinations were given themselves, which stand elsewhere.
+            Whether the rows are the destinations' input rows, which have their own columns.
         back
-            Whether gradients go back, from what was gathered to the rows that were read.
+            Whether gradients are propagated from the gathered rows to the source rows.
         """
         ...
 
     def compute(self, layer: int, place: Place, vertices: Array) -> None:
-        """Make `result` of what [n] vertices have gathered: a layer's products, and the dropout after it."""
+        """Compute `result` from the gathered rows of [n] vertices: the layer's products and the dropout after
+        it.
+        """
         ...
 
     def lose(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
-        """Take the loss of the scores in `result`; their gradient takes the place of `read`.
+        """Compute the loss of the scores in `result`; the gradient of the scores is written to `read`.
 
         Parameters
         ----------
         labels, weights
-            [n] of the targets.
+            [n] labels and weights of the targets.
         objective
-            What the host computes of the scores; None for plain classification.
+            The objective, if the host computes the loss; None for plain classification.
 
         Returns
         -------
-        Tells the loss sum and the counts, after `wait`.
+        A function that returns the loss sum and the counts, to be called after `wait`.
         """
         ...
 
     def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
-        """Take the gradient of what `compute` made back to the layer's parameters and to its input.
+        """Propagate the gradient of a `compute` result to the layer's parameters and to its input.
 
         Parameters
         ----------
         layer, vertices
-            Those of the `compute` before, whose result still lies there.
+            The arguments of the preceding `compute`, whose result is still in `result`.
         inputs
-            Where its input lies, which stays.
+            The buffer with the input, which is preserved.
         grad
-            Where the gradient lies, which is used up.
+            The buffer with the gradient, which may be overwritten.
         wanted
-            Whether the gradient of the input is wanted: it is `result` then.
+            Whether the gradient of the input is needed; it is then written to `result`.
         """
         ...
 
     def mark(self) -> Callable[[], None]:
-        """Start what was called for until now; the result waits until that is computed."""
+        """Submit all calls so far; the returned function waits until they are done."""
         ...
 
     def sums(self) -> list[Array]:
-        """Copies of the gradient sums since `begin`, in an order of the device's; called after `wait`."""
+        """Return copies of the gradient sums since `begin`, in a device-specific order; call after `wait`."""
         ...
 
     def set_sums(self, sums: Sequence[Array]) -> None:
-        """Go on from gradient sums that `sums` of the same device has given, after `begin`."""
+        """Restore gradient sums that `sums` of the same device returned; call after `begin`."""
         ...
 
     def wait(self) -> None:
-        """Until all is done: what `get` has copied is there."""
+        """Wait until all calls are done, including the copies of `get`."""
         ...
 
     def work(self) -> ChunkWork:
-        """What was done since `begin`; called after `wait`."""
+        """Return statistics since `begin`; call after `wait`."""
         ...

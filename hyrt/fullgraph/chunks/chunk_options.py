@@ -1,4 +1,4 @@
-"""How a device is asked to cut a whole graph."""
+"""Options of chunked full-graph training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from hyrt.fullgraph.grid.visits import Order
 
 @dataclass(frozen=True, slots=True)
 class ChunkOptions:
-    """What the settings say of chunks."""
+    """Settings of chunked full-graph training."""
 
     num: int = 0
-    """Into how many intervals vertices are cut; 0 is the least number with which the device's memory
-    suffices. A graph with fewer vertices has one for each."""
+    """Number of vertex intervals; 0 is the smallest number that fits the device's memory. At most one
+    interval per vertex.
+    """
     order: Order = "column-row"
-    """In which order chunks are read."""
+    """Order in which chunks are processed."""
     in_flight: int = 0
-    """How many chunks are on the device at once: all but one of them are copied while one is computed. 1
-    copies and computes by turns; 0 is 1 where the device reads the host's memory in place, else 2."""
+    """Number of chunks on the device at once: one is computed while the others are copied. 1 alternates
+    copies and computation; 0 is 1 if the device reads host memory in place, otherwise 2.
+    """
     filter_below: float | None = None
-    """The useful fraction of an interval's rows below which only those are copied for a chunk; 0 is never.
-    None is what measured rates say, and 0 where the device reads the host's memory in place."""
+    """Copy only the useful rows of an interval for a chunk if their fraction is below this; 0 is never. None
+    chooses by measured rates, and 0 if the device reads host memory in place.
+    """

@@ -1,4 +1,4 @@
-"""Steps in chunks on a device: the graph is cut so that it fits, and again if it does not after all."""
+"""Chunked steps on devices: the graph is cut so that chunks fit, and cut again if memory runs out."""
 
 from __future__ import annotations
 
@@ -38,59 +38,59 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class ChunkRoom(Protocol):
-    """A device's memory for chunks."""
+    """Memory of a device for chunks."""
 
     name: str
-    """The device's name, for messages."""
+    """Name of the device, for messages."""
     reads_in_place: bool
-    """Whether the device reads the host's memory where it lies."""
+    """Whether the device reads host memory in place."""
 
     def free_bytes(self) -> int:
-        """How much chunks may take, while none of them is there."""
+        """Return the bytes that chunks may take while none is allocated."""
         ...
 
     def reaches(self, other: ChunkRoom) -> bool:
-        """Whether rows are copied straight out of the memory of another device, and so come sooner than from
+        """Return whether rows can be copied directly from another device's memory, which is faster than from
         the host.
         """
         ...
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
-        """What chunks of such sizes take; more for larger ones."""
+        """Return the bytes that chunks of these sizes take; increases with the sizes."""
         ...
 
     def take(self, chunks: ChunkSizes) -> ChunkKernels:
-        """Take the memory. Raises DeviceOutOfMemory."""
+        """Allocate the memory. Raises DeviceOutOfMemory."""
         ...
 
     def errors(self) -> AbstractContextManager[None]:
-        """A context in which any thread may compute, and errors of the driver that mean a lack of memory are
+        """Return a context in which any thread may compute, and driver errors that mean out of memory become
         DeviceOutOfMemory.
         """
         ...
 
     def release(self) -> None:
-        """Give the memory back, once nothing on the device uses it any more; idempotent."""
+        """Free the memory once the device has finished using it; idempotent."""
         ...
 
 
 class ChunkRuns:
-    """Cuts the graph of the first step so that its chunks fit, and computes that step and those after it.
+    """Cuts the graph of the first step so that its chunks fit, and computes that step and the following ones.
 
     Parameters
     ----------
     model
-        The model, with the device's own parameters.
+        The model, with the device's copy of the parameters.
     rooms
-        The memory of the device, or of each one that computes some of the columns.
+        The memory of the device, or of each device that computes some of the columns.
     options
-        How many chunks there are to be, and their order.
+        Number of intervals and their order.
     budget
-        How much host memory may be used.
+        Host memory limit.
     shares
-        How fast each of the devices is, in any unit.
+        Relative speed of each device.
     keeper
-        Keeps what is done of a long step; None keeps nothing. Nothing is kept of a step of several processes.
+        Writes mid-step checkpoints; None disables them. Steps of several processes have none.
     """
 
     def __init__(
@@ -109,28 +109,28 @@ class ChunkRuns:
         self._options = options
         self._budget = budget
         self._host = RecycledMatrices(budget)
-        # With fewer, some devices would have nothing to do.
-        self._least = least_parts(tuple(shares))
+        # With fewer intervals, some devices would be idle.
+        self._min_intervals = least_parts(tuple(shares))
         self._limits: list[float] = []
         self._ready: tuple[ChunkedReplica, Together] | None = None
         self._step_s = 0.0
 
     def figures(self) -> ChunkedStep:
-        """What the last step took."""
+        """Return the statistics of the last step."""
         assert self._ready is not None
         (chunked, together), host = self._ready, self._host
-        each, readers = [kernels.work() for kernels in together.kernels], chunked.readers
+        stats, readers = [kernels.work() for kernels in together.kernels], chunked.readers
         names = [room.name for room in self._rooms]
         return ChunkedStep(
             intervals=chunked.grid.vertices.num,
             vertices=chunked.grid.vertices.longest,
-            in_bytes=sum(work.in_bytes for work in each),
-            out_bytes=sum(work.out_bytes for work in each),
+            in_bytes=sum(work.in_bytes for work in stats),
+            out_bytes=sum(work.out_bytes for work in stats),
             host_bytes=host.allocated_bytes,
             file_bytes=host.file_bytes,
-            copy_s=sum(work.copy_s for work in each),
-            compute_s=sum(work.compute_s for work in each),
-            hidden_s=sum(work.hidden_s for work in each),
+            copy_s=sum(work.copy_s for work in stats),
+            compute_s=sum(work.compute_s for work in stats),
+            hidden_s=sum(work.hidden_s for work in stats),
             reads=sum(reader.reads for reader in readers),
             read_bytes=sum(reader.read_bytes for reader in readers),
             filtered=sum(reader.filtered for reader in readers),
@@ -139,86 +139,86 @@ class ChunkRuns:
             devices=len(readers),
             filter_s=sum(reader.filter_s for reader in readers),
             step_s=self._step_s,
-            by_device={name: asdict(work) for name, work in zip(names, each, strict=True)},
+            by_device={name: asdict(work) for name, work in zip(names, stats, strict=True)},
         )
 
     @property
     def num(self) -> int | None:
-        """How many intervals the vertices are cut into; None before the first step."""
+        """Return the number of vertex intervals; None before the first step."""
         return None if self._ready is None else self._ready[0].grid.vertices.num
 
     def run(self, batch: MiniBatch, objective: Objective | None) -> tuple[float, dict[str, float]]:
-        """Loss sum and counts of a step; the kernels have added up the gradients.
+        """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
-        Where the device has less memory than it says, the step is computed again in smaller chunks.
+        If the device has less memory than it reports, the step is retried with smaller chunks.
 
         Parameters
         ----------
         batch
-            A mini-batch of the whole graph, with at least one target.
+            A full-graph mini-batch with at least one target.
         objective
-            What the host computes of the scores; None for what the device computes.
+            The objective if the host computes the loss; None if the device does.
 
         Raises
         ------
         DeviceOutOfMemory
-            If no chunks fit, or not those that were asked for.
+            If no chunks fit, or the requested number of intervals does not fit.
         StepStopped
-            If the run is asked to stop; what is done is kept.
+            If the run is asked to stop; the completed part is saved.
         """
         assert batch.whole is not None
         keeper = None if batch.whole.is_shared else self._keeper
-        kept = None if keeper is None else keeper.begun(batch.blocks[0].step)
+        checkpoint = None if keeper is None else keeper.begun(batch.blocks[0].step)
         if self._ready is not None:
             chunked = self._ready[0]
             if chunked.whole is not batch.whole or chunked.targets is not batch.targets:
                 self.release()
         while True:
-            grid = self._grid(batch, kept) if self._ready is None else self._ready[0].grid
-            begun = False
+            grid = self._grid(batch, checkpoint) if self._ready is None else self._ready[0].grid
+            allocated = False
             try:
-                chunked, together = self._ready = self._ready or self._made(batch, grid)
-                begun = True
+                chunked, together = self._ready = self._ready or self._allocate(batch, grid)
+                allocated = True
                 plan = self._plan(chunked)
-                if kept is not None and plan != kept.position.plan:
-                    kept = None
+                if checkpoint is not None and plan != checkpoint.position.plan:
+                    checkpoint = None
                 if keeper is not None:
-                    keeper.begins(plan, kept)
-                progress = StepProgress(len(self._rooms), chunked.num_passes, plan, keeper, kept)
+                    keeper.begins(plan, checkpoint)
+                progress = StepProgress(len(self._rooms), chunked.num_passes, plan, keeper, checkpoint)
                 started = time.perf_counter()
-                found = chunked.step(together, batch, objective, progress)
+                totals = chunked.step(together, batch, objective, progress)
                 self._step_s = time.perf_counter() - started
-                return found
+                return totals
             except DeviceOutOfMemory as error:
                 self.release()
-                kept = None
+                checkpoint = None
                 if self._options.num or grid.vertices.num == most_intervals(grid.vertices.num_rows):
                     raise
-                self._least = 2 * grid.vertices.num
-                if begun and batch.whole.is_shared:
+                self._min_intervals = 2 * grid.vertices.num
+                if allocated and batch.whole.is_shared:
                     raise DeviceOutOfMemory(
                         f"{error} in a step of several ranks: one rank alone cannot repeat the step",
-                        remedy=f"give fullgraph.chunks={self._least}",
+                        remedy=f"give fullgraph.chunks={self._min_intervals}",
                     ) from error
 
     def release(self) -> None:
-        """Give all memory back, on the device and on the host."""
+        """Free all memory, on the device and on the host."""
         self._ready = None
-        # With what a step that failed had taken.
+        # Start a new pool: a failed step may not have released its matrices.
         self._host = RecycledMatrices(self._budget)
         for room in self._rooms:
             room.release()
 
-    def _made(self, batch: MiniBatch, grid: ChunkGrid) -> tuple[ChunkedReplica, Together]:
-        whole, kernels = batch.whole, []
-        assert whole is not None
+    def _allocate(self, batch: MiniBatch, grid: ChunkGrid) -> tuple[ChunkedReplica, Together]:
+        graph, kernels = batch.whole, []
+        assert graph is not None
         for room in self._rooms:
             with room.errors():
                 kernels.append(room.take(grid.sizes))
                 if len(self._limits) < len(kernels):
                     self._limits.append(self._limit(room, kernels[-1], grid.sizes))
         chunked = ChunkedReplica(
-            *(self._model, whole, batch.inputs, batch.targets, grid, self._options.order, self._host),
+            *(self._model, graph, batch.inputs, batch.targets, grid, self._options.order, self._host),
             shares=self._shares,
             limits=self._limits,
             chains=chains(len(self._rooms), lambda one, other: self._rooms[one].reaches(self._rooms[other])),
@@ -226,7 +226,7 @@ class ChunkRuns:
         return chunked, Together(kernels, [room.errors for room in self._rooms])
 
     def _limit(self, room: ChunkRoom, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
-        """The useful fraction below which rows are filtered for a device."""
+        """Return the useful fraction below which rows are filtered for a device."""
         if self._options.filter_below is not None:
             return self._options.filter_below
         if room.reads_in_place:
@@ -234,7 +234,7 @@ class ChunkRuns:
         return measured_limit(kernels, sizes.vertices, given_width(self._model.layers[0]))
 
     def _plan(self, chunked: ChunkedReplica) -> dict[str, Any]:
-        """What the passes and the columns of a step depend on, and all bits of what they compute."""
+        """Return all inputs that determine the passes of a step and the bits of its results."""
         return {
             "devices": [room.name for room in self._rooms],
             "shares": list(self._shares),
@@ -243,35 +243,37 @@ class ChunkRuns:
             "vertices": chunked.grid.vertices.num_rows,
             "targets": chunked.grid.targets.num_rows,
             "edges": chunked.whole.topology.num_edges,
-            "model": _told(self._model),
+            "model": _describe_model(self._model),
         }
 
     def _grid(self, batch: MiniBatch, kept: KeptStep | None = None) -> ChunkGrid:
-        """Vertices and targets, cut as asked for, or as few times as fit every device and occupy all.
+        """Cut vertices and targets as requested, or into the fewest intervals that fit and occupy every
+        device.
 
-        A step of which something is kept is cut as it was before, where that fits.
+        A checkpointed step is cut as before if that fits.
         """
-        whole, topology = batch.whole, None if batch.whole is None else batch.whole.topology
-        assert whole is not None
+        graph, topology = batch.whole, None if batch.whole is None else batch.whole.topology
+        assert graph is not None
         assert topology is not None
         hidden = len(self._model.layers) - isinstance(batch.inputs, Aggregated) > 1
         targets = np.sort(batch.targets)
         free = [room.free_bytes() for room in self._rooms]
-        remote = [] if whole.gatherings is None else list(whole.gatherings.travelling.waves)
-        before = None if kept is None else kept.position.plan.get("intervals")
-        if not self._options.num and isinstance(before, int) and 0 < before <= topology.num_vertices:
-            as_before = ChunkGrid.of(topology, targets, before, hidden=hidden)
-            sizes = [room.needed_bytes(as_before.sizes) for room in self._rooms]
-            if all(size <= least for size, least in zip(sizes, free, strict=True)):
-                return as_before
+        remote = [] if graph.gatherings is None else list(graph.gatherings.travelling.waves)
+        num_before = None if kept is None else kept.position.plan.get("intervals")
+        if not self._options.num and isinstance(num_before, int) and 0 < num_before <= topology.num_vertices:
+            grid_before = ChunkGrid.of(topology, targets, num_before, hidden=hidden)
+            sizes = [room.needed_bytes(grid_before.sizes) for room in self._rooms]
+            if all(size <= free_bytes for size, free_bytes in zip(sizes, free, strict=True)):
+                return grid_before
         if not self._options.num:
-            grid, num = None, self._least
+            grid, num = None, self._min_intervals
             while grid is None or any(
-                room.needed_bytes(grid.sizes) > least for room, least in zip(self._rooms, free, strict=True)
+                room.needed_bytes(grid.sizes) > free_bytes
+                for room, free_bytes in zip(self._rooms, free, strict=True)
             ):
-                for room, least in zip(self._rooms, free, strict=True):
+                for room, free_bytes in zip(self._rooms, free, strict=True):
                     grid = least_grid(
-                        *(topology, targets, room.needed_bytes, least),
+                        *(topology, targets, room.needed_bytes, free_bytes),
                         hidden=hidden,
                         remote=remote,
                         first=num,
@@ -281,15 +283,15 @@ class ChunkRuns:
             return grid
         num = min(self._options.num, topology.num_vertices - sum(remote))
         grid = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
-        for room, least in zip(self._rooms, free, strict=True):
+        for room, free_bytes in zip(self._rooms, free, strict=True):
             needed = room.needed_bytes(grid.sizes)
-            if needed > least:
-                raise asked_too_few(room.name, num, needed, least)
+            if needed > free_bytes:
+                raise asked_too_few(room.name, num, needed, free_bytes)
         return grid
 
 
-def _told(model: ModelDescription) -> list[Any]:
-    """What a model computes, as plain values."""
+def _describe_model(model: ModelDescription) -> list[Any]:
+    """Describe what a model computes, as plain JSON values."""
     layers = [
         [
             repr(layer.aggregation),

@@ -1,4 +1,4 @@
-"""What a step over a whole graph in chunks took, as it is shown and recorded."""
+"""Statistics of a chunked full-graph step, for displays and records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt.quantities import size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWork:
-    """What a device's queues did in a step."""
+    """Statistics of a device's queues in a step."""
 
     in_bytes: int
     out_bytes: int
@@ -21,8 +21,9 @@ class ChunkWork:
     copy_s: float = 0.0
     compute_s: float = 0.0
     hidden_s: float = 0.0
-    """`copy_s`, `compute_s` and `hidden_s`: how long it copied, computed, and did both; 0 where it does not
-    measure."""
+    """`copy_s`, `compute_s` and `hidden_s`: time of copies, of computation, and of both at once; 0 if the
+    device does not measure it.
+    """
 
     @classmethod
     def of_spans(
@@ -32,78 +33,78 @@ class ChunkWork:
         copied: Iterable[tuple[float, float]],
         computed: Iterable[tuple[float, float]],
     ) -> ChunkWork:
-        """From the begins and ends, in seconds, of all copies and of all that was computed."""
-        copies, computing = joined(copied), joined(computed)
+        """Build the statistics from the start and end times, in seconds, of all copies and computations."""
+        copy_spans, compute_spans = joined(copied), joined(computed)
         return cls(
             in_bytes=in_bytes,
             out_bytes=out_bytes,
-            copy_s=length(copies),
-            compute_s=length(computing),
-            hidden_s=overlap(copies, computing),
+            copy_s=length(copy_spans),
+            compute_s=length(compute_spans),
+            hidden_s=overlap(copy_spans, compute_spans),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedStep:
-    """What a device did in a step over a whole graph in chunks."""
+    """Statistics of a chunked full-graph step."""
 
     intervals: int
-    """P: into how many intervals the vertices were cut."""
+    """P: number of vertex intervals."""
     vertices: int
-    """Vertices of the longest interval; others have one less at most."""
+    """Vertices of the longest interval; the others have at most one less."""
     in_bytes: int
     out_bytes: int
     """`in_bytes` and `out_bytes`: copied to the device, and from it."""
     host_bytes: int
-    """Of the state that was swapped to the host."""
+    """State that was offloaded to the host."""
     file_bytes: int
-    """Of that, what lives in a file."""
+    """The part of it that is in files."""
     copy_s: float = 0.0
     compute_s: float = 0.0
-    """`copy_s` and `compute_s`: how long its queues copied, and computed; 0 where it does not measure."""
+    """`copy_s` and `compute_s`: time of copies and of computation; 0 if the device does not measure it."""
     hidden_s: float = 0.0
-    """How long they did both at once."""
+    """Time during which copies and computation overlapped."""
     reads: int = 0
     read_bytes: int = 0
     filtered: int = 0
     spared_bytes: int = 0
     filter_s: float = 0.0
-    """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: for how many chunks rows of an interval
-    were brought, and how much, for how many of them the host had filtered these, what was not brought for
-    that, and how long it took."""
+    """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: number and bytes of row uploads for
+    chunks, how many were filtered by the host, the bytes that filtering saved, and the time that it took.
+    """
     handed_bytes: int = 0
-    """Of rows that a device got from another one instead of the host."""
+    """Bytes of rows that a device copied from another device instead of from the host."""
     devices: int = 1
-    """How many computed columns."""
+    """Number of devices that computed columns."""
     step_s: float = 0.0
-    """How long all of it took, with what the host did."""
+    """Wall time of the step, including work of the host."""
     by_device: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of each of them, by its name, the fields of `ChunkWork`."""
+    """Fields of `ChunkWork` by device name."""
 
     def figures(self) -> dict[str, Any]:
-        """All of it, for records."""
+        """Return all statistics as a dict, for records."""
         return asdict(self)
 
 
 def cut_text(figures: Mapping[str, Any]) -> str:
-    """How a graph was cut, and what was copied and swapped, in a line.
+    """Describe in one line how a graph was cut, and what was copied and offloaded.
 
     Parameters
     ----------
     figures
-        Those of a `ChunkedStep`.
+        The fields of a `ChunkedStep`.
     """
     num = int(figures["intervals"])
-    copied = f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step"
+    copies = f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step"
     if not figures["in_bytes"]:
         results = f", {size(figures['out_bytes'])} of results copied a step" if figures["out_bytes"] else ""
-        copied = f"rows and edges read where they lie{results}"
-    said = [f"{num} x {num} chunks of {int(figures['vertices']):,} vertices", copied]
+        copies = f"rows and edges read where they lie{results}"
+    parts = [f"{num} x {num} chunks of {int(figures['vertices']):,} vertices", copies]
     if figures.get("handed_bytes"):
-        said.append(f"{size(figures['handed_bytes'])} handed on from device to device")
+        parts.append(f"{size(figures['handed_bytes'])} handed on from device to device")
     elif figures.get("devices", 1) > 1:
-        said.append("each device gets its rows from the host")
+        parts.append("each device gets its rows from the host")
     if figures["host_bytes"]:
         in_file = f", {size(figures['file_bytes'])} of it in a file" if figures["file_bytes"] else ""
-        said.append(f"{size(figures['host_bytes'])} swapped to the host{in_file}")
-    return " · ".join(said)
+        parts.append(f"{size(figures['host_bytes'])} swapped to the host{in_file}")
+    return " · ".join(parts)

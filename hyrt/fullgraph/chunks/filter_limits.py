@@ -1,4 +1,4 @@
-"""Below which useful fraction rows are filtered on the host, for a device as it is measured to copy."""
+"""Useful fraction below which the host filters rows for a device, from measured copy rates."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from hyrt_perfmodel.chunks.selection import filter_below
 
 from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels
 
-# Enough for a rate, and copied in some milliseconds.
-_MOST_BYTES = 16 << 20
+# Large enough for a stable rate, and copied in milliseconds.
+_MAX_BYTES = 16 << 20
 _REPEATS = 3
 
 
 def measured_limit(kernels: ChunkKernels, num_rows: int, width: int) -> float:
-    """The limit of `hyrt_perfmodel.chunks.selection.filter_below` with rates that are measured now.
+    """Measure the copy rates and return the limit of `hyrt_perfmodel.chunks.selection.filter_below`.
 
     Parameters
     ----------
     kernels
-        The device's; what lies in its place `read` is lost.
+        The device's kernels; the contents of `read` are overwritten.
     num_rows, width
-        Rows of the largest interval, and their columns.
+        Rows and columns of the largest interval.
     """
-    num = max(1, min(num_rows, _MOST_BYTES // (4 * width)))
+    num = max(1, min(num_rows, _MAX_BYTES // (4 * width)))
     rows = np.ones((num, width), np.float32)
-    # Half of them, ascending as the useful rows of a chunk are.
+    # Half of the rows, ascending as the useful rows of a chunk are.
     chosen = np.sort(np.random.default_rng(0).permutation(num)[: -(-num // 2)])
     out = np.empty((len(chosen), width), np.float32)
 
@@ -36,17 +36,17 @@ def measured_limit(kernels: ChunkKernels, num_rows: int, width: int) -> float:
         kernels.wait()
 
     kernels.name("rows that measure the link")
-    transfer_s = _least_s(transfer)
+    transfer_s = _fastest_s(transfer)
     kernels.name("")
-    copy_s = _least_s(lambda: np.take(rows, chosen, axis=0, out=out, mode="clip"))
+    copy_s = _fastest_s(lambda: np.take(rows, chosen, axis=0, out=out, mode="clip"))
     return filter_below(out.nbytes / copy_s, rows.nbytes / transfer_s)
 
 
-def _least_s(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several times; the first one warms up."""
-    took = []
+def _fastest_s(work: Callable[[], object]) -> float:
+    """Return the fastest of several runs in seconds; the first run warms up."""
+    times_s = []
     for _ in range(1 + _REPEATS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         work()
-        took.append(time.perf_counter() - begun)
-    return max(min(took[1:]), 1e-9)
+        times_s.append(time.perf_counter() - started)
+    return max(min(times_s[1:]), 1e-9)

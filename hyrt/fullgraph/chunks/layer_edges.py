@@ -1,4 +1,4 @@
-"""The edges along which a layer gathers, in chunks, with the factors of their ends."""
+"""Chunks of the edges along which a layer gathers, with the scales of their ends."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """A chunk, and the factors of its rows and columns; None where each is 1."""
+    """A chunk, and the scales of its rows and columns; None if all are 1."""
 
     edges: EdgeChunk
     row_scale: Array | None
     column_scale: Array | None
     useful: Array | None
-    """The rows of the interval that its columns are counted from; None for all."""
+    """The rows of the interval to which column numbers refer; None for all rows."""
 
 
 class LayerEdges:
-    """The edges into all vertices, or into some, in chunks of either direction.
+    """Edges into all vertices, or into a subset, in chunks of both directions.
 
     Parameters
     ----------
     whole
         The graph.
     destinations, sources
-        How the vertices are cut that gather, and those that are gathered from.
+        Intervals of the destinations and of the sources.
     memory
-        Where arrays are taken from.
+        The pool of the arrays.
     chosen
-        [destinations.num_rows] the vertices that gather, ascending; all by default.
+        [destinations.num_rows] the destinations, ascending; all vertices by default.
     counts
-        What the chunks hold.
+        The number of edges and rows of the chunks.
     turns
-        Whether gradients are taken back along them.
+        Whether there is a backward pass along the edges.
     limits
-        By each cut, of every interval the useful fraction below which what is read for it is filtered.
+        For each cut, the useful fraction per interval below which the rows that it reads are filtered.
     owns
-        Whether destinations read their own rows here, too.
+        Whether destinations also read their input rows here.
     """
 
     def __init__(
@@ -78,89 +78,93 @@ class LayerEdges:
         self.destinations = destinations
         self.sources = sources
         self.vertices: Array = whole.rows if chosen is None else chosen
-        """[n] the rows of the graph that gather, ascending."""
+        """[n] the destinations, ascending."""
         self._whole = whole
         self._chosen = chosen
         self._memory = memory
-        self._owns = owns
+        self._reads_self = owns
         self._forward = EdgeChunks.of(
             topology.indptr, topology.indices, destinations, sources, memory, chosen, counts
         )
-        self._back: EdgeChunks | None = None
+        self._backward: EdgeChunks | None = None
         if turns:
             same = chosen is None and topology.is_symmetric
-            self._back = self._forward if same else self._forward.turned(memory)
-        self._useful = self._select(self._forward, limits, owns, back=False)
-        self._useful_back = self._useful
-        if self._back is not None and self._back is not self._forward:
-            self._useful_back = self._select(self._back, limits, owns, back=True)
+            self._backward = self._forward if same else self._forward.turned(memory)
+        self._selected = self._select(self._forward, limits, owns, back=False)
+        self._selected_backward = self._selected
+        if self._backward is not None and self._backward is not self._forward:
+            self._selected_backward = self._select(self._backward, limits, owns, back=True)
         self._scales: dict[Aggregation, Scales] = {}
 
     @property
     def most_useful(self) -> int:
-        """The most rows that are copied for a chunk whose rows are filtered; 0 where there is none."""
-        return max(self._useful.most, self._useful_back.most)
+        """Return the most rows that are copied for a filtered chunk; 0 if no chunk is filtered."""
+        return max(self._selected.most, self._selected_backward.most)
 
     def chunk(
         self, accumulated: int, read: int, aggregation: Aggregation, *, back: bool
     ) -> GatheredChunk | None:
-        """The edges between two intervals; None where there are none.
+        """Return the edges between two intervals; None if there are none.
 
         Parameters
         ----------
         accumulated, read
-            The intervals of the rows that are added to, and of those that are read: destinations and sources
-            forward, and the other way round backward.
+            The intervals of the accumulated rows and of the rows that are read: destinations and sources in
+            the forward pass, the reverse in the backward pass.
         aggregation
-            Says the factors.
+            Determines the scales.
         back
             The direction.
         """
-        chunks = self._back if back else self._forward
+        chunks = self._backward if back else self._forward
         assert chunks is not None
         edges = chunks.chunk(accumulated, read)
         if not len(edges.columns):
             return None
-        given = self._factors(aggregation)
+        scales = self._factors(aggregation)
         destination, source = (read, accumulated) if back else (accumulated, read)
-        rows = given.row[slice(*self.destinations.range(destination))]
-        columns = None if given.source is None else given.source[slice(*self.sources.range(source))]
-        useful = self._rows(accumulated, read, back=back)
+        rows = scales.row[slice(*self.destinations.range(destination))]
+        columns = None if scales.source is None else scales.source[slice(*self.sources.range(source))]
+        selected = self._rows(accumulated, read, back=back)
         if back:
-            return GatheredChunk(edges, columns, _some(rows, useful), useful)
-        return GatheredChunk(edges, rows, _some(columns, useful), useful)
+            return GatheredChunk(edges, columns, _take(rows, selected), selected)
+        return GatheredChunk(edges, rows, _take(columns, selected), selected)
 
     def own(
         self, accumulated: int, read: int, aggregation: Aggregation, *, back: bool
     ) -> GatheredChunk | None:
-        """An edge from each destination to itself as a source, where both are in the two intervals.
+        """Return a self loop for each destination that is in both intervals.
 
-        Parameters as for `chunk`. None where there are none, or the aggregation has no path for own rows.
+        Parameters as for `chunk`. None if there are none, or if the aggregation has no self path.
         """
-        if aggregation.self_path == "none" or not self._owns:
+        if aggregation.self_path == "none" or not self._reads_self:
             return None
-        rows, columns = self._own_ends(accumulated, read, back=back)
+        rows, columns = self._self_ends(accumulated, read, back=back)
         if not len(rows):
             return None
         useful = self._rows(accumulated, read, back=back)
         if useful is not None:
             columns = np.searchsorted(useful, columns)
-        edges, own = EdgeChunk.diagonal(rows, columns), self._factors(aggregation).own
-        scale = None if own is None else own[slice(*self.destinations.range(read if back else accumulated))]
+        edge_chunk, self_scale = EdgeChunk.diagonal(rows, columns), self._factors(aggregation).own
+        scale = (
+            None
+            if self_scale is None
+            else self_scale[slice(*self.destinations.range(read if back else accumulated))]
+        )
         if back:
-            return GatheredChunk(edges, None, _some(scale, useful), useful)
-        return GatheredChunk(edges, scale, None, useful)
+            return GatheredChunk(edge_chunk, None, _take(scale, useful), useful)
+        return GatheredChunk(edge_chunk, scale, None, useful)
 
     def reads_all(self, accumulated: int, read: int, aggregation: Aggregation, *, back: bool) -> bool:
-        """Whether all rows of an interval are read for another; parameters as for `chunk`."""
+        """Return whether a chunk reads all rows of its interval; parameters as for `chunk`."""
         if self._rows(accumulated, read, back=back) is not None:
             return False
         chunks = self.chunk, self.own
         return any(each(accumulated, read, aggregation, back=back) is not None for each in chunks)
 
-    def _own_ends(self, accumulated: int, read: int, *, back: bool) -> tuple[Array, Array]:
-        """Where destinations that are also among the sources stand in both intervals: that which is added to,
-        and that which is read.
+    def _self_ends(self, accumulated: int, read: int, *, back: bool) -> tuple[Array, Array]:
+        """Return the positions of the common vertices of two intervals: in the accumulated one, and in the
+        one that is read.
         """
         destination, source = (read, accumulated) if back else (accumulated, read)
         first, last = self.sources.range(source)
@@ -170,39 +174,39 @@ class LayerEdges:
         return (vertices, positions) if back else (positions, vertices)
 
     def _rows(self, accumulated: int, read: int, *, back: bool) -> Array | None:
-        """The rows that are copied for a chunk; None for all of the interval."""
-        return (self._useful_back if back else self._useful).of(accumulated, read)
+        """Return the rows that are copied for a chunk; None for all rows of the interval."""
+        return (self._selected_backward if back else self._selected).of(accumulated, read)
 
     def _select(
         self, chunks: EdgeChunks, limits: Mapping[Cut, Sequence[float]], owns: bool, *, back: bool
     ) -> UsefulRows:
         def others(accumulated: int, read: int) -> Array:
-            return self._own_ends(accumulated, read, back=back)[1] if owns else np.empty(0, np.int64)
+            return self._self_ends(accumulated, read, back=back)[1] if owns else np.empty(0, np.int64)
 
         return UsefulRows.select(chunks, limits[chunks.rows], others, self._memory)
 
     def release(self) -> None:
-        """Give the arrays back."""
+        """Return the arrays to the pool."""
         self._forward.release(self._memory)
-        self._memory.give(self._useful.ids)
-        if self._back is not None and self._back is not self._forward:
-            self._back.release(self._memory)
-            self._memory.give(self._useful_back.ids)
+        self._memory.give(self._selected.ids)
+        if self._backward is not None and self._backward is not self._forward:
+            self._backward.release(self._memory)
+            self._memory.give(self._selected_backward.ids)
 
     def _factors(self, aggregation: Aggregation) -> Scales:
-        """Factors of the destinations and of all sources."""
-        found = self._scales.get(aggregation)
-        if found is None:
+        """Return the scales of the destinations and of all sources."""
+        scales = self._scales.get(aggregation)
+        if scales is None:
             topology = self._whole.topology
             linear = LinearGathering.of(aggregation, topology, np.dtype(np.float32))
             row = np.ones(topology.num_vertices, np.float32) if linear.row_scale is None else linear.row_scale
-            found = Scales(row, linear.source_scale, linear.self_scale)
+            scales = Scales(row, linear.source_scale, linear.self_scale)
             if self._chosen is not None:
-                own = None if found.own is None else found.own[self._chosen]
-                found = replace(found, row=found.row[self._chosen], own=own)
-            self._scales[aggregation] = found
-        return found
+                self_scale = None if scales.own is None else scales.own[self._chosen]
+                scales = replace(scales, row=scales.row[self._chosen], own=self_scale)
+            self._scales[aggregation] = scales
+        return scales
 
 
-def _some(values: Array | None, chosen: Array | None) -> Array | None:
+def _take(values: Array | None, chosen: Array | None) -> Array | None:
     return values if values is None or chosen is None else values[chosen]

@@ -1,4 +1,6 @@
-"""Devices that hand rows on to each other, where each would copy them from the host (NeuGraph, 3.3)."""
+"""Relays of rows from device to device, instead of a copy from the host for each device (NeuGraph, section
+3.3).
+"""
 
 from __future__ import annotations
 
@@ -14,31 +16,31 @@ from hyrt.fullgraph.chunks.row_reader import RowReader
 from hyrt.fullgraph.chunks.together import PartnerLost
 
 ChunkNumbers = tuple[int, int]
-"""A chunk: the interval that is added to, which one device computes, and the interval that is read."""
+"""Chunk index: the accumulated interval, which one device computes, and the interval that is read."""
 
 
 def chains(count: int, reaches: Callable[[int, int], bool]) -> tuple[tuple[int, ...], ...]:
-    """Put devices in chains, in their order.
+    """Group devices into relays, in their order.
 
     Parameters
     ----------
     count
-        How many devices there are.
+        Number of devices.
     reaches
-        Whether the first of two devices copies straight out of the memory of the second.
+        Whether the first of two devices can copy directly from the memory of the second.
 
     Returns
     -------
-    The devices of each chain; one that reaches no other is a chain of its own.
+    The devices of each relay; a device that can access no other forms a relay alone.
     """
-    found: list[list[int]] = []
+    relays: list[list[int]] = []
     for device in range(count):
-        chain = next((each for each in found if reaches(device, each[-1])), None)
+        chain = next((relay for relay in relays if reaches(device, relay[-1])), None)
         if chain is None:
-            found.append([device])
+            relays.append([device])
         else:
             chain.append(device)
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, relays))
 
 
 def handed_on(
@@ -47,45 +49,45 @@ def handed_on(
     reads: Sequence[int],
     needs: Callable[[int, int], bool],
 ) -> dict[ChunkNumbers, ChunkNumbers]:
-    """Which chunks get their rows from the device of another chunk.
+    """Choose the chunks whose rows are copied from another device.
 
-    The devices of a chain compute their first columns at the same time, then their second ones. Of those that
-    need an interval then, the first one copies it from the host, and each other one from the one before it.
+    The devices of a relay compute their first columns at the same time, then their second ones. Of the
+    devices that need an interval, the first copies it from the host, and each other one from its predecessor.
 
     Parameters
     ----------
     chain
-        The devices, in the order in which rows are handed on.
+        The devices, in the order in which rows are forwarded.
     columns
-        The intervals that each device adds to, in its order.
+        The intervals that each device accumulates, in its order.
     reads
-        The intervals that are read for each of them.
+        The intervals that are read for each column.
     needs
-        Whether all rows of an interval, the second number, are read for a column, the first one.
+        Whether a column, the first argument, reads all rows of an interval, the second one.
 
     Returns
     -------
-    For each such chunk, the one whose device has the rows.
+    For each such chunk, the chunk whose device provides the rows.
     """
-    found: dict[ChunkNumbers, ChunkNumbers] = {}
-    for together in zip_longest(*(columns[device] for device in chain)):
-        there = [column for column in together if column is not None]
+    sources: dict[ChunkNumbers, ChunkNumbers] = {}
+    for round_columns in zip_longest(*(columns[device] for device in chain)):
+        present = [column for column in round_columns if column is not None]
         for read in reads:
-            wanted = [(column, read) for column in there if needs(column, read)]
-            found.update((later, earlier) for earlier, later in pairwise(wanted))
-    return found
+            chunks = [(column, read) for column in present if needs(column, read)]
+            sources.update((later, earlier) for earlier, later in pairwise(chunks))
+    return sources
 
 
 @dataclass(slots=True)
 class RowChain:
-    """Where devices that compute at the same time find what others have for them; one for each pass.
+    """Rendezvous of devices that exchange rows in a pass; one per pass.
 
-    Every device reads in the same order, and nobody waits for what comes later in it: so none waits for ever,
-    unless another one fails, and `part` tells of that.
+    All devices read in the same order, and none waits for a later read, so there is no deadlock unless a
+    device fails, which `part` reports to the others.
     """
 
     sources: Mapping[ChunkNumbers, ChunkNumbers] = field(default_factory=dict)
-    """What `handed_on` has found."""
+    """The result of `handed_on`."""
     _offers: dict[ChunkNumbers, Any] = field(default_factory=dict)
     _taken: dict[ChunkNumbers, Any] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -93,7 +95,7 @@ class RowChain:
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """Inside, a device does its part; if it fails, those that wait for it are told."""
+        """Run a device's part; if it fails, wake the devices that wait for it."""
         try:
             yield
         except BaseException:
@@ -103,63 +105,63 @@ class RowChain:
             raise
 
     def offer(self, place: ChunkNumbers, rows: Any) -> None:
-        """Tell where the rows that were read for a chunk are."""
-        self._tell(self._offers, place, rows)
+        """Publish the rows that were read for a chunk."""
+        self._put(self._offers, place, rows)
 
     def offered(self, place: ChunkNumbers) -> Any:
-        """Where the rows are that another device reads for a chunk, once it has them."""
+        """Wait for the rows that another device reads for a chunk, and return them."""
         return self._wait(self._offers, place)
 
     def take(self, place: ChunkNumbers, end: Any) -> None:
-        """Tell when the copy ends of what was offered."""
-        self._tell(self._taken, place, end)
+        """Record the event for the end of the copy of published rows."""
+        self._put(self._taken, place, end)
 
     def taken(self, place: ChunkNumbers) -> Any:
-        """When the copy ends of what was offered, once it has begun."""
+        """Wait until the copy of published rows has started, and return the event for its end."""
         return self._wait(self._taken, place)
 
-    def _tell(self, where: dict[ChunkNumbers, Any], place: ChunkNumbers, what: Any) -> None:
+    def _put(self, board: dict[ChunkNumbers, Any], place: ChunkNumbers, value: Any) -> None:
         with self._changed:
-            where[place] = what
+            board[place] = value
             self._changed.notify_all()
 
-    def _wait(self, where: dict[ChunkNumbers, Any], place: ChunkNumbers) -> Any:
+    def _wait(self, board: dict[ChunkNumbers, Any], place: ChunkNumbers) -> Any:
         with self._changed:
-            self._changed.wait_for(lambda: place in where or self._is_broken)
-            if place not in where:
-                raise PartnerLost("another device of the chain has failed")
-            return where.pop(place)
+            self._changed.wait_for(lambda: place in board or self._is_broken)
+            if place not in board:
+                raise PartnerLost("another device of the relay has failed")
+            return board.pop(place)
 
 
 class ChainedRows:
-    """The rows of one device: from the host, or from the device before it; offered to the one after it.
+    """Rows of one device: from the host or from its predecessor, and published for its successor.
 
     Parameters
     ----------
     chain
-        What it tells the others, and they tell it.
+        The relay.
     kernels, reader
-        The device's; the reader counts what others have handed on.
+        Kernels and reader of the device; the reader counts forwarded bytes.
     """
 
     def __init__(self, chain: RowChain, kernels: ChunkKernels, reader: RowReader) -> None:
         self._chain = chain
         self._kernels = kernels
         self._reader = reader
-        self._givers = frozenset(chain.sources.values())
+        self._publishers = frozenset(chain.sources.values())
         self._offered: ChunkNumbers | None = None
 
     def bring(self, place: ChunkNumbers, read: Callable[[], None], num_rows: int, width: int) -> None:
-        """Bring the rows that a chunk reads to the place `read`.
+        """Bring the rows that a chunk reads into the buffer `read`.
 
         Parameters
         ----------
         place
             The chunk.
         read
-            Copies them from the host.
+            Copies the rows from the host.
         num_rows, width
-            What is to be there.
+            Shape of the rows.
         """
         self.settle()
         source = self._chain.sources.get(place)
@@ -170,12 +172,12 @@ class ChainedRows:
             self._chain.take(source, self._kernels.take_rows(rows, num_rows, width))
             self._reader.reads += 1
             self._reader.handed_bytes += 4 * num_rows * width
-        if place in self._givers:
+        if place in self._publishers:
             self._chain.offer(place, self._kernels.offer_rows())
             self._offered = place
 
     def settle(self) -> None:
-        """Before what is read is written to: until the next device copies it, for which the device waits."""
+        """Make the device wait, before `read` is overwritten, until its successor has copied the rows."""
         if self._offered is not None:
             self._kernels.keep_rows(self._chain.taken(self._offered))
             self._offered = None

@@ -1,4 +1,4 @@
-"""Bringing rows of the host to a device: all of an interval, or the useful ones."""
+"""Uploads of host rows to a device: all rows of an interval, or only the useful ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Array = NDArray[Any]
 
 
 class RowReader:
-    """Copies rows to one device, and counts how many were filtered before.
+    """Uploads rows to one device, and counts filtered uploads.
 
-    Useful rows are gathered into two buffers by turns, so that one is filled while the other is copied.
+    Useful rows are gathered into two alternating buffers: one is filled while the other is copied.
 
     Parameters
     ----------
     most_numbers
-        Numbers of the useful rows of any chunk, at most.
+        Maximum number of values of the useful rows of a chunk.
     memory
-        Where the buffers are taken from.
+        The pool of the buffers.
     """
 
     def __init__(self, most_numbers: int, memory: RecycledMatrices) -> None:
@@ -34,28 +34,28 @@ class RowReader:
         self.filtered = 0
         self.spared_bytes = 0
         self.filter_s = 0.0
-        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, how often rows of an
-        interval were brought for a chunk, and how much, for how many chunks they were filtered, what was not
-        brought for that, and how long filtering took."""
+        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, number and bytes of
+        uploads, how many were filtered, the bytes that filtering saved, and the time that it took.
+        """
         self.handed_bytes = 0
-        """Since `begin`, what other devices have handed on instead."""
+        """Bytes since `begin` that other devices forwarded instead."""
 
     def begin(self) -> None:
-        """Count from 0 again."""
+        """Reset the counters."""
         self.reads = self.read_bytes = self.filtered = self.spared_bytes = self.handed_bytes = 0
         self.filter_s = 0.0
 
     def read(self, kernels: ChunkKernels, rows: Array, useful: Array | None) -> None:
-        """Bring rows to the place `read`.
+        """Upload rows to the buffer `read`.
 
         Parameters
         ----------
         kernels
-            The device's.
+            The device's kernels.
         rows
-            [n, width] the rows of an interval; float32 where all are wanted.
+            [n, width] the rows of an interval; float32 if all are read.
         useful
-            [m] the rows that are wanted, by their numbers; None for all.
+            [m] numbers of the rows to upload; None for all.
         """
         self.reads += 1
         if useful is None:
@@ -67,14 +67,14 @@ class RowReader:
         self._buffers.append(buffer)
         kernels.settle(rows)
         kernels.settle(buffer)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         out = buffer[: len(useful) * width].reshape(len(useful), width)
         if rows.dtype == out.dtype:
-            # With any other mode, numpy gathers into an array of its own first.
+            # Any other mode makes numpy gather into a temporary array first.
             np.take(rows, useful, axis=0, out=out, mode="clip")
         else:
             out[:] = rows[useful]
-        self.filter_s += time.perf_counter() - begun
+        self.filter_s += time.perf_counter() - started
         self.filtered += 1
         self.read_bytes += out.nbytes
         self.spared_bytes += (len(rows) - len(useful)) * width * out.itemsize

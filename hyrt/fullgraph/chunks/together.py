@@ -1,4 +1,4 @@
-"""Devices that compute columns of the same chunks at the same time."""
+"""Group of devices that compute columns of the same chunks at the same time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels
 
 
 class Entered(Protocol):
-    """What a device's calls run in: `ChunkRoom.errors`."""
+    """Factory of the context of a device's calls: `ChunkRoom.errors`."""
 
     def __call__(self) -> AbstractContextManager[None]: ...
 
 
 class PartnerLost(Exception):
-    """What a device waits for will not come, since another one has failed."""
+    """Raised in a device that waits for another one that has failed."""
 
 
 class MemberLost(Exception):
-    """One of several devices has failed.
+    """Failure of one device of a group.
 
     Parameters
     ----------
     member
-        Its place among them.
+        Its index in the group.
     error
-        What it raised.
+        The exception that it raised.
     """
 
     def __init__(self, member: int, error: BaseException) -> None:
@@ -40,14 +40,14 @@ class MemberLost(Exception):
 
 
 def run_together(parts: Sequence[Callable[[], None]]) -> None:
-    """Have each of several devices do its part in a thread of its own, and wait for all.
+    """Run a function per device, each in a thread, and wait for all of them.
 
     Raises
     ------
     MemberLost
-        If one has failed; all others have ended, too.
+        If one has failed; the others have ended as well.
     DeviceOutOfMemory
-        If one was out of memory, and none was lost.
+        If one was out of memory, and none has failed otherwise.
     """
     errors: dict[int, BaseException] = {}
 
@@ -58,7 +58,7 @@ def run_together(parts: Sequence[Callable[[], None]]) -> None:
             errors[member] = error
 
     threads = [
-        # One that hangs must not keep the process alive.
+        # A hanging device must not keep the process alive.
         threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
         for member in range(len(parts))
     ]
@@ -66,7 +66,7 @@ def run_together(parts: Sequence[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    # Who has only waited for one that failed is not lost.
+    # A device that only waited for a failed one has not failed itself.
     errors = {member: error for member, error in errors.items() if not isinstance(error, PartnerLost)}
     for member, error in sorted(errors.items()):
         if not isinstance(error, DeviceOutOfMemory):
@@ -76,14 +76,14 @@ def run_together(parts: Sequence[Callable[[], None]]) -> None:
 
 
 class Together:
-    """Runs parts of a step on several devices, each in a thread, and waits for all; on one, in this thread.
+    """Group of devices that run parts of a step in a thread each; a single device runs in the calling thread.
 
     Parameters
     ----------
     kernels
-        What computes on each device.
+        The kernels of each device.
     entered
-        For each, what its calls run in.
+        The context factory of each device.
     """
 
     def __init__(self, kernels: Sequence[ChunkKernels], entered: Sequence[Entered]) -> None:
@@ -95,23 +95,23 @@ class Together:
         part: Callable[[int, ChunkKernels], None],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Have every device do its part, which is given its number and kernels.
+        """Run a function on every device, with the device's index and kernels.
 
-        Where there are several, what they have copied to the host is there afterwards.
+        With several devices, their copies to the host are complete afterwards.
 
         Parameters
         ----------
         part
-            What each does.
+            The function.
         around
-            Makes a context that learns of whatever fails for one of several.
+            Creates a context that observes failures, if there are several devices.
 
         Raises
         ------
         MemberLost
-            If one of several has failed; all others have ended, too.
+            If one of several has failed; the others have ended as well.
         DeviceOutOfMemory
-            If one was out of memory, and none was lost.
+            If one was out of memory, and none has failed otherwise.
         """
         if len(self.kernels) == 1:
             with self._entered[0]():
@@ -126,13 +126,13 @@ class Together:
         run_together([partial(run, member) for member in range(len(self.kernels))])
 
     def wait(self) -> None:
-        """Until what devices have copied to the host is there."""
+        """Wait until the devices' copies to the host are complete."""
         if len(self.kernels) == 1:
             with self._entered[0]():
                 self.kernels[0].wait()
 
     def end(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all submitted work."""
 
         def wait(_: int, kernels: ChunkKernels) -> None:
             kernels.name("")

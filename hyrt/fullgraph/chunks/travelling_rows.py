@@ -1,4 +1,4 @@
-"""What brings rows of other processes to one that computes chunks of its own block of a graph."""
+"""Interface of the halo exchange of a process that computes chunks of its part of a graph."""
 
 from __future__ import annotations
 
@@ -14,108 +14,109 @@ from hyrt.machine.workers import current_workers
 
 Array = NDArray[Any]
 
-# Numbers of features that travel at a time: 64 MiB, and less at every process.
+# Feature values that are exchanged at a time: at most 64 MiB per process.
 _NUMBERS = 1 << 24
 
 
 class ComingRows(Protocol):
-    """Rows of other processes on their way, and own ones on theirs."""
+    """Exchange of rows in progress."""
 
     @property
     def arrived(self) -> bool:
-        """Whether all are there."""
+        """Return whether all rows have been received."""
         ...
 
     def wait(self) -> None:
-        """Until all are there; once."""
+        """Wait until all rows have been received; call once."""
         ...
 
 
 class ReturningRows(Protocol):
-    """Gradients on their way to the processes that have the rows."""
+    """Exchange of gradients with the processes that own the rows."""
 
     def send(self, wave: int) -> None:
-        """Send those of one exchange's rows, which are complete; in the order of the exchanges."""
+        """Send the completed gradients of one exchange's rows; call in the order of the exchanges."""
         ...
 
     def add(self, out: Array) -> None:
-        """Wait, and add to `out` [n, w] what other processes have sent for own rows, in a fixed order."""
+        """Wait, and add the gradients that other processes sent to `out` [n, w], in a fixed order."""
         ...
 
 
 class TravellingRows(Protocol):
-    """Exchanges rows with other processes, all of which ask for the same matrices in the same order.
+    """Halo exchange between processes, which all exchange the same matrices in the same order.
 
-    A matrix has a row for each own vertex, n of them, and after these one for each of the h remote vertices.
-    Where several processes compute the same rows, each has some of the edges into them, and what they gather
-    is added up.
+    A matrix has n rows of local vertices, followed by h rows of remote vertices. If several processes compute
+    the same rows, each has some of the edges into these rows, and their gathered sums are reduced.
     """
 
     @property
     def num_vertices(self) -> int:
-        """The vertices of all processes."""
+        """Return the number of vertices of all processes."""
         ...
 
     @property
     def vertices(self) -> Array:
-        """[n + h] the numbers of the vertices in the graph."""
+        """Return [n + h] vertex ids in the graph."""
         ...
 
     @property
     def waves(self) -> Sequence[int]:
-        """How many rows each exchange brings; h in all."""
+        """Return the number of rows of each exchange; h in total."""
         ...
 
     @property
     def is_replicated(self) -> bool:
-        """Whether other processes compute the same rows, each along some of the edges into them."""
+        """Return whether other processes compute the same rows, each along some of the edges into the rows."""
         ...
 
     @property
     def multiplies_own(self) -> bool:
-        """Whether the edges from own rows are here: of processes with the same rows, they are at one."""
+        """Return whether this process has the edges from local rows; one of the processes with the same rows
+        has them.
+        """
         ...
 
     def add_up(self, sums: Array) -> None:
-        """Add up what processes that compute the same rows have gathered; all get the same bits."""
+        """Sum the gathered rows of processes that compute the same rows; all get the same bits."""
         ...
 
     def share(self, gradients: Array) -> None:
-        """Replace gradients of own rows by those of the process that multiplies with these rows."""
+        """Replace gradients of local rows by those of the process that multiplies with these rows."""
         ...
 
     def begin(self, matrix: Array) -> ComingRows:
-        """Begin to fill the remote rows of a matrix [n + h, w], whose own rows may be read meanwhile."""
+        """Start to fill the remote rows of a matrix [n + h, w]; its local rows may be read meanwhile."""
         ...
 
     def begin_back(self, matrix: Array) -> ReturningRows:
-        """The way of the remote rows of a matrix [n + h, w] to the processes that have them."""
+        """Start to send the remote rows of a matrix [n + h, w] to the processes that own the rows."""
         ...
 
 
 def remote_features(
     features: InputRows, width: int, travelling: TravellingRows, memory: RecycledMatrices
 ) -> Array:
-    """[h, width] float32, the features of remote vertices; every process asks for them at once.
+    """Fetch [h, width] float32 features of remote vertices; collective call of all processes.
 
     Parameters
     ----------
     features
-        Those of own vertices.
+        Features of the local vertices.
     width
-        Their columns.
+        Number of feature columns.
     travelling
-        Brings rows.
+        The halo exchange.
     memory
-        Where the matrix is taken from.
+        The pool of the matrix.
     """
     num, num_remote = len(travelling.vertices), sum(travelling.waves)
-    found: Array = memory.take((num_remote, width), np.float32)
-    # The same at all processes.
+    features_of_remote: Array = memory.take((num_remote, width), np.float32)
+    # All processes must choose the same number.
     columns = max(1, min(width, _NUMBERS // travelling.num_vertices))
     for first in range(0, width, columns):
-        some = np.zeros((num, min(columns, width - first)), np.float32)
-        features.columns(first, some[: num - num_remote], current_workers())
-        travelling.begin(some).wait()
-        found[:, first : first + columns] = some[num - num_remote :]
-    return found
+        piece = np.zeros((num, min(columns, width - first)), np.float32)
+        features.columns(first, piece[: num - num_remote], current_workers())
+        travelling.begin(piece).wait()
+        features_of_remote[:, first : first + columns] = piece[num - num_remote :]
+    return features_of_remote

@@ -1,4 +1,4 @@
-"""The rows of an interval that a chunk reads, where they are so few that the others stay on the host."""
+"""Selective scheduling: if a chunk reads few rows of an interval, only these rows are copied."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class UsefulRows:
-    """Which rows are copied for each chunk of edges (NeuGraph, section 3.2, selective scheduling)."""
+    """Rows that are copied for each chunk of edges (NeuGraph, section 3.2, selective scheduling)."""
 
     columns: int
-    """Intervals of the rows that are read."""
+    """Number of intervals that are read."""
     starts: NDArray[np.int64]
-    """[chunks + 1] where the rows of each chunk start; a chunk without any is copied all rows."""
+    """[chunks + 1] first row of each chunk; all rows are copied for a chunk without any."""
     ids: NDArray[np.int32]
-    """The rows, ascending, counted from the start of their interval."""
+    """Row numbers within the interval, ascending."""
 
     @classmethod
     def select(
@@ -34,25 +34,27 @@ class UsefulRows:
         others: Callable[[int, int], Array],
         memory: RecycledMatrices,
     ) -> UsefulRows:
-        """Choose the chunks for which rows are filtered, and renumber their columns in place.
+        """Choose the chunks whose rows are filtered, and renumber their columns in place.
 
         Parameters
         ----------
         chunks
-            The edges; columns of a chunk that is chosen count from its useful rows afterwards.
+            The edges; columns of a chosen chunk refer to its useful rows afterwards.
         limits
-            For each interval of their rows, the useful fraction below which rows are filtered; 0 is never.
+            For each interval of the chunk rows, the useful fraction below which rows are filtered; 0 is
+            never.
         others
-            The columns that are read for a chunk, by its row and its column, beside those of its edges.
+            Returns the columns that a chunk reads, by row and column interval, in addition to those of its
+            edges.
         memory
-            Where the numbers of rows are taken from.
+            The pool of the row numbers.
         """
 
         def used(i: int, j: int) -> NDArray[np.bool_]:
-            found = np.zeros(chunks.columns.length(j), np.bool_)
-            found[chunks.chunk(i, j).columns] = True
-            found[others(i, j)] = True
-            return found
+            mask = np.zeros(chunks.columns.length(j), np.bool_)
+            mask[chunks.chunk(i, j).columns] = True
+            mask[others(i, j)] = True
+            return mask
 
         counts = np.zeros((chunks.rows.num, chunks.columns.num), np.int64)
         for i, limit in enumerate(limits):
@@ -71,11 +73,13 @@ class UsefulRows:
         return selected
 
     def of(self, row: int, column: int) -> NDArray[np.int32] | None:
-        """The useful rows of interval `column` for the chunk of interval `row`; None where all are copied."""
+        """Return the useful rows of interval `column` for the chunk of interval `row`; None if all are
+        copied.
+        """
         first, last = self.starts[row * self.columns + column : row * self.columns + column + 2]
         return self.ids[first:last] if last > first else None
 
     @property
     def most(self) -> int:
-        """Rows of the chunk that has most of them; 0 where none is filtered."""
+        """Return the maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
         return int(np.diff(self.starts).max(initial=0))
