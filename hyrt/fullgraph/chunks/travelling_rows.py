@@ -67,7 +67,7 @@ class TravellingRows(Protocol):
 
     @property
     def is_replicated(self) -> bool:
-        """Return whether other processes compute the same rows, each along some of the edges into the rows."""
+        """Return whether other processes compute the same rows, each along some of the edges."""
         ...
 
     @property
