@@ -1,1 +1,1 @@
-"""The kinds of models, one file a kind, found through the entry-point group `hyrt.models`."""
+"""Model kinds, one per file, found through the entry-point group `hyrt.models`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CommNet(ModelKind):
-    """The mean of the neighbours beside the own row, each through a product."""
+    """The mean of the neighbours and the vertex's own row, each multiplied by a weight, and added."""
 
     best_form = "rows"
     defaults: ClassVar = {
@@ -25,7 +25,7 @@ class CommNet(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Of each source, whose mean is taken, and of the own row."""
+        """Count one product per source, whose mean is taken, and one per destination for its own row."""
         return 1, 1
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -8,9 +8,10 @@ from hyrt.nn.models.gcn import Gcn
 
 
 class DeepGcn(Gcn):
-    """Many layers of a GCN, each of which but the first and the last adds its result to its input.
+    """A GCN with many layers, in which all layers but the first and the last add their input to their result.
 
-    Li et al. normalise over batches; here it is over a vertex's columns, which no split of a step changes.
+    Li et al. use batch normalisation; this model normalises the columns of each vertex, which is independent
+    of the split of a step.
     """
 
     adds_rows_last = True

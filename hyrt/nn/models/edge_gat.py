@@ -1,4 +1,4 @@
-"""GAT (Velickovic et al., 2018) with features of edges."""
+"""GAT (Velickovic et al., 2018) with edge features."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class EdgeGat(ModelKind):
-    """GAT whose attention also looks at the edge's features; it drops no attention weights.
+    """GAT whose attention also depends on edge features; it has no attention dropout.
 
-    `model.options={edge_features: d}` is what the data has, where it is not given.
+    `model.options={edge_features: d}` defaults to the width of the dataset's edge features.
     """
 
     best_form = "rows"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class Gat(ModelKind):
     """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them.
 
-    `model.options={out_heads: n}` has n heads in the last layer, instead of as many as in the others:
-    Velickovic et al. have one where there are few labels (3.3).
+    `model.options={out_heads: n}` sets the number of heads of the last layer, which is that of the other
+    layers by default: Velickovic et al. use one if there are few labels (3.3).
     """
 
-    # The dropout of attention is that of Velickovic et al. 2018, 3.3.
+    # Attention dropout as in Velickovic et al. 2018, 3.3.
     defaults: ClassVar = {
         "train.lr": 1e-2,
         "train.weight_decay": 5e-4,

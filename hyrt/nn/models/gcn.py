@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gcn(ModelKind):
-    """Neighbours and a self loop, weighted by their degrees."""
+    """Neighbours and a self-loop, weighted by their degrees."""
 
     best_form = "aggregated"
     # Kipf and Welling 2017, 5.2.

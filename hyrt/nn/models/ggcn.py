@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Ggcn(ModelKind):
-    """Neighbours through gates that both ends of an edge open, beside the own row."""
+    """Neighbours through gates that depend on both ends of an edge, added to the vertex's own row."""
 
     best_form = "rows"
-    # Sums of neighbours grow with the degree, and the norm bounds them.
+    # Sums of neighbours grow with the degree; the norm bounds them.
     defaults: ClassVar = {
         "train.lr": 3e-3,
         "model.dropout": 0.2,
@@ -26,7 +26,7 @@ class Ggcn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """A message and a part of the gate of each source; the own row and the other part of the gate."""
+        """Count a message and a gate term per source; the own row and the other gate term per destination."""
         return 2, 2
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

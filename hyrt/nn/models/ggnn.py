@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Ggnn(ModelKind):
-    """The sum of products of the neighbours as the input of a gated recurrent unit.
+    """The sum of the neighbours' products as the input of a gated recurrent unit.
 
-    `model.options={edge_types: n}` has a product for each of n types of edges.
+    `model.options={edge_types: n}` uses a separate weight for each of n edge types.
     """
 
     best_form = "rows"
@@ -27,7 +27,7 @@ class Ggnn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """A message of each source for each type of edges; three gates of the sum and of the own row."""
+        """Count a message per source and edge type; three gates of the sum and of the own row."""
         return max(1, options.get("edge_types", 0)), 6
 
     def layer(

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Gine(ModelKind):
-    """GIN whose messages add a product of the edge's features to the neighbour's row, through a ReLU.
+    """GIN whose messages add a product of the edge features to the neighbour's row, followed by a ReLU.
 
-    `model.options={edge_features: d}` is what the data has, where it is not given.
+    `model.options={edge_features: d}` defaults to the width of the dataset's edge features.
     """
 
     best_form = "rows"

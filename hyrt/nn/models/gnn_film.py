@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class GnnFilm(ModelKind):
-    """The sum of products of the neighbours that the vertex itself scales and shifts, column by column.
+    """The sum of the neighbours' products, scaled and shifted per column by factors of the destination.
 
-    `model.options={edge_types: n}` has a product, a scale and a shift for each of n types of edges.
+    `model.options={edge_types: n}` uses a separate weight, scale and shift for each of n edge types.
     """
 
     best_form = "rows"
     adds_rows_last = True
-    # Sums of neighbours grow with the degree, and the norm bounds them; at 3e-3 ten layers learn less well.
+    # Sums of neighbours grow with the degree; the norm bounds them. At lr 3e-3, ten layers learn less well.
     defaults: ClassVar = {
         "train.lr": 1e-3,
         "model.layers": 10,
@@ -34,7 +34,7 @@ class GnnFilm(ModelKind):
     assumption = "a gnn-film layer multiplies at the rate of gcn's, and scaling and shifting an edge are free"
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Messages of sources; scales and shifts of destinations, with all three of the edge to itself."""
+        """Count messages per source; scales and shifts per destination, with all three for its self-loop."""
         types = max(1, options.get("edge_types", 0))
         return types, 2 * types + 3
 

@@ -1,4 +1,4 @@
-"""What a kind of model is: its layers, its checks and its costs. Needs no torch."""
+"""Interface of a model kind: its layers, checks and costs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,83 +18,88 @@ if TYPE_CHECKING:
 
 MODELS = EntryPointGroup("hyrt.models", "model.kind")
 EDGE_FEATURES = "edge_features"
-"""The option of kinds that are made for so many features of edges."""
+"""Name of the option of model kinds whose layers are built for a given width of edge features."""
 EDGE_TYPES = "edge_types"
-"""The option of kinds that tell so many types of edges apart."""
+"""Name of the option of model kinds whose layers distinguish a given number of edge types."""
 
 
 class ModelKind(ABC):
-    """A kind of model: a `hyrt.nn.model.GNN` of the kind's own layers.
+    """A model kind: a `hyrt.nn.model.GNN` with the layers of this kind.
 
-    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` gives.
-    Importing it should be quick, since every command that reads settings does it: what needs torch is
-    imported in `layer`.
+    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` uses.
+    Importing it should be quick, since every command that reads settings imports it: import torch inside
+    `layer`.
     """
 
     best_form: ClassVar[Literal["rows", "aggregated", "in_place"]] = "in_place"
-    """The form of input that costs its first layer least, where a trainer takes it; see
-    `hyrt.pipeline.trainer.InputPlan`."""
+    """Input format for which the first layer is cheapest, if a trainer supports it; see
+    `hyrt.pipeline.trainer.InputPlan`.
+    """
     costs_like: ClassVar[str] = ""
-    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; empty if there is none,
-    and then it has costs of its own."""
+    """Model of `hyrt_perfmodel.workloads.model_workload` that has the same costs; empty if there is none, in which case the kind has separate costs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Settings by their names, such as `train.lr`, that a run of this kind has where the user gives none."""
+    """Default settings of a run with this kind, by names such as `train.lr`; the user's settings take
+    precedence.
+    """
     reads: ClassVar[Collection[str] | None] = None
-    """Which of `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` of the architecture `layer`
-    reads: a run warns of those that the user gives and nothing reads. None says nothing: no run warns."""
+    """The settings among `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` of the architecture
+    that `layer` reads: a run warns about the settings that the user sets and the kind does not read. None:
+    no warnings.
+    """
     adds_rows_last: ClassVar[bool] = False
-    """Whether `model.residual` adds a layer's input after its norm and its ReLU, and to no first layer (Li et
-    al., ICCV 2019, equation 4), rather than before both."""
+    """Whether `model.residual` adds a layer's input after the norm and the ReLU, except in the first layer
+    (Li et al., ICCV 2019, equation 4), instead of before both.
+    """
     typed: ClassVar[bool] = False
-    """Whether it is made for typed graphs, and for no others: `architecture.shape` has the relations."""
+    """Whether the kind is for heterogeneous graphs only; `architecture.shape` has the relations."""
     assumption: ClassVar[str] = ""
-    """What a prediction assumes of its costs, in a sentence; empty for nothing."""
+    """Assumption of predictions about the kind's costs, as a sentence; empty if there is none."""
 
     @abstractmethod
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
-        """A layer of the model.
+        """Create a layer of the model.
 
-        A kind may add keyword arguments with defaults: they are its own settings, given by `model.options`.
+        A kind may add keyword arguments with defaults: they are options of the kind, set by `model.options`.
 
         Parameters
         ----------
         architecture
-            What the whole model is built from.
+            Architecture of the whole model.
         in_features, out_features
             Widths of the layer's source rows and of its result.
         last
-            Whether its result is the scores.
+            Whether the layer's result is the scores.
         """
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Products of a row with a layer's weights: of each source, and of each destination.
+        """Count the products of a row with a layer's weights: per source, and per destination.
 
-        None for those of `costs_like`, whose rates and other costs hold in any case.
+        Return None to use the products of `costs_like`, whose rates and other costs apply in any case.
 
         Parameters
         ----------
         options
-            The kind's own settings, as `layer` takes them.
+            The options of the kind, as `layer` receives them.
         """
         return None
 
     def check(self, *, hidden: int, heads: int) -> None:  # noqa: B027
-        """Check that the settings of the model go together.
+        """Check that the settings of the model are consistent.
 
         Raises
         ------
         ValueError
-            Naming the settings that do not.
+            If they are not, with the names of the settings.
         """
 
 
 def find_model(name: str) -> ModelKind:
-    """The kind of model that is declared under a name.
+    """Return the model kind that is declared under a name.
 
     Raises
     ------
     ConfigError, PluginConflict
-        As `EntryPointGroup.load_class`, and if it has the costs of a model that there is not.
+        As for `EntryPointGroup.load_class`, and if `costs_like` is not a known model.
     """
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
@@ -112,9 +117,9 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
     Raises
     ------
     ConfigError, PluginConflict
-        As `find_model`.
+        As for `find_model`.
     ValueError
-        If the settings do not go together, or the kind does not know its options.
+        If the settings are inconsistent, or an option is unknown to the kind.
     """
     kind = find_model(name)
     with MODELS.blamed(name, "check", passing=(ValueError,)):
@@ -139,22 +144,22 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
 
 
 def takes_edge_features(kind: str) -> bool:
-    """Whether a kind of model has the option `edge_features`."""
+    """Return whether a model kind has the option `edge_features`."""
     return EDGE_FEATURES in inspect.signature(find_model(kind).layer).parameters
 
 
 def takes_edge_types(kind: str) -> bool:
-    """Whether a kind of model has the option `edge_types`."""
+    """Return whether a model kind has the option `edge_types`."""
     return EDGE_TYPES in inspect.signature(find_model(kind).layer).parameters
 
 
 def checked_width(kind: str, width: int) -> int:
-    """The width, if it is one.
+    """Return the width of the edge features if it is a positive integer.
 
     Raises
     ------
     ConfigError
-        If it is none, naming what to do.
+        If it is not, with a remedy.
     """
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ConfigError(

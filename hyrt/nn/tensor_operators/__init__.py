@@ -1,1 +1,1 @@
-"""The operators over blocks of torch tensors, on any device that torch runs on."""
+"""Operators over blocks of torch tensors, for every torch device."""

@@ -1,8 +1,8 @@
-"""Moving rows along the edges of a block with torch's own operators, without float atomics.
+"""Gathers and segment reductions along the edges of a block with torch's operators, without float atomics.
 
-`index_add` and the backward of indexing add with atomics on most accelerators, in an order that changes from
-run to run. Here every sum runs over consecutive rows, forward over the block and backward over its transpose,
-so equal inputs give equal bits.
+`index_add` and the backward pass of indexing use atomic additions on most accelerators, in an order that
+changes from run to run. Here every sum runs over consecutive rows, forward over the block and backward over
+its transpose, so equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
-# Where torch.segment_reduce exists; elsewhere rows are added pairwise.
+# Devices that have torch.segment_reduce; on other devices rows are added pairwise.
 _SEGMENT_REDUCE = ("cpu", "cuda")
 
 
 def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
-    """Sums of consecutive rows.
+    """Sum consecutive rows.
 
     Parameters
     ----------
     values
         [E, ...] floating point.
     indptr
-        [n + 1], where each segment starts.
+        [n + 1], the start of each segment.
 
     Returns
     -------
-    [n, ...] of the values' dtype, zero for an empty segment. Values of 16 bits are summed in float32 and
-    rounded once: a sum in 8 bits stays where it is from 256 times its summands on.
+    [n, ...] of the values' dtype, zero for an empty segment. 16-bit values are summed in float32 and rounded
+    once: with 8 significant bits, a sum stops growing at 256 times its summands.
     """
     if values.dtype in (torch.bfloat16, torch.float16):
         return segment_sum(values.float(), indptr).to(values.dtype)
@@ -48,7 +48,7 @@ def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 class _Halving:
-    """Rounds in which neighbours in a segment are combined in pairs, until each segment has one row."""
+    """Rounds in which adjacent rows of a segment are combined in pairs, until each segment has one row."""
 
     def __init__(self, indptr: torch.Tensor) -> None:
         self.starts = indptr[:-1].long()
@@ -56,7 +56,7 @@ class _Halving:
         self.longest = int(self.counts.max()) if len(self.counts) else 0
 
     def next(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Positions of the left and right rows of each pair, and whether there is a right one."""
+        """Return the positions of the left and right rows of each pair, and whether there is a right row."""
         halves = (self.counts + 1) // 2
         ends = halves.cumsum(0)
         starts = ends - halves
@@ -69,7 +69,7 @@ class _Halving:
 
 
 def _spread(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
-    """One row a segment, where `values` has rows for the segments with one only."""
+    """Return one row per segment: `values` has rows only for the segments that have one row."""
     if not len(values):
         return values.new_full((len(counts), *values.shape[1:]), empty)
     there = counts > 0
@@ -78,7 +78,7 @@ def _spread(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Ten
 
 
 def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
-    """`segment_sum` from indexing and addition alone, which every torch device has."""
+    """Compute `segment_sum` with indexing and addition only, which every torch device has."""
     rounds = _Halving(indptr)
     while rounds.longest > 1:
         left, right, paired = rounds.next()
@@ -88,19 +88,19 @@ def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Elementwise maxima of consecutive rows, and where they are.
+    """Compute the elementwise maxima of consecutive rows and their positions.
 
     Parameters
     ----------
     values
         [E, f] floating point.
     indptr
-        [n + 1], where each segment starts.
+        [n + 1], the start of each segment.
 
     Returns
     -------
-    [n, f] maxima, zero for an empty segment, and no number where one is none; [n, f] int64, the first row
-    that has it, -1 for an empty segment.
+    [n, f] maxima, zero for an empty segment, NaN if one value is NaN; [n, f] int64, the first row that has
+    the maximum, -1 for an empty segment.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
@@ -108,7 +108,7 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     while rounds.longest > 1:
         left, right, _ = rounds.next()
         first, second = values[left], values[right]
-        # A row without a partner meets itself, and stays. What is no number must be seen: it wins.
+        # A row without a partner is compared with itself. NaN must be propagated, so it counts as greater.
         better = (second > first) | (second.isnan() & ~first.isnan())
         values = torch.where(better, second, first)
         winners = torch.where(better, winners[right], winners[left])
@@ -116,7 +116,7 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
 
 
 class _LinearMap(torch.autograd.Function):
-    """A linear map of rows, given with its transpose."""
+    """Linear map of rows, given together with its transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
@@ -149,7 +149,7 @@ class _MaxOfSources(torch.autograd.Function):
 
 
 def from_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """[E, ...]: each edge's source row of x [num_src, ...]; differentiable."""
+    """Gather each edge's source row of x [num_src, ...] as [E, ...]; differentiable."""
 
     def back(grad: torch.Tensor) -> torch.Tensor:
         turned = block.transposed()
@@ -167,15 +167,15 @@ def _to_rows(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
 
 
 def from_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """[E, ...]: each edge's destination row of x [num_dst, ...]; differentiable."""
+    """Gather each edge's destination row of x [num_dst, ...] as [E, ...]; differentiable."""
     return _mapped(x, partial(_to_edges, block), partial(_to_rows, block))
 
 
 def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
-    """[num_dst, ...]: sums of the edges' values [E, ...]; differentiable."""
+    """Sum the edges' values [E, ...] per destination as [num_dst, ...]; differentiable."""
     return _mapped(values, partial(_to_rows, block), partial(_to_edges, block))
 
 
 def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """[num_dst, f] elementwise maxima of source rows, else zero; a tie's gradient goes to its first edge."""
+    """Compute [num_dst, f] maxima of source rows, 0 without edges; the first edge of a tie gets its gradient."""
     return cast(torch.Tensor, _MaxOfSources.apply(x, block))  # type: ignore[no-untyped-call]

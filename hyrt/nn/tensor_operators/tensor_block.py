@@ -1,4 +1,4 @@
-"""A block whose arrays are torch tensors, wherever they live: what devices that run torch hand to a model."""
+"""Block with torch tensors on any device, as devices that run torch pass it to a model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class TensorTransposed:
     rows: torch.Tensor
     """[E] int64, the destination of each edge."""
     edges: torch.Tensor
-    """[E] int64, the edge's number in the block."""
+    """[E] int64, the edge's index in the block."""
 
     __repr__ = one_line
 
 
 @dataclass(slots=True)
 class Derived:
-    """What is built of a block's edges when it is first needed."""
+    """Data derived from a block's edges at its first use."""
 
     rows: torch.Tensor | None = None
     transposed: TensorTransposed | None = None
@@ -70,11 +70,11 @@ class TensorBlock:
     source_weighted_degrees: torch.Tensor | None = None
     """`edge_weights`, `edge_features` and the sums of weights: as in `Block`."""
     aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
-    """The device's own kernels for the aggregation, where it has them; else torch's operators do it."""
+    """The device's aggregation kernel; None uses torch's operators."""
     loops: TensorLoops | None = None
-    """The device's own loops over edges, where it has them; else torch's operators do it."""
+    """The device's edge loops; None uses torch's operators."""
     derived: Derived = field(default_factory=Derived, repr=False)
-    """What `rows` and `transposed` have built; blocks of the same edges may share it."""
+    """Cache of `rows` and `transposed`; blocks with the same edges may share it."""
 
     __repr__ = one_line
 
@@ -97,29 +97,29 @@ class TensorBlock:
 
     @property
     def edge_rows(self) -> torch.Tensor | None:
-        """As `Block.edge_rows`."""
+        """[E, columns] edge features, or edge weights as a column; see `Block.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_factors(self) -> torch.Tensor | None:
-        """As `Block.edge_factors`."""
+        """[E] products of weights and edge weights; see `Block.edge_factors`."""
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         return self.weights * self.edge_weights
 
     def rows(self) -> torch.Tensor:
-        """[E] int64, the destination of each edge; built at the first call."""
+        """Return [E] int64, the destination of each edge; built at the first call."""
         if self.derived.rows is None:
             numbers = torch.arange(self.num_dst, device=self.columns.device)
             counts = self.indptr[1:] - self.indptr[:-1]
-            # Without the size, the host would have to wait for the device to learn it.
+            # Without output_size, the host would wait for the device to compute it.
             self.derived.rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
         return self.derived.rows
 
     def transposed(self) -> TensorTransposed:
-        """The edges by source, built at the first call by a stable sort: their order is the host's."""
+        """Return the edges by source, cached; a stable sort gives the same order as on the host."""
         if self.derived.transposed is None:
             columns, edges = torch.sort(self.columns, stable=True)
             borders = torch.arange(self.num_src + 1, device=columns.device, dtype=columns.dtype)
@@ -129,9 +129,9 @@ class TensorBlock:
         return self.derived.transposed
 
     def part_of(self, num_dst: int, **fields: torch.Tensor) -> TensorBlock:
-        """A block from the same sources with other edges, whose derived forms are built anew."""
+        """Return a block with the same sources and other edges, without cached derived data."""
         return replace(self, num_dst=num_dst, derived=Derived(), **fields)  # type: ignore[arg-type]
 
     def edge_index(self) -> torch.Tensor:
-        """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
+        """Return the [2, E] int64 tensor of (source, destination) positions for PyG layers."""
         return torch.stack([self.columns.long(), self.rows()])

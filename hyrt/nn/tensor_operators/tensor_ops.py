@@ -1,6 +1,7 @@
-"""The operators of the layers over tensor blocks, from torch's own operators: they run on every torch device.
+"""Layer operators over tensor blocks in terms of torch's operators, for every torch device.
 
-Each has the mathematics, and the dropout masks the bits, of its compiled counterpart for host memory.
+Each computes the same function as its compiled counterpart for host memory, and dropout masks are equal bit
+for bit.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 def tensor_scales(
     aggregation: Aggregation, block: TensorBlock, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Factors of rows [num_dst], sources [num_src], own rows [num_dst] and edges [E]; as
-    `aggregate.scales`.
+    """Return factors of rows [num_dst], sources [num_src], self-loops [num_dst] and edges [E].
+
+    See `hyrt.nn.operators.aggregate.scales`.
     """
     counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
     degrees = block.degrees.to(dtype)
@@ -58,7 +60,7 @@ def tensor_scales(
 
 
 def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-    """`hyrt.nn.operators.aggregate.aggregate` over a tensor block; arguments are checked there."""
+    """Compute `hyrt.nn.operators.aggregate.aggregate`, which checks the arguments, over a tensor block."""
     if aggregation.reduce == "max":
         total = max_of_sources(block, x)
     else:
@@ -82,12 +84,12 @@ def attend_tensors(
     slope: float,
     mask: AttentionMask | None = None,
 ) -> torch.Tensor:
-    """`hyrt.nn.operators.attention.attend` over a tensor block; arguments are checked there."""
+    """Compute `hyrt.nn.operators.attention.attend`, which checks the arguments, over a tensor block."""
     num = block.num_dst
     slices = x.unsqueeze(1) if x.ndim == 2 else x
 
     def score(rows: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        # One product where all heads read the same rows.
+        # A single product if all heads read the same rows.
         return rows[:, 0] @ to.t() if rows.shape[1] == 1 else torch.einsum("nhf,hf->nh", rows, to)
 
     at_source, offset = score(slices, u_src), score(slices[:num], u_dst)
@@ -96,7 +98,7 @@ def attend_tensors(
     )
     own = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
     with torch.no_grad():
-        # A constant of the softmax: it changes no value and takes no gradient.
+        # A constant of the softmax: it changes no value and needs no gradient.
         best, winners = segment_max(along, block.indptr)
         top = torch.where(winners < 0, own, torch.maximum(best, own))
     weight = (along - from_destinations(block, top)).exp()
@@ -120,7 +122,7 @@ def attend_tensors(
 def linear_tensors(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool, low_precision: bool
 ) -> torch.Tensor:
-    """`hyrt.nn.operators.product.linear` by torch's own product; arguments are checked there."""
+    """Compute `hyrt.nn.operators.product.linear`, which checks the arguments, with torch's operators."""
     if low_precision:
         out = functional.linear(x.bfloat16(), weight.bfloat16()).to(x.dtype)
         out = out if bias is None else out + bias
@@ -129,7 +131,7 @@ def linear_tensors(
     return out.relu() if relu else out
 
 
-# 64-bit words as torch has them: signed, with products that wrap.
+# Torch's 64-bit integers are signed, and their products wrap around.
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
@@ -140,7 +142,7 @@ _MIX_B = _signed(0x94D049BB133111EB)
 
 
 def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical right shift: torch's own keeps the sign."""
+    """Shift right logically: torch's own shift keeps the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -151,7 +153,7 @@ def _mix64(z: torch.Tensor) -> torch.Tensor:
 
 
 def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold: int) -> torch.Tensor:
-    """The mask of `hyrt.nn.operators.kernels.drop`, bit for bit.
+    """Return the mask of `hyrt.nn.operators.kernels.drop`, bit for bit: True for the elements that remain.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold:
     key
         The key from `hyrt.machine.generator.stream_key`.
     threshold
-        An element is dropped where its 16 bits are below it.
+        An element is dropped if its 16 bits are below the threshold.
 
     Returns
     -------
@@ -178,7 +180,7 @@ def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold:
 def _attention_factors(
     mask: AttentionMask, sources: torch.Tensor, destinations: torch.Tensor, heads: int
 ) -> torch.Tensor:
-    """[E, heads] float64, the factors of `hyrt.nn.operators.attention_mask.mask_edge`, bit for bit."""
+    """Return [E, heads] float64 factors, as `hyrt.nn.operators.attention_mask.mask_edge` bit for bit."""
     groups = -(-heads // HEADS_OF_DRAW)
     stream = _mix64((destinations + 1) * _GOLDEN + _signed(int(mask.key)))
     counters = sources[:, None] * groups + torch.arange(groups, device=sources.device)
@@ -191,6 +193,6 @@ def _attention_factors(
 def drop_tensors(
     x: torch.Tensor, vertices: torch.Tensor, key: np.uint64, threshold: int, scale: float
 ) -> torch.Tensor:
-    """Rows with the elements of `kept_elements` multiplied by `scale` and the others zero; differentiable."""
+    """Multiply the elements of `kept_elements` by `scale` and zero the others; differentiable."""
     kept = kept_elements(vertices, x.shape[1], key, threshold)
     return torch.where(kept, x * scale, 0)

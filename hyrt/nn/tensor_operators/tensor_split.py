@@ -1,4 +1,4 @@
-"""The edges of a tensor block, numbered by relation."""
+"""Edges of a tensor block, divided by relation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hyrt.sampling.relations.relation_split import RelationSplit
 
 
 def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
-    """As `hyrt.sampling.relations.relation_split.split_block`, with torch's operators."""
+    """Divide a block's edges by relation with torch's operators, like `split_block` on the host."""
     types = block.edge_types
     assert types is not None, "the blocks of a typed graph have the relations of edges"
     device, rows = block.columns.device, block.rows()
-    # Edges of a destination are sorted by relation, so one stable sort puts runs in order.
+    # Edges of a destination are sorted by relation, so one stable sort puts segments in order.
     of_edges, edges = torch.sort(types.long(), stable=True)
     keys = of_edges * block.num_dst + rows[edges]
     runs_of, counts = torch.unique_consecutive(keys, return_counts=True)

@@ -1,1 +1,1 @@
-"""Models of typed graphs: rows of several types, learned rows, layers of relations."""
+"""Models for heterogeneous graphs: inputs of several vertex types, node embeddings, layers over relations."""

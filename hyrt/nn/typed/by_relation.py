@@ -1,4 +1,4 @@
-"""The edges of a block by relation, found once for all passes over it."""
+"""Division of a block's edges by relation, cached for all passes over them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hyrt.sampling.relations.relation_split import RelationSplit, split_block
 
 
 def by_relation(block: Block | TensorBlock, num_relations: int) -> RelationSplit:
-    """Number a block's edges by relation at the first call; blocks of the same edges share what was found.
+    """Return a block's edges by relation, cached and shared by all blocks with the same edges.
 
     Parameters
     ----------
     block
         Its edges are sorted by relation within a destination, and `edge_types` has their relations.
     num_relations
-        Relations of the graph.
+        Number of relations of the graph.
     """
     if isinstance(block, TensorBlock):
         if block.derived.relations is None:

@@ -1,4 +1,4 @@
-"""From rows of several types and widths to rows of one width: a linear map a type, or learned rows."""
+"""Projection of rows of several types to one width, with node embeddings for types without features."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hyrt.nn.typed.typed_shape import TypedShape
 
 
 class InputMaps(nn.Module):
-    """W_t x + b_t for vertices of each type t that has features; a row of its own for each other vertex.
+    """Compute W_t x + b_t for vertices of each type t with features; look up embeddings for other vertices.
 
     Parameters
     ----------
     shape
-        The types.
+        The vertex types.
     width
         Columns of the result.
     """
@@ -40,7 +40,7 @@ class InputMaps(nn.Module):
             self.maps[str(number)] = made
 
     def forward(self, x: TypedInput) -> TypedSources:
-        """The sources with the maps that make rows of them; nothing is multiplied yet."""
+        """Return the sources with the projections that apply to them; nothing is multiplied yet."""
         parts = []
         for number, (matrix, rows) in enumerate(zip(x.matrices, x.tables, strict=True)):
             if rows is not None:
@@ -54,7 +54,7 @@ class InputMaps(nn.Module):
         return TypedSources(x.order, parts)
 
     def in_place(self, x: TypedInPlace) -> TypedSources:
-        """The tables with the maps that make rows of them; nothing is multiplied or gathered yet."""
+        """Return the tables with the projections that apply to them; nothing is computed yet."""
         parts = []
         for number, (matrix, own, rows) in enumerate(zip(x.matrices, x.own, x.tables, strict=True)):
             if rows is not None:
@@ -69,7 +69,7 @@ class InputMaps(nn.Module):
 
 
 def projected(x: TypedSources, *, low_precision: bool = False) -> torch.Tensor:
-    """[num_src, width] the rows of all sources, in the order of the sources."""
+    """Project the rows of all sources, [num_src, width], in the order of the sources."""
     made = []
     for part in x.parts:
         if part.weight is None:
@@ -88,14 +88,14 @@ def typed_linear(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Rows of several types, each times its type's matrix.
+    """Multiply rows of several types by the matrices of their types.
 
     Parameters
     ----------
     x
-        [n, in], rows of a type beside each other.
+        [n, in], sorted by type.
     sizes
-        [T] rows of each type.
+        [T] number of rows per type.
     weights, bias
         [T, out, in] and [T, out].
     low_precision

@@ -1,4 +1,4 @@
-"""Rows in another order, differentiably."""
+"""Differentiable row permutations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GRAIN = 2048
 
 
 def take_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
-    """x[rows], without a gradient: on the host by the calling thread's team."""
+    """Return x[rows] without a gradient; on the host, the calling thread's team gathers the rows."""
     if isinstance(rows, torch.Tensor):
         return x.index_select(0, rows)
     source = x.detach().contiguous()
@@ -40,13 +40,13 @@ class _Permuted(torch.autograd.Function):
 
 
 def permuted(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
-    """x[order], differentiable.
+    """Return x[order], differentiable.
 
     Parameters
     ----------
     x
         [n, ...].
     order, places
-        [n] a permutation and its inverse: int32 arrays, or tensors where x is on a device.
+        [n] a permutation and its inverse: int32 arrays, or tensors if x is on a device.
     """
     return cast(torch.Tensor, _Permuted.apply(x, order, places))  # type: ignore[no-untyped-call]

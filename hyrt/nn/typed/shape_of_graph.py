@@ -1,4 +1,4 @@
-"""What a model has to know of a graph that is open."""
+"""Metadata of an open heterogeneous graph, as a model needs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hyrt.nn.typed.typed_shape import TypedShape
 
 
 def shape_of(graph: Graph) -> TypedShape | None:
-    """What a model has to know of a typed graph; None of a graph of one type."""
+    """Return the types and relations of a heterogeneous graph; None for a graph with a single type."""
     types = check_kind("graph", graph, Graph, "give a graph, from hyrt.load").types
     if types is None:
         return None

@@ -1,4 +1,4 @@
-"""Products of several matrices of rows, each with a weight of its own, one below the other."""
+"""Products of several groups of rows, each with a separate weight, stacked in one matrix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Stacked(torch.autograd.Function):
         precision = torch.bfloat16 if low_precision else out.dtype
         turned = [weight.detach().to(precision).t() for weight in weights]
         added = [None if bias is None else bias.detach().to(precision) for bias in biases]
-        # Detached: the threads of a team would record what they do with what takes a gradient.
+        # Detached: otherwise autograd would record the operations of the team's threads.
         plain = [each.detach() for each in rows]
         chunks = _chunks(rows)
 
@@ -85,7 +85,7 @@ class _Stacked(torch.autograd.Function):
 
 
 def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
-    """Part, start and stop of each chunk; they do not depend on the number of threads."""
+    """Return part, start and stop of each chunk; they do not depend on the number of threads."""
     return [
         (part, start, min(start + GRAIN, len(x)))
         for part, x in enumerate(rows)
@@ -94,12 +94,12 @@ def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
 
 
 def stacked_products(parts: Sequence[Part], *, low_precision: bool = False) -> torch.Tensor:
-    """The products of all parts, in one matrix; parts without rows have no place in it.
+    """Multiply each part's rows by its weight, and stack the results; parts may be empty.
 
     Parameters
     ----------
     parts
-        At least one, all with results of one width.
+        At least one, all with results of the same width.
     low_precision
         Multiply in bfloat16.
 

@@ -1,4 +1,4 @@
-"""Vertices of several types on a torch device, in an order in which those of a type lie beside each other."""
+"""Vertices sorted by type on a torch device."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class TensorOrder:
     order: torch.Tensor
     """[n] int64 the position of each vertex of the new order."""
     places: torch.Tensor
-    """[n] int64 where each position is in the new order."""
+    """[n] int64 the inverse: the index of each position in the new order."""
     starts: tuple[int, ...]
-    """[T + 1] where each type begins in the new order."""
+    """[T + 1] the start of each type in the new order."""
 
     __repr__ = one_line
 
     @property
     def sizes(self) -> list[int]:
-        """[T] how many there are of each type."""
+        """[T] number of vertices per type."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def of(self, number: int) -> torch.Tensor:
-        """The positions of one type, ascending."""
+        """Return the positions of one type, ascending."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def order_tensors_by_type(starts: Sequence[int], ids: torch.Tensor) -> TensorOrder:
-    """As `hyrt.nn.typed.type_order.order_by_type`, by a stable sort."""
+    """Sort vertices by type with a stable sort, like `hyrt.nn.typed.type_order.order_by_type`."""
     borders = torch.tensor(starts, device=ids.device)
     types = torch.searchsorted(borders, ids.long(), right=True) - 1
     kinds, order = torch.sort(types, stable=True)

@@ -1,4 +1,4 @@
-"""Vertices of several types in an order in which those of a type lie beside each other."""
+"""Vertices sorted by type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyrt.quantities import one_line
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
-    """The type of each vertex, and how many there are of each."""
+    """Compute the type of each vertex, and the number of vertices per type."""
     last = len(starts) - 2
     for i in range(len(ids)):
         low, high = 0, last
@@ -30,7 +30,7 @@ def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def _place_types(types: Any, following: Any, order: Any, places: Any) -> None:
-    """A stable counting sort by type."""
+    """Sort by type with a stable counting sort."""
     for i in range(len(types)):
         at = following[types[i]]
         following[types[i]] = at + 1
@@ -40,31 +40,31 @@ def _place_types(types: Any, following: Any, order: Any, places: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TypeOrder:
-    """Positions in an array of vertices, by type and then by position."""
+    """Positions in an array of vertices, sorted by type and then by position."""
 
     order: NDArray[np.int32]
     """[n] the position of each vertex of the new order."""
     places: NDArray[np.int32]
-    """[n] where each position is in the new order."""
+    """[n] the inverse: the index of each position in the new order."""
     types: NDArray[Any]
-    """[n] int8, or int32 where there are many, the type of each position."""
+    """[n] int8, or int32 if there are many types: the type of each position."""
     starts: tuple[int, ...]
-    """[T + 1] where each type begins in the new order."""
+    """[T + 1] the start of each type in the new order."""
 
     __repr__ = one_line
 
     @property
     def sizes(self) -> list[int]:
-        """[T] how many there are of each type."""
+        """[T] number of vertices per type."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def of(self, number: int) -> NDArray[np.int32]:
-        """The positions of one type, ascending."""
+        """Return the positions of one type, ascending."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
-    """Put vertices in order by type.
+    """Sort vertices by type.
 
     Parameters
     ----------

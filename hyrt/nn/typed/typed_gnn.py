@@ -1,4 +1,4 @@
-"""A GNN over a typed graph."""
+"""GNN over a heterogeneous graph."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hyrt.sampling.block import Block
 
 
 class TypedGNN(GNN):
-    """A GNN whose layers see rows of one width, which maps make of the rows of each type.
+    """A GNN whose layers receive rows of one width, projected from the rows of each type.
 
     Parameters
     ----------
     architecture
-        What to build; `in_features` is the width that rows of all types are mapped to, and `shape` has the
-        types.
+        Architecture of the model; `in_features` is the width to which rows of all types are projected, and
+        `shape` has the types.
     layers
-        The layers; by default those of its kind.
+        The layers; by default the layers of the model kind.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -38,13 +38,13 @@ class TypedGNN(GNN):
 
     @property
     def shape(self) -> TypedShape:
-        """The types and relations it is made for."""
+        """The vertex types and relations of the model's graph."""
         found = self.architecture.shape
         assert found is not None
         return found
 
     def inputs(self) -> ModelInputs:
-        """Rows by type; and tables where they lie, where the first layer combines rows before all else."""
+        """Return the supported inputs: rows by type, and tables in place if the first layer reads them."""
         a = self.architecture
         return ModelInputs(
             in_place=self._layer(0).takes_types and a.input_dropout == 0 and not self.adds_own(0)
@@ -54,15 +54,15 @@ class TypedGNN(GNN):
         raise UnsupportedModel(f"{type(self).__name__}, which has rows of several types")
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
-        """Scores of the targets, [targets, classes], from the `TypedInput` of the first block's sources."""
+        """Compute the targets' scores, [targets, classes], from the `TypedInput` of the first block."""
         return super().forward(blocks, self._mapped(x))
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """As `GNN.layer`; the first one takes a `TypedInput`, too."""
+        """Compute one layer like `GNN.layer`; the first layer also accepts a `TypedInput`."""
         return super().layer(i, block, self._mapped(x))
 
     def _mapped(self, x: Rows) -> Rows:
-        """The input as the first layer takes it; anything else as it is."""
+        """Convert a heterogeneous input for the first layer; return any other input unchanged."""
         if isinstance(x, TypedInPlace):
             return self.input.in_place(x)
         if not isinstance(x, TypedInput):

@@ -1,4 +1,4 @@
-"""The input of a model of a typed graph: rows of several types, each of its own width."""
+"""Input of a model of a heterogeneous graph: rows of several types, each with its width."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class TypedInput:
     """The rows of a block's sources, as the load stage gathers them."""
 
     order: TypeOrder | TensorOrder
-    """Of the sources, which those of a type are a part of."""
+    """The sources, sorted by type."""
     matrices: list[torch.Tensor | None]
-    """By type, [n, f] float32 rows of its sources, in their order; None where rows are learned."""
+    """Per type, [n, f] float32 rows of its sources, in their order; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """By type, [n] its sources' rows of the learned table; None where it has features."""
+    """Per type, [n] its sources' rows of the embedding table; None for types with features."""
     device: torch.device | None = None
-    """The device that matrices are on; None is the host. Numbers of rows of tables stay on the host."""
+    """The device of the matrices; None is the host. Row ids of tables stay on the host."""
 
     __repr__ = one_line
 
@@ -36,34 +36,35 @@ class TypedInput:
 
 @dataclass(slots=True)
 class TypedInPlace:
-    """The tables of all types where they lie, which the edges of a block read by numbers of vertices."""
+    """The feature tables of all types in place, which a block's edges read by vertex id."""
 
     order: TypeOrder
-    """Of the destinations."""
+    """The destinations, sorted by type."""
     starts: NDArray[np.int64]
     """[T + 1] the first vertex of each type."""
     matrices: list[NDArray[Any] | None]
-    """By type, [count, f] all rows, float32 or the bits of float16 as uint16; None where rows are learned."""
+    """Per type, [count, f] all rows, float32 or float16 bits as uint16; None for types with embeddings."""
     own: list[torch.Tensor | None]
-    """By type, [n, f] float32 rows of its destinations, in their order; None where rows are learned."""
+    """Per type, [n, f] float32 rows of its destinations, in their order; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """By type, [n] the distinct rows of the learned table that the block reads, its destinations' first; None
-    where it has features."""
+    """Per type, [n] the distinct embedding rows that the block reads, its destinations' first; None for types
+    with features.
+    """
 
     __repr__ = one_line
 
 
 def with_sources(own: NDArray[Any], ids: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """[n] distinct vertices of a type: some, and then those among further ones, ascending.
+    """Append the sources of a type to its destinations: [n] distinct vertices, the sources ascending.
 
     Parameters
     ----------
     own
-        [m] distinct vertices, numbered within the type.
+        [m] distinct destinations, numbered within the type.
     ids
-        [E] vertices of any type, numbered through all types, with repeats.
+        [E] source ids of all types, numbered through all types, with repeats.
     start, stop
-        The type's first vertex, and the one after its last.
+        The range of the type's vertices.
     """
     of_type = np.unique(ids[(ids >= start) & (ids < stop)]) - ids.dtype.type(start)
     return np.concatenate([own, np.setdiff1d(of_type, own, assume_unique=True)])
@@ -71,35 +72,35 @@ def with_sources(own: NDArray[Any], ids: NDArray[Any], start: int, stop: int) ->
 
 @dataclass(slots=True)
 class TypePart:
-    """The sources of one type, and what makes rows of the hidden width of them."""
+    """The sources of one type, and the projection of their rows to the hidden width."""
 
     rows: Any
-    """[n, f] feature rows, which take no gradient, as an array where all of the type are read in place; or
-    [n, hidden] learned rows, which may take one."""
+    """[n, f] feature rows, which have no gradient, as an array if all rows of the type are read in place; or
+    [n, hidden] embeddings, which may have a gradient.
+    """
     weight: torch.Tensor | None
-    """[hidden, f] the type's map; None where rows are learned, and are what it would give."""
+    """[hidden, f] the type's projection; None for embeddings, which have the hidden width already."""
     bias: torch.Tensor | None
     """[hidden], or None."""
     own: torch.Tensor | None = None
-    """[m, f] those of the destinations, where they are not the first of `rows`."""
+    """[m, f] rows of the destinations, if they are not the first of `rows`."""
     places: tuple[NDArray[Any], NDArray[Any]] | None = None
-    """Of learned rows that edges find by numbers of vertices: the vertices, ascending, and where each is
-    among `rows`."""
+    """For embeddings that edges read by vertex id: the vertices, ascending, and the index of each in `rows`.
+    """
 
     __repr__ = one_line
 
 
 @dataclass(slots=True)
 class TypedSources:
-    """Rows of a block's sources by type, with the maps that are not applied yet."""
+    """Rows of a block's sources by type, with projections that are not applied yet."""
 
     order: TypeOrder | TensorOrder
-    """Of the sources; of the destinations where tables are read in place."""
+    """The sources sorted by type; the destinations if tables are read in place."""
     parts: list[TypePart]
-    """By type."""
+    """One part per type."""
     starts: NDArray[np.int64] | None = None
-    """[T + 1] the first vertex of each type, where tables are read in place: edges name vertices of the graph
-    then. Else None."""
+    """[T + 1] the first vertex of each type if tables are read in place by vertex id; otherwise None."""
 
     __repr__ = one_line
 

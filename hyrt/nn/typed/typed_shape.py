@@ -1,4 +1,4 @@
-"""What a model has to know of a typed graph. Needs no torch."""
+"""Vertex types and relations of a heterogeneous graph, as a model needs them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TypedShape:
-    """The types of vertices and the relations of a graph, by their numbers."""
+    """The vertex types and relations of a graph, by index."""
 
     types: tuple[str, ...]
-    """The names of the types of vertices."""
+    """The names of the vertex types."""
     counts: tuple[int, ...]
-    """The vertices of each type; they are numbered through all types."""
+    """The number of vertices per type; vertices are numbered through all types."""
     widths: tuple[int | None, ...]
-    """The columns of each type's feature rows; None where it has none, and rows are learned."""
+    """The number of feature columns per type; None for a type without features, which has embeddings."""
     relations: tuple[tuple[int, str, int], ...]
     """Source type, name and destination type of each relation."""
 
@@ -29,7 +29,7 @@ class TypedShape:
 
     @property
     def learned(self) -> list[int]:
-        """The types whose rows are learned."""
+        """The types with embeddings."""
         return [number for number, width in enumerate(self.widths) if width is None]
 
     @property

@@ -1,4 +1,4 @@
-"""A model of layers of one's own for a typed graph."""
+"""Models of user-defined layers for heterogeneous graphs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hyrt.nn.typed.typed_gnn import TypedGNN
 
 
 def typed_stack(graph: Graph, *layers: Layer, **between: Any) -> TypedGNN:
-    """A model of layers of your own for a typed graph, for `hyrt.train`.
+    """Build a model for `hyrt.train` from user-defined layers on a heterogeneous graph.
 
     Parameters
     ----------
     graph
-        The typed graph, from `hyrt.load`: rows of each type are mapped to the columns that the first layer
-        takes, or learned.
+        The heterogeneous graph, from `hyrt.load`: rows of each type are projected to the width of the first
+        layer's input, or are embeddings.
     *layers
-        The layers, the input's first. To a layer that reads `edge.type`, relations are types of edges.
+        The layers, starting at the input. For a layer that reads `edge.type`, relations are edge types.
     **between
-        What is done between the layers: `norm`, `residual`, `dropout` and `input_dropout`, as for `stack`.
+        Operations between the layers: `norm`, `residual`, `dropout` and `input_dropout`, as for `stack`.
 
     Raises
     ------
     ValueError
-        If the graph is not typed, or the widths of the layers do not go together.
+        If the graph is not heterogeneous, or the widths of the layers do not match.
     """
     shape = shape_of(graph)
     if shape is None:

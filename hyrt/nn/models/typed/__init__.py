@@ -1,1 +1,1 @@
-"""Kinds of models for typed graphs."""
+"""Model kinds for heterogeneous graphs."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Hgt(ModelKind):
-    """Attention over all edges into a vertex, with maps of its own for each type and relation."""
+    """Attention over all edges into a vertex, with separate projections per vertex type and relation."""
 
     typed = True
     best_form = "rows"
@@ -35,7 +35,8 @@ class Hgt(ModelKind):
             out_features,
             architecture.heads,
             architecture.shape,
-            # Scores of classes are of any number: what is gathered for them has the width before.
+            # The number of classes is arbitrary: the last layer's keys and values have the width of its
+            # input.
             hidden=in_features if last else out_features,
             low_precision=architecture.low_precision,
         )

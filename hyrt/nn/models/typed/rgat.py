@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Rgat(ModelKind):
-    """Attention over the neighbours that each relation gives, added up, with the own row beside it; hidden
-    layers concatenate their heads, the last averages them.
+    """Attention over each relation's neighbours, summed over relations and added to the vertex's own row.
 
-    Where edges have features, or weights alone, attention looks at them, too;
-    `model.options={edge_features: d}` is what the data has, where it is not given.
+    Hidden layers concatenate their heads, the last averages them. If edges have features or weights,
+    attention depends on them; `model.options={edge_features: d}` defaults to the width of the dataset's edge
+    features.
     """
 
     typed = True

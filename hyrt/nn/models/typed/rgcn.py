@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Rgcn(ModelKind):
-    """The mean of each relation's neighbours times the relation's matrix, added up with the own row.
+    """The mean of each relation's neighbours times the relation's matrix, added to the vertex's own row.
 
-    `model.options={bases: n}` makes the matrices of relations sums of n shared ones, and `{blocks: n}` gives
-    them n blocks along the diagonal, in layers of whose widths n is a divisor.
+    `model.options={bases: n}` makes the relations' matrices linear combinations of n shared matrices, and
+    `{blocks: n}` makes them block-diagonal with n blocks, in layers whose widths are multiples of n.
     """
 
     typed = True
@@ -46,7 +46,7 @@ class Rgcn(ModelKind):
                 f"model.options has blocks={blocks}, of which model.hidden={out_features} is not a multiple: "
                 f"give one that is, or blocks that divide it and {in_features}"
             )
-        # Scores of classes seldom have so many blocks: the last layer's matrices are whole there.
+        # The number of classes is seldom a multiple of the blocks: the last layer then has full matrices.
         fits = not (in_features % blocks or out_features % blocks) if blocks else False
         assert architecture.shape is not None
         return RgcnLayer(

@@ -1,4 +1,4 @@
-"""R-GraphSAGE: GraphSAGE with a layer a relation."""
+"""R-GraphSAGE: GraphSAGE with one aggregation per relation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rsage(ModelKind):
-    """The mean of each relation's neighbours times the relation's matrix, added to the own row times its
-    type's.
-    """
+    """The mean of each relation's neighbours and the vertex's own row, each times a matrix."""
 
     typed = True
     best_form = "rows"

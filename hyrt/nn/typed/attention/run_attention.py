@@ -1,7 +1,7 @@
-"""Scores, softmax and weighted sums along the edges of runs, each with its exact derivative.
+"""Scores, softmax and weighted sums along the edges of segments, each with its exact gradient.
 
-A run is the edges of one relation into one destination (`hyrt.sampling.relations.relation_split`). Scores
-have a row for each edge and a column for each head; rows of vertices have none.
+A segment is the edges of one relation into one destination (`hyrt.sampling.relations.relation_split`). Scores
+have one row per edge and one column per head; rows of vertices are shared by all edges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from hyrt.nn.tensor_operators.segments import (
     to_destinations,
 )
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.attention import run_kernels as kernels
+from hyrt.nn.typed.attention.run_kernels import (
+    add_pairs,
+    dots_with_gradient,
+    segment_dots,
+    segment_softmax,
+    segment_softmax_backward,
+    sum_per_source,
+    sum_segments,
+    sum_weighted,
+    sum_weighted_backward,
+)
 from hyrt.sampling.block import Block
 from hyrt.sampling.relations.relation_split import RelationSplit
 
@@ -38,7 +48,7 @@ def _array(x: torch.Tensor) -> NDArray[Any]:
 
 
 def _over_runs(kernel: Kernel, block: Block, *arrays: Any) -> None:
-    """Call a kernel for chunks of the runs of a block."""
+    """Call a kernel for chunks of the segments of a block."""
     edges = (block.indptr, block.columns)
     current_workers().run(lambda start, stop: kernel(*edges, *arrays, start, stop), block.num_dst, _GRAIN)
 
@@ -55,7 +65,7 @@ class _Dots(torch.autograd.Function):
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, block: Block) -> torch.Tensor:
         arrays = _array(q), _array(k)
         out = empty((block.num_edges, q.shape[1]), q)
-        _over_runs(kernels.dots, block, *arrays, out.numpy())
+        _over_runs(segment_dots, block, *arrays, out.numpy())
         ctx.block, ctx.arrays = block, arrays
         return out
 
@@ -65,10 +75,10 @@ class _Dots(torch.autograd.Function):
         q, k = ctx.arrays
         weights = _array(grad)
         of_q, of_k = empty(q.shape, grad), None
-        _over_runs(kernels.weighted, ctx.block, weights, k, of_q.numpy())
+        _over_runs(sum_weighted, ctx.block, weights, k, of_q.numpy())
         if ctx.needs_input_grad[1]:
             of_k = empty(k.shape, grad)
-            _over_sources(kernels.weighted_of_sources, ctx.block, weights, q, of_k.numpy())
+            _over_sources(sum_weighted_backward, ctx.block, weights, q, of_k.numpy())
         return of_q, of_k, None
 
 
@@ -77,7 +87,7 @@ class _WeightedSums(torch.autograd.Function):
     def forward(ctx: Any, weights: torch.Tensor, x: torch.Tensor, block: Block) -> torch.Tensor:
         arrays = _array(weights), _array(x)
         out = empty((block.num_dst, weights.shape[1], x.shape[2]), x)
-        _over_runs(kernels.weighted, block, *arrays, out.numpy())
+        _over_runs(sum_weighted, block, *arrays, out.numpy())
         ctx.block, ctx.arrays = block, arrays
         return out
 
@@ -87,10 +97,10 @@ class _WeightedSums(torch.autograd.Function):
         weights, x = ctx.arrays
         g = _array(grad)
         of_weights, of_x = empty(weights.shape, grad), None
-        _over_runs(kernels.dots_of_sums, ctx.block, g, x, of_weights.numpy())
+        _over_runs(dots_with_gradient, ctx.block, g, x, of_weights.numpy())
         if ctx.needs_input_grad[1]:
             of_x = empty(x.shape, grad)
-            _over_sources(kernels.weighted_of_sources, ctx.block, weights, g, of_x.numpy())
+            _over_sources(sum_weighted_backward, ctx.block, weights, g, of_x.numpy())
         return of_weights, of_x, None
 
 
@@ -100,7 +110,7 @@ class _PairSums(torch.autograd.Function):
         ctx: Any, of_runs: torch.Tensor, of_sources: torch.Tensor, at: NDArray[np.int32], block: Block
     ) -> torch.Tensor:
         out = empty((block.num_edges, of_runs.shape[1]), of_runs)
-        _over_runs(kernels.pair_sums, block, at, _array(of_runs), _array(of_sources), out.numpy())
+        _over_runs(add_pairs, block, at, _array(of_runs), _array(of_sources), out.numpy())
         ctx.block, ctx.at, ctx.shapes = block, at, (tuple(of_runs.shape), tuple(of_sources.shape))
         return out
 
@@ -111,9 +121,9 @@ class _PairSums(torch.autograd.Function):
         of_runs, of_sources = (empty(shape, grad) for shape in ctx.shapes)
         indptr, result = block.indptr, of_runs.numpy()
         current_workers().run(
-            lambda start, stop: kernels.run_totals(indptr, values, result, start, stop), block.num_dst, _GRAIN
+            lambda start, stop: sum_segments(indptr, values, result, start, stop), block.num_dst, _GRAIN
         )
-        _over_sources(kernels.source_totals, block, ctx.at, values, of_sources.numpy())
+        _over_sources(sum_per_source, block, ctx.at, values, of_sources.numpy())
         return of_runs, of_sources, None, None
 
 
@@ -121,7 +131,7 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, segments: tuple[NDArray[Any], ...]) -> torch.Tensor:
         out = empty(scores.shape, scores)
-        _over_rows(kernels.softmax, segments, _array(scores), out.numpy())
+        _over_rows(segment_softmax, segments, _array(scores), out.numpy())
         ctx.segments, ctx.weights = segments, out.numpy()
         return out
 
@@ -129,7 +139,7 @@ class _Softmax(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         out = empty(grad.shape, grad)
-        _over_rows(kernels.softmax_backward, ctx.segments, ctx.weights, _array(grad), out.numpy())
+        _over_rows(segment_softmax_backward, ctx.segments, ctx.weights, _array(grad), out.numpy())
         return out, None
 
 
@@ -140,14 +150,14 @@ def _over_rows(kernel: Kernel, segments: tuple[NDArray[Any], ...], *arrays: Any)
 
 
 def edge_dots(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """[E, H] the products of each edge's run and source.
+    """Compute [E, H] dot products of each edge's segment and source.
 
     Parameters
     ----------
     split
         A block's edges by relation.
     q, k
-        [P, H, d] rows of runs, and [num_src, H, d] rows of sources.
+        [P, H, d] rows of segments, and [num_src, H, d] rows of sources.
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -156,7 +166,7 @@ def edge_dots(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.T
 
 
 def edge_sums(split: RelationSplit, of_runs: torch.Tensor, of_sources: torch.Tensor) -> torch.Tensor:
-    """[E, H] the sums of a score of each edge's run, and the one that its source has for the relation.
+    """Compute [E, H] sums of a score of each edge's segment and the source's score for the relation.
 
     Parameters
     ----------
@@ -179,7 +189,7 @@ def edge_sums(split: RelationSplit, of_runs: torch.Tensor, of_sources: torch.Ten
 
 
 def softmax_of_runs(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
-    """[E, H] the softmax of scores over the edges of each run."""
+    """Compute the [E, H] softmax of scores over the edges of each segment."""
     runs = split.runs
     if isinstance(runs, TensorBlock):
         return _softmax_tensors(scores, [runs])
@@ -188,7 +198,7 @@ def softmax_of_runs(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
 
 
 def softmax_of_destinations(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
-    """[E, H] the softmax of scores over all edges of each destination."""
+    """Compute the [E, H] softmax of scores over all edges of each destination."""
     runs, sums = split.runs, split.sums
     if isinstance(runs, TensorBlock):
         return _softmax_tensors(scores, [runs, sums])
@@ -200,9 +210,9 @@ def _softmax(scores: torch.Tensor, segments: tuple[NDArray[Any], ...]) -> torch.
 
 
 def _softmax_tensors(scores: torch.Tensor, steps: list[TensorBlock]) -> torch.Tensor:
-    """The softmax over what is combined in one step, or in two: runs, and the runs of a destination."""
+    """Compute the softmax in one step (over segments) or two (over the segments of a destination)."""
     with torch.no_grad():
-        # A constant of the softmax: it changes no value and takes no gradient.
+        # A constant of the softmax: it changes no value and needs no gradient.
         top = segment_max(scores, steps[0].indptr)[0]
         if len(steps) > 1:
             best = segment_max(top.index_select(0, steps[1].columns.long()), steps[1].indptr)[0]
@@ -217,9 +227,9 @@ def _softmax_tensors(scores: torch.Tensor, steps: list[TensorBlock]) -> torch.Te
 
 
 def from_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
-    """[P, ...]: each run's row of x [num_dst, ...]; differentiable without atomics."""
+    """Return each segment's row of x [num_dst, ...] as [P, ...]; differentiable without atomics."""
     spread = from_destinations(sums, x)
-    # Runs of a destination lie beside each other there, in `sums.columns`.
+    # In `sums.columns` the segments of a destination are adjacent.
     back = torch.empty_like(sums.columns.long())
     back[sums.columns.long()] = torch.arange(len(back), device=back.device)
     from hyrt.nn.typed.permuted_rows import permuted
@@ -228,7 +238,7 @@ def from_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
 
 
 def weighted_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """[P, H, w] the sums of sources' rows over the edges of each run, weighted by head.
+    """Sum source rows over the edges of each segment, weighted per head, as [P, H, w].
 
     Parameters
     ----------
@@ -237,7 +247,7 @@ def weighted_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) 
     weights
         [E, H].
     x
-        [num_src, H, w], or [num_src, 1, w] where heads share rows.
+        [num_src, H, w], or [num_src, 1, w] if heads share rows.
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -246,7 +256,7 @@ def weighted_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) 
 
 
 def rows_of_runs(split: RelationSplit, x: torch.Tensor) -> torch.Tensor:
-    """[P, w] each run's row of its destination's x [num_dst, w]; differentiable."""
+    """Return each segment's row of its destination in x [num_dst, w], as [P, w]; differentiable."""
     sums = split.sums
     if isinstance(sums, TensorBlock):
         return from_rows(x, sums)

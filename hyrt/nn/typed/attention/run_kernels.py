@@ -1,7 +1,7 @@
-"""Compiled loops of attention over runs. All release the interpreter lock and write disjoint rows.
+"""Compiled loops of attention over segments. All release the interpreter lock and write disjoint rows.
 
-A run is the edges of one relation into one destination. Sums run in the order of the edges, so that equal
-rows give equal bits for any number of threads.
+A segment is the edges of one relation into one destination. Sums run in the order of the edges, so equal rows
+give equal bits for any number of threads.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -21,8 +21,8 @@ _compile = nb.njit(
 
 
 @_compile
-def dots(indptr, columns, q, k, out, start, stop):
-    """out[e, h] = q[p, h] . k[columns[e], h] of the edges e of runs start:stop, [P, H, d] and [S, H, d]."""
+def segment_dots(indptr, columns, q, k, out, start, stop):
+    """Compute out[e, h] = q[p, h] . k[columns[e], h] for segments start:stop, [P, H, d] and [S, H, d]."""
     heads, width = q.shape[1], q.shape[2]
     for p in range(start, stop):
         for e in range(indptr[p], indptr[p + 1]):
@@ -35,8 +35,11 @@ def dots(indptr, columns, q, k, out, start, stop):
 
 
 @_compile
-def weighted(indptr, columns, weights, x, out, start, stop):
-    """out[p, h] = sum_e weights[e, h] x[columns[e], h] of runs start:stop; heads may share rows of x."""
+def sum_weighted(indptr, columns, weights, x, out, start, stop):
+    """Compute out[p, h] = sum_e weights[e, h] x[columns[e], h] for segments start:stop.
+
+    Heads may share the rows of x.
+    """
     heads, width = out.shape[1], out.shape[2]
     shared = x.shape[1] == 1
     for p in range(start, stop):
@@ -53,10 +56,10 @@ def weighted(indptr, columns, weights, x, out, start, stop):
 
 
 @_compile
-def weighted_of_sources(t_indptr, t_runs, t_edges, weights, grad, out, start, stop):
-    """The transpose of `weighted`: out[j, h] = sum_e weights[e, h] grad[run of e, h] of sources start:stop.
+def sum_weighted_backward(t_indptr, t_segments, t_edges, weights, grad, out, start, stop):
+    """Compute the transpose of `sum_weighted`, for sources start:stop.
 
-    Where heads share the rows of sources, their sums are added up.
+    out[j, h] = sum_e weights[e, h] grad[segment of e, h]. If heads share source rows, their sums are added.
     """
     heads, width = grad.shape[1], grad.shape[2]
     shared = out.shape[1] == 1
@@ -65,7 +68,7 @@ def weighted_of_sources(t_indptr, t_runs, t_edges, weights, grad, out, start, st
             for i in range(width):
                 out[j, h, i] = 0
         for t in range(t_indptr[j], t_indptr[j + 1]):
-            e, g = t_edges[t], grad[t_runs[t]]
+            e, g = t_edges[t], grad[t_segments[t]]
             for h in range(heads):
                 o = out[j, 0] if shared else out[j, h]
                 weight = weights[e, h]
@@ -74,8 +77,8 @@ def weighted_of_sources(t_indptr, t_runs, t_edges, weights, grad, out, start, st
 
 
 @_compile
-def dots_of_sums(indptr, columns, grad, x, out, start, stop):
-    """out[e, h] = grad[p, h] . x[columns[e], h] of runs start:stop; heads may share rows of x."""
+def dots_with_gradient(indptr, columns, grad, x, out, start, stop):
+    """Compute out[e, h] = grad[p, h] . x[columns[e], h] for segments start:stop; heads may share x."""
     heads, width = grad.shape[1], grad.shape[2]
     shared = x.shape[1] == 1
     for p in range(start, stop):
@@ -90,19 +93,19 @@ def dots_of_sums(indptr, columns, grad, x, out, start, stop):
 
 
 @_compile
-def pair_sums(indptr, columns, at, of_runs, of_sources, out, start, stop):
-    """out[e, h] = of_runs[p, h] + of_sources[columns[e], at[p] + h] of the edges of runs start:stop."""
-    heads = of_runs.shape[1]
+def add_pairs(indptr, columns, first_columns, segment_scores, source_scores, out, start, stop):
+    """Compute out[e, h] = segment_scores[p, h] + source_scores[columns[e], first_columns[p] + h] for start:stop."""
+    heads = segment_scores.shape[1]
     for p in range(start, stop):
         for e in range(indptr[p], indptr[p + 1]):
-            row = of_sources[columns[e]]
+            row = source_scores[columns[e]]
             for h in range(heads):
-                out[e, h] = of_runs[p, h] + row[at[p] + h]
+                out[e, h] = segment_scores[p, h] + row[first_columns[p] + h]
 
 
 @_compile
-def run_totals(indptr, values, out, start, stop):
-    """out[p, h] = sum_e values[e, h] of runs start:stop."""
+def sum_segments(indptr, values, out, start, stop):
+    """Compute out[p, h] = sum_e values[e, h] for segments start:stop."""
     for p in range(start, stop):
         for h in range(out.shape[1]):
             out[p, h] = 0
@@ -112,52 +115,52 @@ def run_totals(indptr, values, out, start, stop):
 
 
 @_compile
-def source_totals(t_indptr, t_runs, t_edges, at, values, out, start, stop):
-    """out[j, at[p] + h] = sum_e values[e, h] over the edges e of sources start:stop, each of a run p."""
+def sum_per_source(t_indptr, t_segments, t_edges, first_columns, values, out, start, stop):
+    """Compute out[j, first_columns[p] + h] = sum_e values[e, h] over edges e of segments p, for sources start:stop."""
     for j in range(start, stop):
         for c in range(out.shape[1]):
             out[j, c] = 0
         for t in range(t_indptr[j], t_indptr[j + 1]):
-            first = at[t_runs[t]]
+            first = first_columns[t_segments[t]]
             for h in range(values.shape[1]):
                 out[j, first + h] += values[t_edges[t], h]
 
 
 @_compile
-def softmax(row_indptr, runs_of_row, run_indptr, scores, out, start, stop):
-    """The softmax of scores [E, H] over the edges of all runs of rows start:stop."""
+def segment_softmax(row_indptr, row_segments, segment_indptr, scores, out, start, stop):
+    """Compute the softmax of scores [E, H] over the edges of all segments of rows start:stop."""
     heads = scores.shape[1]
     for i in range(start, stop):
         for h in range(heads):
             top = -np.inf
             for r in range(row_indptr[i], row_indptr[i + 1]):
-                p = runs_of_row[r]
-                for e in range(run_indptr[p], run_indptr[p + 1]):
+                p = row_segments[r]
+                for e in range(segment_indptr[p], segment_indptr[p + 1]):
                     top = max(top, scores[e, h])
             total = scores.dtype.type(0)
             for r in range(row_indptr[i], row_indptr[i + 1]):
-                p = runs_of_row[r]
-                for e in range(run_indptr[p], run_indptr[p + 1]):
+                p = row_segments[r]
+                for e in range(segment_indptr[p], segment_indptr[p + 1]):
                     out[e, h] = np.exp(scores[e, h] - top)
                     total += out[e, h]
             for r in range(row_indptr[i], row_indptr[i + 1]):
-                p = runs_of_row[r]
-                for e in range(run_indptr[p], run_indptr[p + 1]):
+                p = row_segments[r]
+                for e in range(segment_indptr[p], segment_indptr[p + 1]):
                     out[e, h] /= total
 
 
 @_compile
-def softmax_backward(row_indptr, runs_of_row, run_indptr, weights, grad, out, start, stop):
-    """The gradient of `softmax` with respect to the scores."""
+def segment_softmax_backward(row_indptr, row_segments, segment_indptr, weights, grad, out, start, stop):
+    """Compute the gradient of `segment_softmax` with respect to the scores."""
     heads = weights.shape[1]
     for i in range(start, stop):
         for h in range(heads):
             mean = weights.dtype.type(0)
             for r in range(row_indptr[i], row_indptr[i + 1]):
-                p = runs_of_row[r]
-                for e in range(run_indptr[p], run_indptr[p + 1]):
+                p = row_segments[r]
+                for e in range(segment_indptr[p], segment_indptr[p + 1]):
                     mean += weights[e, h] * grad[e, h]
             for r in range(row_indptr[i], row_indptr[i + 1]):
-                p = runs_of_row[r]
-                for e in range(run_indptr[p], run_indptr[p + 1]):
+                p = row_segments[r]
+                for e in range(segment_indptr[p], segment_indptr[p + 1]):
                     out[e, h] = weights[e, h] * (grad[e, h] - mean)

@@ -1,1 +1,1 @@
-"""Layers that compute a function for each relation."""
+"""Layers with separate weights per relation."""

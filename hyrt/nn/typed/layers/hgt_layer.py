@@ -28,10 +28,11 @@ from hyrt.sampling.block import Block
 class HgtLayer(Layer):
     """A_t gelu(sum_j a_ij M_r V_s x_j) and the own row, for a destination i of type t.
 
-    The weights a_ij are the softmax over all edges into i, whatever their relations, of p_r (K_s x_j) T_r
-    (Q_t x_i) / sqrt(d), for each head, of width d. K, Q, V and A are linear maps a type with biases; T_r and
-    M_r are matrices a relation and head, and p_r a factor (equations 3 to 5). The own row counts 1 -
-    sigmoid(g_t), and what was gathered sigmoid(g_t), where both have one width; else the own row is left out.
+    The weights a_ij are the softmax over all edges into i, of all relations, of p_r (K_s x_j) T_r (Q_t x_i) /
+    sqrt(d), for each head, of width d. K, Q, V and A are linear maps per type with biases; T_r and M_r are
+    matrices per relation and head, and p_r is a factor (equations 3 to 5). If the input and the result have
+    the same width, the own row has weight 1 - sigmoid(g_t) and the aggregate sigmoid(g_t); otherwise the own
+    row is omitted.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ class HgtLayer(Layer):
     shape
         The types and relations.
     hidden
-        Width of keys, queries and values; that of the result by default.
+        Width of keys, queries and values; the width of the result by default.
     low_precision
         Multiply in bfloat16.
     """
@@ -85,7 +86,7 @@ class HgtLayer(Layer):
                 nn.init.xavier_uniform_(matrix)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from [num_src, in] rows."""
+        """Compute [num_dst, out] from [num_src, in] rows."""
         heads, width = self.heads, self.hidden // self.heads
         block, rows = over_own_sources(block, x, self.key.dtype)
         split = by_relation(block, self.shape.num_relations)
@@ -94,7 +95,7 @@ class HgtLayer(Layer):
         keys = self._typed(rows, of_sources, self.key, self.key_bias).view(-1, heads, width)
         values = self._typed(rows, of_sources, self.value, self.value_bias).view(-1, heads, width)
         queries = rows_of_runs(split, self._typed(own, of_own, self.query, self.query_bias))
-        # Of each run, what its edges' keys are multiplied by; there are fewer runs than edges.
+        # Transform queries per segment instead of keys per edge: there are fewer segments than edges.
         asked = self._by_relation(
             split.sizes, queries, self.attention * self.prior[:, :, None, None] / width**0.5
         )
@@ -118,13 +119,13 @@ class HgtLayer(Layer):
     def _typed(
         self, x: torch.Tensor, order: object, weight: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        """Rows times the matrices of their types, in their order."""
+        """Multiply rows by the matrices of their types, preserving their order."""
         by_type = permuted(x, order.order, order.places)  # type: ignore[attr-defined]
         made = typed_linear(by_type, order.sizes, weight, bias, low_precision=self.low_precision)  # type: ignore[attr-defined]
         return permuted(made, order.places, order.order)  # type: ignore[attr-defined]
 
     def _by_relation(self, sizes: list[int], x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-        """[P, hidden] rows of runs, each head times the matrix [R, H, out, in] of the run's relation."""
+        """Multiply each head of segment rows [P, hidden] by its relation's matrix of [R, H, out, in]."""
         num, heads, width, _ = matrices.shape
         diagonal = torch.eye(heads, dtype=x.dtype, device=x.device)
         dense = torch.einsum("rhoi,hg->rhogi", matrices, diagonal).reshape(num, heads * width, heads * width)

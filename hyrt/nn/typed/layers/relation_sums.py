@@ -1,9 +1,9 @@
-"""The mean of each relation's neighbours, multiplied by the relation's matrix and added up.
+"""Mean of each relation's neighbours, multiplied by the relation's matrix and summed over relations.
 
-For a destination i, it is sum_r W_r mean_j x_j + V x_i + b over the relations r that lead to it, with the
-mean over the neighbours j that r gives it. Means have a row for each run, which is an edge type's edges into
-one destination: they are multiplied after they are taken, so no edge has a row of its own, and rows of
-sources are multiplied only where that is less work.
+For a destination i it is sum_r W_r mean_j x_j + V x_i + b over the relations r into i, with the mean over the
+neighbours j of i in r. Means have one row per segment, which is the edges of one relation into one
+destination: means are computed before the product, so no array has a row per edge, and source rows are
+multiplied first only if that is less work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hyrt.nn.typed.typed_shape import TypedShape
 from hyrt.sampling.block import Block
 from hyrt.sampling.relations.relation_split import RelationSplit
 
-# Multiplications that take as long as reading a number of a row somewhere in memory.
+# Number of multiplications that take as long as reading one value of a row at a random address.
 _READ = 4
 
 
@@ -45,12 +45,12 @@ def relation_sums(
     *,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """Means of relations times their matrices, added to the product of the own row.
+    """Sum the relations' means times their matrices, and add the product of the own row.
 
     Parameters
     ----------
     block
-        A block of a typed graph.
+        A block of a heterogeneous graph.
     x
         Rows of its sources.
     shape
@@ -83,7 +83,7 @@ def relation_sums(
 
 
 def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool) -> torch.Tensor:
-    """[P, out] the mean of each run times its relation's matrix."""
+    """Compute the mean of each segment times its relation's matrix, [P, out]."""
     out, width = weights.shape[1:]
     by, present = weights.unbind(), split.present
     first = [
@@ -104,7 +104,7 @@ def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision:
 
 
 def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: int, width: int) -> bool:
-    """Whether it is less work to multiply all sources than to read their wider rows along the edges."""
+    """Return whether multiplying all sources is less work than reading their wider rows along the edges."""
     edges = split.edge_starts[relation + 1] - split.edge_starts[relation]
     runs = split.sizes[relation]
     return out < width and num_src * width * out < runs * width * out + _READ * edges * (width - out)
@@ -113,7 +113,7 @@ def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: in
 def _runs_of_types(
     split: RelationSplit, x: TypedSources, shape: TypedShape, weights: torch.Tensor, *, low_precision: bool
 ) -> torch.Tensor:
-    """As `_runs`, over rows that no map has been applied to: means of rows are mapped, not the rows."""
+    """Compute `_multiply_segments` over unprojected rows: the means are projected instead of the rows."""
     made, by = [], weights.unbind()
     for r in split.present:
         source = shape.relations[r][0]
@@ -125,7 +125,7 @@ def _runs_of_types(
         mean = aggregate(block, part.rows, "mean")
         weight, bias = _through(by[r], part.weight, part.bias)
         if bias is not None and block.weighted_degrees is not None:
-            # Of drawn neighbours, weights do not add up to one: the map's bias counts as often as they do.
+            # Weights of sampled neighbours do not sum to 1: scale the projection's bias by their sum.
             shares = aggregate(block, part.rows.new_ones(len(part.rows), 1), "mean")
             mean, weight, bias = torch.cat([mean, shares], 1), torch.cat([weight, bias[:, None]], 1), None
         made.append((mean, weight, bias))
@@ -133,12 +133,12 @@ def _runs_of_types(
 
 
 def _in_place(block: Block, part: TypePart, start: int) -> Block:
-    """A block whose sources are vertices of one type of the graph, over the table of that type."""
+    """Return a block whose sources have one type, with columns into the table of that type."""
     columns = empty_array(block.num_edges, np.int32)
     np.subtract(block.columns, start, out=columns, casting="same_kind")
     sources = None
     if part.places is not None:
-        # Learned rows were gathered, and take a gradient.
+        # Embedding rows were gathered and have a gradient.
         sources, where = part.places
         columns = where[np.searchsorted(sources, columns)]
     return replace(
@@ -147,7 +147,7 @@ def _in_place(block: Block, part: TypePart, start: int) -> Block:
 
 
 def of_type(block: Any, order: Any, source: int) -> Any:
-    """A block whose sources all have one type, over the rows of that type."""
+    """Restrict a block's sources to one type, with columns into the rows of that type."""
     of_source = order.of(source)
     if isinstance(block, TensorBlock):
         columns = order.places[block.columns.long()] - order.starts[source]
@@ -163,7 +163,7 @@ def of_type(block: Any, order: Any, source: int) -> Any:
 def _through(
     weight: torch.Tensor, before: torch.Tensor | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A map after another one, as one: its matrix and bias."""
+    """Compose two linear maps into one: return its matrix and bias."""
     if before is None:
         return weight, None
     return weight @ before, None if bias is None else weight @ bias
@@ -189,12 +189,12 @@ def _own(
 
 
 def sources_by_type(block: Any, shape: TypedShape) -> Any:
-    """The order of a block's sources by type."""
+    """Sort a block's sources by type."""
     return _by_type(block, shape, block.sources)
 
 
 def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
-    """A block with rows of its own sources, [num_src, in], where it was read in place."""
+    """Relabel a block that is read in place, and gather the rows of its sources, [num_src, in]."""
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         return block, x
@@ -204,7 +204,7 @@ def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torc
 
 
 def destinations_by_type(block: Any, shape: TypedShape) -> Any:
-    """The order of a block's destinations by type."""
+    """Sort a block's destinations by type."""
     return _by_type(block, shape, block.destinations)
 
 
@@ -223,14 +223,14 @@ def _own_of_types(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """As `_own`, over rows that no map has been applied to."""
+    """Compute `_multiply_self_rows` over unprojected rows."""
     order = destinations_by_type(block, shape) if x.starts is None else x.order
     made = []
     whose = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue
-        # Destinations come first among the sources, and so among those of their type.
+        # Destinations are the first sources, and therefore the first sources of their type.
         rows = part.rows[:size] if part.own is None else part.own
         weight, before = _through(whose[number], part.weight, part.bias)
         made.append((rows, weight, bias if before is None else before + bias))
@@ -239,10 +239,10 @@ def _own_of_types(
 
 
 def start_small(*parameters: torch.nn.Parameter) -> None:
-    """Draw matrices [..., out, in] from U(-1, 1) / sqrt(in), as torch's linear maps start.
+    """Initialise matrices [..., out, in] from U(-1, 1) / sqrt(in), like torch's linear layers.
 
-    The products of all relations and of the own row are added up: from Glorot's larger numbers, training on
-    synthetic:typed ends 2 points lower (benchmarks/2026-11-25-typed.md).
+    The products of all relations and of the own row are added: with the larger Glorot initialisation,
+    accuracy on synthetic:typed is 2 points lower (benchmarks/2026-11-25-typed.md).
     """
     with torch.no_grad():
         for parameter in parameters:
@@ -250,5 +250,5 @@ def start_small(*parameters: torch.nn.Parameter) -> None:
 
 
 def footprint_row(width: int, out: int, num_relations: int) -> int:
-    """Numbers for each destination: of each relation a mean and its product, the own row and its product."""
+    """Count values per destination: a mean and its product per relation, the own row and its product."""
     return (num_relations + 1) * (width + 2 * out)

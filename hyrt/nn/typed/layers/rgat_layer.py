@@ -1,4 +1,4 @@
-"""R-GAT: attention within each relation (Busbridge et al., 2019), added up."""
+"""R-GAT: attention within each relation (Busbridge et al., 2019), summed over relations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SLOPE = 0.2
 class RgatLayer(Layer):
     """sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
 
-    The weights a_ij are the softmax, over the neighbours j that the relation gives i, of LeakyReLU(s_r . W_r
-    x_j + d_r . W_r x_i + t_r . e_ij), the last term only where edges have features. Heads are concatenated,
-    or averaged in a last layer. Rows are combined before they are multiplied, as in
+    The weights a_ij are the softmax over the neighbours j of i in relation r of LeakyReLU(s_r . W_r x_j + d_r
+    . W_r x_i + t_r . e_ij); the last term is present only if edges have features. Heads are concatenated, or
+    averaged in the last layer. Rows are combined before they are multiplied, as in
     `hyrt.nn.operators.attention`.
 
     Parameters
@@ -41,7 +41,7 @@ class RgatLayer(Layer):
     shape
         The relations.
     edge_features
-        Columns of the features of edges; 0 where they have none.
+        Width of the edge features; 0 if there are none.
     average
         Average the heads instead of concatenating them.
     low_precision
@@ -81,7 +81,7 @@ class RgatLayer(Layer):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from [num_src, in] rows."""
+        """Compute [num_dst, out] from [num_src, in] rows."""
         num, heads, _width, _ = self.weight.shape
         block, rows = over_own_sources(block, x, self.bias.dtype)
         split = by_relation(block, num)
@@ -127,7 +127,7 @@ class RgatLayer(Layer):
 
 
 def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor) -> torch.Tensor:
-    """[E, H] the score of each edge's features, by the weights [R, H, d] of its relation."""
+    """Compute [E, H] scores of the edge features with the weights [R, H, d] of their relations."""
     rows = block.edge_rows
     if rows is None:
         raise UnsupportedModel(
@@ -135,7 +135,7 @@ def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.T
             "edge_features, a row for each edge"
         )
     given = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-    # As the edges of relations are numbered.
+    # Sorted like the edges of the relations.
     in_order = given.to(weights.dtype).index_select(0, _index(split.edges))
     made = [
         linear(in_order[start:stop], weights[relation])
@@ -146,5 +146,5 @@ def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.T
 
 
 def _index(rows: object) -> torch.Tensor:
-    """Positions as torch indexes by them."""
+    """Convert positions to a torch index."""
     return rows.long() if isinstance(rows, torch.Tensor) else torch.from_numpy(rows).long()

@@ -16,8 +16,8 @@ from hyrt.sampling.block import Block
 class RgcnLayer(Layer):
     """sum_r W_r mean_r(x_j) + W_0 x_i + b, over the relations r into i (equation 2, with c_ir = |N_r(i)|).
 
-    Matrices of relations are free, sums of `bases` shared ones (equation 3), or of `blocks` blocks along the
-    diagonal (equation 4).
+    The relations' matrices are free, linear combinations of `bases` shared matrices (equation 3), or
+    block-diagonal with `blocks` blocks (equation 4).
 
     Parameters
     ----------
@@ -26,9 +26,9 @@ class RgcnLayer(Layer):
     shape
         The relations.
     bases
-        Shared matrices; 0 for none.
+        Number of shared matrices; 0 for none.
     blocks
-        Blocks along the diagonal, of which both widths are multiples; 0 for none.
+        Number of diagonal blocks, a divisor of both widths; 0 for none.
     low_precision
         Multiply in bfloat16.
     """
@@ -73,7 +73,7 @@ class RgcnLayer(Layer):
         start_small(self.weight, self.own)
 
     def relation_weights(self) -> torch.Tensor:
-        """[R, out, in] the matrix of each relation."""
+        """Return the matrix of each relation, [R, out, in]."""
         if self.coefficients is not None:
             return torch.einsum("rb,boi->roi", self.coefficients, self.weight)
         if self.weight.ndim == 3:
@@ -84,7 +84,7 @@ class RgcnLayer(Layer):
         return dense.reshape(num, blocks * out, blocks * width)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from the rows of the sources."""
+        """Compute [num_dst, out] from the rows of the sources."""
         total = relation_sums(
             *(block, x, self.shape, self.relation_weights(), self.own, self.bias),
             low_precision=self.low_precision,

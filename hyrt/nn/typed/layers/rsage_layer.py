@@ -1,4 +1,4 @@
-"""R-GraphSAGE: a mean layer of GraphSAGE for each relation, added up."""
+"""R-GraphSAGE: a GraphSAGE mean layer per relation, summed over relations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hyrt.sampling.block import Block
 class RsageLayer(Layer):
     """sum_r W_r mean_r(x_j) + V_t x_i + b, over the relations r into i, whose type is t.
 
-    GraphSAGE has a matrix for the own row beside each W_r; those of all relations into a type are added up,
-    so they are one matrix V_t.
+    GraphSAGE has a matrix for the own row in addition to each W_r; the sum of these matrices over all
+    relations into a type is one matrix V_t.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RsageLayer(Layer):
         start_small(self.weight, self.own)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out] from the rows of the sources."""
+        """Compute [num_dst, out] from the rows of the sources."""
         total = relation_sums(
             *(block, x, self.shape, self.weight, self.own, self.bias), low_precision=self.low_precision
         )

@@ -1,1 +1,1 @@
-"""Rows of vertices without features: tables of which a step changes few rows."""
+"""Node embeddings of vertices without features."""

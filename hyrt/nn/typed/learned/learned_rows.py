@@ -1,4 +1,4 @@
-"""Rows of vertices that have no features: a table that is learned, of which a step changes few rows."""
+"""Node embeddings of vertices without features: a table of which a step reads and updates few rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGradients:
-    """The gradient of some rows of a table; that of all others is zero."""
+    """Gradient of some rows of a table; the gradient of all other rows is zero."""
 
     table: int
-    """Which of the model's tables, in the order of `tables_of`."""
+    """Index of the table in the order of `tables_of`."""
     rows: NDArray[np.int64]
     """[n] distinct rows."""
     values: torch.Tensor
@@ -29,12 +29,12 @@ class RowGradients:
     __repr__ = one_line
 
     def divided(self, by: float) -> RowGradients:
-        """The same rows with values divided by a number."""
+        """Divide the values by a number."""
         return RowGradients(self.table, self.rows, self.values / by)
 
 
 def added_rows(parts: Sequence[RowGradients]) -> list[RowGradients]:
-    """The sums over parts, table by table, with ascending rows; added in the order of the parts."""
+    """Sum gradients per table, with ascending rows, in the order of the parts."""
     by_table: dict[int, list[RowGradients]] = {}
     for part in parts:
         by_table.setdefault(part.table, []).append(part)
@@ -46,18 +46,18 @@ def _added(parts: Sequence[RowGradients]) -> RowGradients:
     values = parts[0].values.new_zeros((len(rows), parts[0].values.shape[1]))
     at = 0
     for part in parts:
-        # The rows of a part are distinct.
+        # Rows within a part are distinct, so the indexed addition is exact.
         values.numpy()[places[at : at + len(part.rows)]] += part.values.numpy()
         at += len(part.rows)
     return RowGradients(parts[0].table, rows, values)
 
 
 class LearnedRows(nn.Module):
-    """A table of rows in host memory, which replicas on all devices share.
+    """Table of node embeddings in host memory, shared by the replicas on all devices.
 
-    It is no parameter: a step's gradient has the rows that the step has read, and whoever steps the optimizer
-    changes those alone. Copies of the module have the same memory, so they see a new value at once. Rows are
-    read when a step propagates, never before the step that precedes it is over.
+    The table is a buffer, not a parameter: a step's gradient has only the rows that the step has read, and
+    the optimizer updates only these rows. Copies of the module share the memory, so they see updates at once.
+    A step reads rows when it propagates, after the previous step is complete.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class LearnedRows(nn.Module):
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns."""
         return int(self.values.shape[1])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -87,18 +87,18 @@ class LearnedRows(nn.Module):
         return copied
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Stay in host memory, whatever the rest of the model is moved to."""
+        """Keep the table in host memory when the model is moved to a device."""
         return self
 
     def forward(self, rows: NDArray[Any], device: torch.device | None = None) -> torch.Tensor:
-        """[n, width] some rows; with gradients in training.
+        """Look up rows, [n, width]; with gradients during training.
 
         Parameters
         ----------
         rows
             [n] distinct rows.
         device
-            Where the result is; the host by default.
+            Device of the result; the host by default.
         """
         taken = take_rows(self.values, rows)
         if device is not None:
@@ -109,7 +109,7 @@ class LearnedRows(nn.Module):
         return taken
 
     def take_gradient(self, table: int) -> RowGradients | None:
-        """What the backward pass found of the rows that were read last; None where none were."""
+        """Return the gradient of the rows that were last read, and clear it; None if there is none."""
         read, self._read = self._read, None
         if read is None or read[1].grad is None:
             return None
@@ -117,11 +117,11 @@ class LearnedRows(nn.Module):
 
 
 def tables_of(model: nn.Module) -> list[LearnedRows]:
-    """The tables of a model, in the order of its modules."""
+    """Return a model's tables, in the order of its modules."""
     return [module for module in model.modules() if isinstance(module, LearnedRows)]
 
 
 def take_row_gradients(model: nn.Module) -> list[RowGradients]:
-    """The gradients of the rows of tables that a model has read in a step."""
+    """Return and clear the gradients of the table rows that a model has read in a step."""
     found = (each.take_gradient(number) for number, each in enumerate(tables_of(model)))
     return [gradients for gradients in found if gradients is not None]

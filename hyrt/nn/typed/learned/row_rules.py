@@ -1,7 +1,7 @@
-"""Rules by which rows of a table are stepped: only those that have a gradient change.
+"""Update rules of embedding tables: only rows with a gradient change.
 
-Each is the rule of the class of torch.optim that it names. Torch's own go through sparse tensors, which takes
-several times as long as the rule itself.
+Each is the rule of the torch.optim class of the same name. Torch's own optimizers use sparse tensors, which
+takes several times as long as the update itself.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -19,18 +19,18 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 
 class RowRule(Protocol):
-    """The rule of one table."""
+    """Update rule of one table."""
 
     def step(self, rows: Any, gradients: Any, lr: float) -> None:
-        """Change distinct rows [n] of the table by their gradients [n, width]."""
+        """Update distinct rows [n] of the table by their gradients [n, width]."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What it keeps, for a checkpoint."""
+        """Return the optimizer state, for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         ...
 
 
@@ -80,7 +80,7 @@ class PlainSteps:
 
 
 class AdagradSteps:
-    """Adagrad, whose rule is the same for rows without a gradient."""
+    """Adagrad, which never changes rows without a gradient."""
 
     def __init__(self, values: torch.Tensor, eps: float = 1e-10) -> None:
         self._values, self._eps = values.numpy(), eps
@@ -98,7 +98,7 @@ class AdagradSteps:
 
 
 class AdamSteps:
-    """SparseAdam: moments of rows without a gradient stay, and all are corrected for the steps so far."""
+    """SparseAdam: moments of rows without a gradient stay unchanged; bias correction counts all steps."""
 
     def __init__(
         self, values: torch.Tensor, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8
@@ -129,4 +129,4 @@ ROW_RULES: dict[str, Callable[..., RowRule]] = {
     "SGD": PlainSteps,
     "Adagrad": AdagradSteps,
 }
-"""By the optimizer of all other weights, the rule of tables. None of them decays weights."""
+"""Update rule of tables, by the name of the optimizer of all other weights. No rule has weight decay."""

@@ -1,4 +1,4 @@
-"""The steps of learned rows: those that a step has read, and no others."""
+"""Optimizer of embedding tables, which updates only the rows that a step has read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hyrt.nn.typed.learned.row_rules import RowRule
 
 
 class TableOptimizer:
-    """A rule a table, all of the same kind.
+    """Optimizer with one update rule per table, all of the same class.
 
     Parameters
     ----------
     tables
-        Those of the model, in the order of `tables_of`.
+        The model's tables, in the order of `tables_of`.
     make
-        Makes the rule of a table's values.
+        Creates the update rule, given a table's values.
     """
 
     def __init__(self, tables: Sequence[LearnedRows], make: Callable[[torch.Tensor], RowRule]) -> None:
@@ -27,19 +27,19 @@ class TableOptimizer:
         self._rules = [make(table.values) for table in tables]
 
     def step(self, gradients: Sequence[RowGradients], lr: float) -> None:
-        """Change the rows that have a gradient.
+        """Update the rows that have a gradient.
 
         Parameters
         ----------
         gradients
-            At most one a table, each row once.
+            At most one per table, with distinct rows.
         lr
             The learning rate of the step.
 
         Raises
         ------
         ValueError
-            If gradients have not a row of the table's width for each of its rows that they are of.
+            If a gradient does not have one row of the table's width for each of its row ids.
         """
         for each in gradients:
             table = self._tables[each.table]
@@ -51,10 +51,10 @@ class TableOptimizer:
             self._rules[each.table].step(each.rows, each.values.contiguous().numpy(), lr)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The state of all rules, for a checkpoint."""
+        """Return the state of all rules, for a checkpoint."""
         return [rule.state_dict() for rule in self._rules]
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         for rule, state in zip(self._rules, states, strict=True):
             rule.load_state_dict(dict(state))
