@@ -36,7 +36,9 @@ class ModelKind(ABC):
     `hyrt.pipeline.trainer.InputPlan`.
     """
     costs_like: ClassVar[str] = ""
-    """Model of `hyrt_perfmodel.workloads.model_workload` that has the same costs; empty if there is none, in which case the kind has separate costs."""
+    """Model of `hyrt_perfmodel.workloads.model_workload` that has the same costs;
+    empty if the kind has separate costs.
+    """
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Default settings of a run with this kind, by names such as `train.lr`; the user's settings take
     precedence.
@@ -135,8 +137,8 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
     try:
         signature.bind(None, 1, 1, last=True, **options)
     except TypeError as error:
-        own = [each for each in signature.parameters.values() if each.kind is each.KEYWORD_ONLY]
-        taken = [each.name for each in own if each.name != "last"]
+        parameters = signature.parameters.values()
+        taken = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "last"]
         takes = f"it takes {listed(taken)}" if taken else "it takes none: omit them"
         raise ValueError(
             f"model.options={dict(options)} does not go with model.kind={name}: {error}: {takes}"

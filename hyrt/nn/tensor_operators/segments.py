@@ -68,13 +68,13 @@ class _Halving:
         return left, left + paired, paired
 
 
-def _spread(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
+def _fill_segments(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
     """Return one row per segment: `values` has rows only for the segments that have one row."""
     if not len(values):
         return values.new_full((len(counts), *values.shape[1:]), empty)
-    there = counts > 0
-    at = (there.cumsum(0) - 1).clamp(min=0)
-    return torch.where(there.view(-1, *[1] * (values.ndim - 1)), values[at], empty)
+    has_row = counts > 0
+    index = (has_row.cumsum(0) - 1).clamp(min=0)
+    return torch.where(has_row.view(-1, *[1] * (values.ndim - 1)), values[index], empty)
 
 
 def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
         left, right, paired = rounds.next()
         mask = paired.view(-1, *[1] * (values.ndim - 1))
         values = values[left] + torch.where(mask, values[right], 0)
-    return _spread(values, rounds.counts, 0)
+    return _fill_segments(values, rounds.counts, 0)
 
 
 def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,27 +112,27 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
         better = (second > first) | (second.isnan() & ~first.isnan())
         values = torch.where(better, second, first)
         winners = torch.where(better, winners[right], winners[left])
-    return _spread(values, rounds.counts, 0), _spread(winners, rounds.counts, -1)
+    return _fill_segments(values, rounds.counts, 0), _fill_segments(winners, rounds.counts, -1)
 
 
 class _LinearMap(torch.autograd.Function):
     """Linear map of rows, given together with its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
-        ctx.back = back
-        return forth(x)
+    def forward(ctx: Any, x: torch.Tensor, run_forward: Map, run_backward: Map) -> torch.Tensor:
+        ctx.run_backward = run_backward
+        return run_forward(x)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.back(grad), None, None
+        return ctx.run_backward(grad), None, None
 
 
-def _mapped(x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
-    return cast(torch.Tensor, _LinearMap.apply(x, forth, back))  # type: ignore[no-untyped-call]
+def _apply_linear_map(x: torch.Tensor, run_forward: Map, run_backward: Map) -> torch.Tensor:
+    return cast(torch.Tensor, _LinearMap.apply(x, run_forward, run_backward))  # type: ignore[no-untyped-call]
 
 
-class _MaxOfSources(torch.autograd.Function):
+class _MaxAggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
         best, winners = segment_max(x.index_select(0, block.columns), block.indptr)
@@ -143,39 +143,41 @@ class _MaxOfSources(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         (winners,) = ctx.saved_tensors
-        turned = ctx.block.transposed()
-        won = winners.index_select(0, turned.rows) == turned.edges[:, None]
-        return segment_sum(torch.where(won, grad.index_select(0, turned.rows), 0), turned.indptr), None
+        transposed = ctx.block.transposed()
+        is_argmax = winners.index_select(0, transposed.rows) == transposed.edges[:, None]
+        return segment_sum(
+            torch.where(is_argmax, grad.index_select(0, transposed.rows), 0), transposed.indptr
+        ), None
 
 
 def from_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """Gather each edge's source row of x [num_src, ...] as [E, ...]; differentiable."""
 
-    def back(grad: torch.Tensor) -> torch.Tensor:
-        turned = block.transposed()
-        return segment_sum(grad.index_select(0, turned.edges), turned.indptr)
+    def run_backward(grad: torch.Tensor) -> torch.Tensor:
+        transposed = block.transposed()
+        return segment_sum(grad.index_select(0, transposed.edges), transposed.indptr)
 
-    return _mapped(x, lambda rows: rows.index_select(0, block.columns), back)
+    return _apply_linear_map(x, lambda rows: rows.index_select(0, block.columns), run_backward)
 
 
-def _to_edges(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
+def _expand_to_edges(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     return x.index_select(0, block.rows())
 
 
-def _to_rows(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
+def _sum_per_row(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
     return segment_sum(values, block.indptr)
 
 
 def from_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """Gather each edge's destination row of x [num_dst, ...] as [E, ...]; differentiable."""
-    return _mapped(x, partial(_to_edges, block), partial(_to_rows, block))
+    return _apply_linear_map(x, partial(_expand_to_edges, block), partial(_sum_per_row, block))
 
 
 def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
     """Sum the edges' values [E, ...] per destination as [num_dst, ...]; differentiable."""
-    return _mapped(values, partial(_to_rows, block), partial(_to_edges, block))
+    return _apply_linear_map(values, partial(_sum_per_row, block), partial(_expand_to_edges, block))
 
 
 def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """Compute [num_dst, f] maxima of source rows, 0 without edges; the first edge of a tie gets its gradient."""
-    return cast(torch.Tensor, _MaxOfSources.apply(x, block))  # type: ignore[no-untyped-call]
+    """Compute [num_dst, f] maxima of source rows, 0 without edges; the first of a tie gets the gradient."""
+    return cast(torch.Tensor, _MaxAggregate.apply(x, block))  # type: ignore[no-untyped-call]

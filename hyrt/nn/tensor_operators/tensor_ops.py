@@ -33,13 +33,13 @@ def tensor_scales(
     counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
     degrees = block.degrees.to(dtype)
     upscale = degrees / counts.clamp(min=1) if block.weights is None else torch.ones_like(degrees)
-    own: torch.Tensor | None = None
+    self_loop: torch.Tensor | None = None
     source: torch.Tensor | None = None
     edge, sums = block.weights, block.weighted_degrees if aggregation.weighted else None
-    of_sources = block.source_degrees
+    source_degrees = block.source_degrees
     if sums is not None:
         assert block.source_weighted_degrees is not None
-        edge, degrees, of_sources = block.edge_factors, sums.to(dtype), block.source_weighted_degrees
+        edge, degrees, source_degrees = block.edge_factors, sums.to(dtype), block.source_weighted_degrees
     if aggregation.reduce == "mean":
         if sums is not None:
             row = upscale / torch.where(degrees > 0, degrees, 1)
@@ -47,16 +47,16 @@ def tensor_scales(
             row = 1 / (counts if block.weights is None else degrees).clamp(min=1)
     elif aggregation.reduce == "gcn":
         row = upscale / (degrees + 1).sqrt()
-        source = 1 / (of_sources.to(dtype) + 1).sqrt()
+        source = 1 / (source_degrees.to(dtype) + 1).sqrt()
     else:
         row = upscale
     if aggregation.self_path == "add":
-        own = (
+        self_loop = (
             1 / (degrees + 1)
             if aggregation.reduce == "gcn"
             else torch.full_like(degrees, 1 + aggregation.epsilon)
         )
-    return row, source, own, edge
+    return row, source, self_loop, edge
 
 
 def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
@@ -64,13 +64,13 @@ def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregat
     if aggregation.reduce == "max":
         total = max_of_sources(block, x)
     else:
-        row, source, own, edge = tensor_scales(aggregation, block, x.dtype)
-        along = from_sources(block, x if source is None else x * source[:, None])
+        row, source, self_loop, edge = tensor_scales(aggregation, block, x.dtype)
+        edge_values = from_sources(block, x if source is None else x * source[:, None])
         if edge is not None:
-            along = along * edge.to(x.dtype)[:, None]
-        total = to_destinations(block, along) * row[:, None]
-        if own is not None:
-            total = total + own[:, None] * x[: block.num_dst]
+            edge_values = edge_values * edge.to(x.dtype)[:, None]
+        total = to_destinations(block, edge_values) * row[:, None]
+        if self_loop is not None:
+            total = total + self_loop[:, None] * x[: block.num_dst]
     if aggregation.self_path == "concat":
         return torch.cat([x[: block.num_dst], total], 1)
     return total
@@ -88,34 +88,34 @@ def attend_tensors(
     num = block.num_dst
     slices = x.unsqueeze(1) if x.ndim == 2 else x
 
-    def score(rows: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+    def score(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         # A single product if all heads read the same rows.
-        return rows[:, 0] @ to.t() if rows.shape[1] == 1 else torch.einsum("nhf,hf->nh", rows, to)
+        return rows[:, 0] @ vectors.t() if rows.shape[1] == 1 else torch.einsum("nhf,hf->nh", rows, vectors)
 
     at_source, offset = score(slices, u_src), score(slices[:num], u_dst)
-    along = functional.leaky_relu(
+    edge_values = functional.leaky_relu(
         from_sources(block, at_source) + from_destinations(block, offset), negative_slope=slope
     )
-    own = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
+    self_loop = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
     with torch.no_grad():
         # A constant of the softmax: it changes no value and needs no gradient.
-        best, winners = segment_max(along, block.indptr)
-        top = torch.where(winners < 0, own, torch.maximum(best, own))
-    weight = (along - from_destinations(block, top)).exp()
-    own_weight = (own - top).exp()
-    total = own_weight + to_destinations(block, weight)
+        best, winners = segment_max(edge_values, block.indptr)
+        top = torch.where(winners < 0, self_loop, torch.maximum(best, self_loop))
+    weight = (edge_values - from_destinations(block, top)).exp()
+    self_weight = (self_loop - top).exp()
+    total = self_weight + to_destinations(block, weight)
     if mask is not None:
-        vertices, heads_of = block.destinations.long(), len(u_src)
+        vertices, num_heads = block.destinations.long(), len(u_src)
         ends = block.sources.long()[block.columns.long()], from_destinations(block, vertices)
-        weight = weight * _attention_factors(mask, *ends, heads_of).to(weight.dtype)
-        own_weight = own_weight * _attention_factors(mask, vertices, vertices, heads_of).to(weight.dtype)
+        weight = weight * _attention_factors(mask, *ends, num_heads).to(weight.dtype)
+        self_weight = self_weight * _attention_factors(mask, vertices, vertices, num_heads).to(weight.dtype)
     shared = from_sources(block, slices[:, 0]) if slices.shape[1] == 1 else None
     heads = []
     for h in range(len(u_src)):
         rows = slices[:, 0] if shared is not None else slices[:, h]
         neighbors = shared if shared is not None else from_sources(block, rows)
         summed = to_destinations(block, weight[:, h, None] * neighbors)
-        heads.append((own_weight[:, h, None] * rows[:num] + summed) / total[:, h, None])
+        heads.append((self_weight[:, h, None] * rows[:num] + summed) / total[:, h, None])
     return torch.stack(heads)
 
 
@@ -186,13 +186,13 @@ def _attention_factors(
     counters = sources[:, None] * groups + torch.arange(groups, device=sources.device)
     bits = _mix64(stream[:, None] + (counters + 1) * _GOLDEN)
     lanes = torch.stack([(bits >> 16 * lane) & 0xFFFF for lane in range(4)], 2)
-    kept = lanes.flatten(1)[:, :heads] >= int(mask.threshold)
-    return kept.double() * mask.scale
+    keep = lanes.flatten(1)[:, :heads] >= int(mask.threshold)
+    return keep.double() * mask.scale
 
 
 def drop_tensors(
     x: torch.Tensor, vertices: torch.Tensor, key: np.uint64, threshold: int, scale: float
 ) -> torch.Tensor:
     """Multiply the elements of `kept_elements` by `scale` and zero the others; differentiable."""
-    kept = kept_elements(vertices, x.shape[1], key, threshold)
-    return torch.where(kept, x * scale, 0)
+    keep = kept_elements(vertices, x.shape[1], key, threshold)
+    return torch.where(keep, x * scale, 0)

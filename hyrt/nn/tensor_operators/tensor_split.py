@@ -14,21 +14,21 @@ def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
     assert types is not None, "the blocks of a typed graph have the relations of edges"
     device, rows = block.columns.device, block.rows()
     # Edges of a destination are sorted by relation, so one stable sort puts segments in order.
-    of_edges, edges = torch.sort(types.long(), stable=True)
-    keys = of_edges * block.num_dst + rows[edges]
-    runs_of, counts = torch.unique_consecutive(keys, return_counts=True)
-    relations, run_rows = runs_of // max(1, block.num_dst), runs_of % max(1, block.num_dst)
+    edge_relations, edges = torch.sort(types.long(), stable=True)
+    keys = edge_relations * block.num_dst + rows[edges]
+    segment_keys, counts = torch.unique_consecutive(keys, return_counts=True)
+    relations, run_rows = segment_keys // max(1, block.num_dst), segment_keys % max(1, block.num_dst)
     borders = torch.arange(num_relations + 1, device=device)
     starts = torch.searchsorted(relations, borders).tolist()
-    edge_starts = torch.searchsorted(of_edges, borders).tolist()
+    edge_starts = torch.searchsorted(edge_relations, borders).tolist()
     zero = torch.zeros(1, dtype=torch.long, device=device)
-    by_row, order = torch.sort(run_rows, stable=True)
-    row_indptr = torch.searchsorted(by_row, torch.arange(block.num_dst + 1, device=device))
+    sorted_rows, order = torch.sort(run_rows, stable=True)
+    row_indptr = torch.searchsorted(sorted_rows, torch.arange(block.num_dst + 1, device=device))
     runs = TensorBlock(
         indptr=torch.cat([zero, counts.cumsum(0)]),
         columns=block.columns[edges],
         sources=block.sources,
-        num_dst=len(runs_of),
+        num_dst=len(segment_keys),
         degrees=counts.int(),
         source_degrees=block.source_degrees,
         layer=block.layer,

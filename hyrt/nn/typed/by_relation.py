@@ -21,10 +21,10 @@ def by_relation(block: Block | TensorBlock, num_relations: int) -> RelationSplit
     if isinstance(block, TensorBlock):
         if block.derived.relations is None:
             block.derived.relations = split_tensors(block, num_relations)
-        found: RelationSplit = block.derived.relations
-        return found
+        relations: RelationSplit = block.derived.relations
+        return relations
     keeper = block if block.kept is None else block.kept
     if keeper.relations is None:
         keeper.relations = split_block(block, num_relations)
-    kept: RelationSplit = keeper.relations
-    return kept
+    cached: RelationSplit = keeper.relations
+    return cached

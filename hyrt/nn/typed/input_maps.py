@@ -34,10 +34,10 @@ class InputMaps(nn.Module):
             if columns is None:
                 self.learned[str(number)] = LearnedRows(shape.counts[number], width)
                 continue
-            made = nn.Linear(columns, width)
-            nn.init.xavier_uniform_(made.weight)
-            nn.init.zeros_(made.bias)
-            self.maps[str(number)] = made
+            linear_layer = nn.Linear(columns, width)
+            nn.init.xavier_uniform_(linear_layer.weight)
+            nn.init.zeros_(linear_layer.bias)
+            self.maps[str(number)] = linear_layer
 
     def forward(self, x: TypedInput) -> TypedSources:
         """Return the sources with the projections that apply to them; nothing is multiplied yet."""
@@ -48,36 +48,37 @@ class InputMaps(nn.Module):
                 parts.append(TypePart(table(rows, x.device), None, None))
                 continue
             assert matrix is not None
-            of_type = self.maps[str(number)]
-            assert isinstance(of_type, nn.Linear)
-            parts.append(TypePart(matrix, of_type.weight, of_type.bias))
+            projection = self.maps[str(number)]
+            assert isinstance(projection, nn.Linear)
+            parts.append(TypePart(matrix, projection.weight, projection.bias))
         return TypedSources(x.order, parts)
 
     def in_place(self, x: TypedInPlace) -> TypedSources:
         """Return the tables with the projections that apply to them; nothing is computed yet."""
         parts = []
-        for number, (matrix, own, rows) in enumerate(zip(x.matrices, x.own, x.tables, strict=True)):
+        for number, (matrix, destination_rows, rows) in enumerate(
+            zip(x.matrices, x.own, x.tables, strict=True)
+        ):
             if rows is not None:
                 ascending = np.argsort(rows)
                 places = rows[ascending], ascending.astype(np.int32)
                 parts.append(TypePart(self.learned[str(number)](rows), None, None, places=places))
                 continue
-            of_type = self.maps[str(number)]
-            assert isinstance(of_type, nn.Linear)
-            parts.append(TypePart(matrix, of_type.weight, of_type.bias, own))
+            projection = self.maps[str(number)]
+            assert isinstance(projection, nn.Linear)
+            parts.append(TypePart(matrix, projection.weight, projection.bias, destination_rows))
         return TypedSources(x.order, parts, x.starts)
 
 
 def projected(x: TypedSources, *, low_precision: bool = False) -> torch.Tensor:
     """Project the rows of all sources, [num_src, width], in the order of the sources."""
-    made = []
+    projected_parts = []
     for part in x.parts:
         if part.weight is None:
-            made.append(part.rows)
+            projected_parts.append(part.rows)
         else:
-            made.append(linear(part.rows, part.weight, part.bias, low_precision=low_precision))
-    together = torch.cat(made)
-    return permuted(together, x.order.places, x.order.order)
+            projected_parts.append(linear(part.rows, part.weight, part.bias, low_precision=low_precision))
+    return permuted(torch.cat(projected_parts), x.order.places, x.order.order)
 
 
 def typed_linear(
@@ -105,9 +106,9 @@ def typed_linear(
     -------
     [n, out] in the same order.
     """
-    by, added = weights.unbind(), None if bias is None else bias.unbind()
+    type_weights, type_biases = weights.unbind(), None if bias is None else bias.unbind()
     parts = [
-        (rows, by[number], None if added is None else added[number])
+        (rows, type_weights[number], None if type_biases is None else type_biases[number])
         for number, rows in enumerate(torch.split(x, sizes))
         if len(rows)
     ]

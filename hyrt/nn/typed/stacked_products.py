@@ -17,27 +17,33 @@ Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 """Rows [n, in], a weight [out, in], and a bias [out] or None."""
 
 
-class _Stacked(torch.autograd.Function):
+class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, low_precision: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         num = len(tensors) // 3
-        rows = [cast(torch.Tensor, each) for each in tensors[:num]]
-        weights = [cast(torch.Tensor, each) for each in tensors[num : 2 * num]]
+        rows = [cast(torch.Tensor, tensor) for tensor in tensors[:num]]
+        weights = [cast(torch.Tensor, tensor) for tensor in tensors[num : 2 * num]]
         biases = tensors[2 * num :]
-        starts = np.cumsum([0, *(len(each) for each in rows)]).tolist()
+        starts = np.cumsum([0, *(len(tensor) for tensor in rows)]).tolist()
         out = empty((starts[-1], len(weights[0])), rows[0])
         precision = torch.bfloat16 if low_precision else out.dtype
-        turned = [weight.detach().to(precision).t() for weight in weights]
-        added = [None if bias is None else bias.detach().to(precision) for bias in biases]
+        transposed_weights = [weight.detach().to(precision).t() for weight in weights]
+        cast_biases = [None if bias is None else bias.detach().to(precision) for bias in biases]
         # Detached: otherwise autograd would record the operations of the team's threads.
-        plain = [each.detach() for each in rows]
+        detached_rows = [tensor.detach() for tensor in rows]
         chunks = _chunks(rows)
 
         def work(first: int, last: int) -> None:
             for part, start, stop in chunks[first:last]:
-                at = starts[part]
-                result = out[at + start : at + stop]
-                multiply(plain[part][start:stop], turned[part], result, precision=precision, bias=added[part])
+                offset = starts[part]
+                result = out[offset + start : offset + stop]
+                multiply(
+                    detached_rows[part][start:stop],
+                    transposed_weights[part],
+                    result,
+                    precision=precision,
+                    bias=cast_biases[part],
+                )
 
         in_chunks(work, len(chunks), 1)
         ctx.save_for_backward(*rows, *weights)
@@ -52,36 +58,37 @@ class _Stacked(torch.autograd.Function):
         rows, weights = ctx.saved_tensors[:num], ctx.saved_tensors[num:]
         grad, precision, chunks = grad.detach().contiguous(), ctx.precision, ctx.chunks
         needs = ctx.needs_input_grad[1:]
-        of_rows = [empty(tuple(x.shape), grad) if needs[k] else None for k, x in enumerate(rows)]
+        row_grads = [empty(tuple(x.shape), grad) if needs[k] else None for k, x in enumerate(rows)]
         counts = np.bincount([part for part, _, _ in chunks], minlength=num).tolist()
-        of_weights = [
+        weight_grads = [
             empty((counts[k], *weight.shape), grad) if needs[num + k] else None
             for k, weight in enumerate(weights)
         ]
-        of_biases = [
+        bias_grads = [
             grad.new_empty(counts[k], len(weights[k])) if has else None for k, has in enumerate(ctx.has_bias)
         ]
-        plain = [each.detach() for each in rows]
-        by = [weight.detach().to(precision) for weight in weights]
+        detached_rows = [tensor.detach() for tensor in rows]
+        cast_weights = [weight.detach().to(precision) for weight in weights]
 
         def work(first: int, last: int) -> None:
             for part, start, stop in chunks[first:last]:
-                at, number = ctx.starts[part], start // GRAIN
-                g = grad[at + start : at + stop]
-                sums, into, products = of_biases[part], of_rows[part], of_weights[part]
+                offset, number = ctx.starts[part], start // GRAIN
+                g = grad[offset + start : offset + stop]
+                sums, row_grad, products = bias_grads[part], row_grads[part], weight_grads[part]
                 if sums is not None:
                     torch.sum(g, 0, out=sums[number])
                 g = g.to(precision)
-                if into is not None:
-                    multiply(g, by[part], into[start:stop], precision=precision)
+                if row_grad is not None:
+                    multiply(g, cast_weights[part], row_grad[start:stop], precision=precision)
                 if products is not None:
-                    multiply_turned(plain[part][start:stop], g, products[number], precision=precision)
+                    multiply_turned(detached_rows[part][start:stop], g, products[number], precision=precision)
 
         in_chunks(work, len(chunks), 1)
         totals = [
-            [None if part is None else part.sum(0) for part in each] for each in (of_weights, of_biases)
+            [None if part is None else part.sum(0) for part in tensor]
+            for tensor in (weight_grads, bias_grads)
         ]
-        return None, *of_rows, *totals[0], *totals[1]
+        return None, *row_grads, *totals[0], *totals[1]
 
 
 def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
@@ -110,4 +117,4 @@ def stacked_products(parts: Sequence[Part], *, low_precision: bool = False) -> t
     if parts[0][0].device.type != "cpu":
         return torch.cat([linear(*part, low_precision=low_precision) for part in parts])
     rows, weights, biases = zip(*parts, strict=True)
-    return cast(torch.Tensor, _Stacked.apply(low_precision, *rows, *weights, *biases))  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _GroupedLinear.apply(low_precision, *rows, *weights, *biases))  # type: ignore[no-untyped-call]

@@ -29,13 +29,13 @@ def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
-def _place_types(types: Any, following: Any, order: Any, places: Any) -> None:
+def _place_types(types: Any, next_index: Any, order: Any, places: Any) -> None:
     """Sort by type with a stable counting sort."""
     for i in range(len(types)):
-        at = following[types[i]]
-        following[types[i]] = at + 1
-        order[at] = i
-        places[i] = at
+        index = next_index[types[i]]
+        next_index[types[i]] = index + 1
+        order[index] = i
+        places[i] = index
 
 
 @dataclass(frozen=True, slots=True)

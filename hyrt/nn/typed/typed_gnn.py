@@ -39,9 +39,9 @@ class TypedGNN(GNN):
     @property
     def shape(self) -> TypedShape:
         """The vertex types and relations of the model's graph."""
-        found = self.architecture.shape
-        assert found is not None
-        return found
+        metadata = self.architecture.shape
+        assert metadata is not None
+        return metadata
 
     def inputs(self) -> ModelInputs:
         """Return the supported inputs: rows by type, and tables in place if the first layer reads them."""
@@ -55,13 +55,13 @@ class TypedGNN(GNN):
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
         """Compute the targets' scores, [targets, classes], from the `TypedInput` of the first block."""
-        return super().forward(blocks, self._mapped(x))
+        return super().forward(blocks, self._convert_input(x))
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
         """Compute one layer like `GNN.layer`; the first layer also accepts a `TypedInput`."""
-        return super().layer(i, block, self._mapped(x))
+        return super().layer(i, block, self._convert_input(x))
 
-    def _mapped(self, x: Rows) -> Rows:
+    def _convert_input(self, x: Rows) -> Rows:
         """Convert a heterogeneous input for the first layer; return any other input unchanged."""
         if isinstance(x, TypedInPlace):
             return self.input.in_place(x)

@@ -36,9 +36,9 @@ class Rgcn(ModelKind):
     ) -> Layer:
         from hyrt.nn.typed.layers.rgcn_layer import RgcnLayer
 
-        for name, given in (("bases", bases), ("blocks", blocks)):
-            if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-                raise ConfigError(f"model.options has {name}={given!r}: give a number, from 1 on")
+        for name, count in (("bases", bases), ("blocks", blocks)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ConfigError(f"model.options has {name}={count!r}: give a number, from 1 on")
         if bases and blocks:
             raise ConfigError("model.options has bases and blocks: give one of them")
         if blocks and not last and (in_features % blocks or out_features % blocks):

@@ -47,16 +47,16 @@ def _array(x: torch.Tensor) -> NDArray[Any]:
     return values
 
 
-def _over_runs(kernel: Kernel, block: Block, *arrays: Any) -> None:
+def _run_over_segments(kernel: Kernel, block: Block, *arrays: Any) -> None:
     """Call a kernel for chunks of the segments of a block."""
     edges = (block.indptr, block.columns)
     current_workers().run(lambda start, stop: kernel(*edges, *arrays, start, stop), block.num_dst, _GRAIN)
 
 
-def _over_sources(kernel: Kernel, block: Block, *arrays: Any) -> None:
+def _run_over_sources(kernel: Kernel, block: Block, *arrays: Any) -> None:
     """Call a kernel for chunks of the sources of a block."""
-    turned = block.transposed()
-    edges = (turned.indptr, turned.rows, turned.edges)
+    transposed = block.transposed()
+    edges = (transposed.indptr, transposed.rows, transposed.edges)
     current_workers().run(lambda start, stop: kernel(*edges, *arrays, start, stop), block.num_src, 2 * _GRAIN)
 
 
@@ -65,7 +65,7 @@ class _Dots(torch.autograd.Function):
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, block: Block) -> torch.Tensor:
         arrays = _array(q), _array(k)
         out = empty((block.num_edges, q.shape[1]), q)
-        _over_runs(segment_dots, block, *arrays, out.numpy())
+        _run_over_segments(segment_dots, block, *arrays, out.numpy())
         ctx.block, ctx.arrays = block, arrays
         return out
 
@@ -74,12 +74,12 @@ class _Dots(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k = ctx.arrays
         weights = _array(grad)
-        of_q, of_k = empty(q.shape, grad), None
-        _over_runs(sum_weighted, ctx.block, weights, k, of_q.numpy())
+        q_grad, k_grad = empty(q.shape, grad), None
+        _run_over_segments(sum_weighted, ctx.block, weights, k, q_grad.numpy())
         if ctx.needs_input_grad[1]:
-            of_k = empty(k.shape, grad)
-            _over_sources(sum_weighted_backward, ctx.block, weights, q, of_k.numpy())
-        return of_q, of_k, None
+            k_grad = empty(k.shape, grad)
+            _run_over_sources(sum_weighted_backward, ctx.block, weights, q, k_grad.numpy())
+        return q_grad, k_grad, None
 
 
 class _WeightedSums(torch.autograd.Function):
@@ -87,7 +87,7 @@ class _WeightedSums(torch.autograd.Function):
     def forward(ctx: Any, weights: torch.Tensor, x: torch.Tensor, block: Block) -> torch.Tensor:
         arrays = _array(weights), _array(x)
         out = empty((block.num_dst, weights.shape[1], x.shape[2]), x)
-        _over_runs(sum_weighted, block, *arrays, out.numpy())
+        _run_over_segments(sum_weighted, block, *arrays, out.numpy())
         ctx.block, ctx.arrays = block, arrays
         return out
 
@@ -96,42 +96,49 @@ class _WeightedSums(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weights, x = ctx.arrays
         g = _array(grad)
-        of_weights, of_x = empty(weights.shape, grad), None
-        _over_runs(dots_with_gradient, ctx.block, g, x, of_weights.numpy())
+        weights_grad, x_grad = empty(weights.shape, grad), None
+        _run_over_segments(dots_with_gradient, ctx.block, g, x, weights_grad.numpy())
         if ctx.needs_input_grad[1]:
-            of_x = empty(x.shape, grad)
-            _over_sources(sum_weighted_backward, ctx.block, weights, g, of_x.numpy())
-        return of_weights, of_x, None
+            x_grad = empty(x.shape, grad)
+            _run_over_sources(sum_weighted_backward, ctx.block, weights, g, x_grad.numpy())
+        return weights_grad, x_grad, None
 
 
 class _PairSums(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, of_runs: torch.Tensor, of_sources: torch.Tensor, at: NDArray[np.int32], block: Block
+        ctx: Any,
+        segment_scores: torch.Tensor,
+        source_scores: torch.Tensor,
+        first_columns: NDArray[np.int32],
+        block: Block,
     ) -> torch.Tensor:
-        out = empty((block.num_edges, of_runs.shape[1]), of_runs)
-        _over_runs(add_pairs, block, at, _array(of_runs), _array(of_sources), out.numpy())
-        ctx.block, ctx.at, ctx.shapes = block, at, (tuple(of_runs.shape), tuple(of_sources.shape))
+        out = empty((block.num_edges, segment_scores.shape[1]), segment_scores)
+        _run_over_segments(
+            add_pairs, block, first_columns, _array(segment_scores), _array(source_scores), out.numpy()
+        )
+        ctx.block, ctx.first_columns = block, first_columns
+        ctx.shapes = tuple(segment_scores.shape), tuple(source_scores.shape)
         return out
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         values, block = _array(grad), ctx.block
-        of_runs, of_sources = (empty(shape, grad) for shape in ctx.shapes)
-        indptr, result = block.indptr, of_runs.numpy()
+        segment_scores, source_scores = (empty(shape, grad) for shape in ctx.shapes)
+        indptr, result = block.indptr, segment_scores.numpy()
         current_workers().run(
             lambda start, stop: sum_segments(indptr, values, result, start, stop), block.num_dst, _GRAIN
         )
-        _over_sources(sum_per_source, block, ctx.at, values, of_sources.numpy())
-        return of_runs, of_sources, None, None
+        _run_over_sources(sum_per_source, block, ctx.first_columns, values, source_scores.numpy())
+        return segment_scores, source_scores, None, None
 
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, segments: tuple[NDArray[Any], ...]) -> torch.Tensor:
         out = empty(scores.shape, scores)
-        _over_rows(segment_softmax, segments, _array(scores), out.numpy())
+        _run_over_rows(segment_softmax, segments, _array(scores), out.numpy())
         ctx.segments, ctx.weights = segments, out.numpy()
         return out
 
@@ -139,11 +146,11 @@ class _Softmax(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         out = empty(grad.shape, grad)
-        _over_rows(segment_softmax_backward, ctx.segments, ctx.weights, _array(grad), out.numpy())
+        _run_over_rows(segment_softmax_backward, ctx.segments, ctx.weights, _array(grad), out.numpy())
         return out, None
 
 
-def _over_rows(kernel: Kernel, segments: tuple[NDArray[Any], ...], *arrays: Any) -> None:
+def _run_over_rows(kernel: Kernel, segments: tuple[NDArray[Any], ...], *arrays: Any) -> None:
     current_workers().run(
         lambda start, stop: kernel(*segments, *arrays, start, stop), len(segments[0]) - 1, _GRAIN
     )
@@ -165,27 +172,29 @@ def edge_dots(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.T
     return cast(torch.Tensor, _Dots.apply(q, k, runs))  # type: ignore[no-untyped-call]
 
 
-def edge_sums(split: RelationSplit, of_runs: torch.Tensor, of_sources: torch.Tensor) -> torch.Tensor:
+def edge_sums(
+    split: RelationSplit, segment_scores: torch.Tensor, source_scores: torch.Tensor
+) -> torch.Tensor:
     """Compute [E, H] sums of a score of each edge's segment and the source's score for the relation.
 
     Parameters
     ----------
     split
         A block's edges by relation.
-    of_runs, of_sources
+    segment_scores, source_scores
         [P, H], and [num_src, R * H].
     """
-    runs, heads = split.runs, of_runs.shape[1]
+    runs, heads = split.runs, segment_scores.shape[1]
     if isinstance(runs, TensorBlock):
-        by_relation = [
-            from_sources(runs, of_sources[:, r * heads : (r + 1) * heads].contiguous())[start:stop]
+        relation_scores = [
+            from_sources(runs, source_scores[:, r * heads : (r + 1) * heads].contiguous())[start:stop]
             for r in split.present
             for start, stop in [split.edge_starts[r : r + 2]]
         ]
-        along = torch.cat(by_relation) if by_relation else of_runs.new_zeros((0, heads))
-        return from_destinations(runs, of_runs) + along
-    at = np.repeat(np.arange(len(split.sizes), dtype=np.int32) * heads, split.sizes)
-    return cast(torch.Tensor, _PairSums.apply(of_runs, of_sources, at, runs))  # type: ignore[no-untyped-call]
+        edge_values = torch.cat(relation_scores) if relation_scores else segment_scores.new_zeros((0, heads))
+        return from_destinations(runs, segment_scores) + edge_values
+    first_columns = np.repeat(np.arange(len(split.sizes), dtype=np.int32) * heads, split.sizes)
+    return cast(torch.Tensor, _PairSums.apply(segment_scores, source_scores, first_columns, runs))  # type: ignore[no-untyped-call]
 
 
 def softmax_of_runs(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
@@ -193,8 +202,8 @@ def softmax_of_runs(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
     runs = split.runs
     if isinstance(runs, TensorBlock):
         return _softmax_tensors(scores, [runs])
-    alone = np.arange(runs.num_dst + 1, dtype=runs.indptr.dtype)
-    return _softmax(scores, (alone, alone[:-1], runs.indptr))
+    single_segments = np.arange(runs.num_dst + 1, dtype=runs.indptr.dtype)
+    return _softmax(scores, (single_segments, single_segments[:-1], runs.indptr))
 
 
 def softmax_of_destinations(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
@@ -230,11 +239,11 @@ def from_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
     """Return each segment's row of x [num_dst, ...] as [P, ...]; differentiable without atomics."""
     spread = from_destinations(sums, x)
     # In `sums.columns` the segments of a destination are adjacent.
-    back = torch.empty_like(sums.columns.long())
-    back[sums.columns.long()] = torch.arange(len(back), device=back.device)
+    inverse = torch.empty_like(sums.columns.long())
+    inverse[sums.columns.long()] = torch.arange(len(inverse), device=inverse.device)
     from hyrt.nn.typed.permuted_rows import permuted
 
-    return permuted(spread, back, sums.columns.long())
+    return permuted(spread, inverse, sums.columns.long())
 
 
 def weighted_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -260,10 +269,10 @@ def rows_of_runs(split: RelationSplit, x: torch.Tensor) -> torch.Tensor:
     sums = split.sums
     if isinstance(sums, TensorBlock):
         return from_rows(x, sums)
-    return cast(torch.Tensor, _OfRuns.apply(x, split))  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _SegmentRows.apply(x, split))  # type: ignore[no-untyped-call]
 
 
-class _OfRuns(torch.autograd.Function):
+class _SegmentRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, split: RelationSplit) -> torch.Tensor:
         from hyrt.nn.typed.permuted_rows import take_rows

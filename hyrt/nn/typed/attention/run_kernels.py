@@ -94,7 +94,7 @@ def dots_with_gradient(indptr, columns, grad, x, out, start, stop):
 
 @_compile
 def add_pairs(indptr, columns, first_columns, segment_scores, source_scores, out, start, stop):
-    """Compute out[e, h] = segment_scores[p, h] + source_scores[columns[e], first_columns[p] + h] for start:stop."""
+    """Compute out[e, h] = segment_scores[p, h] + source_scores[columns[e], first_columns[p] + h]."""
     heads = segment_scores.shape[1]
     for p in range(start, stop):
         for e in range(indptr[p], indptr[p + 1]):
@@ -116,7 +116,7 @@ def sum_segments(indptr, values, out, start, stop):
 
 @_compile
 def sum_per_source(t_indptr, t_segments, t_edges, first_columns, values, out, start, stop):
-    """Compute out[j, first_columns[p] + h] = sum_e values[e, h] over edges e of segments p, for sources start:stop."""
+    """Compute out[j, first_columns[p] + h] = sum_e values[e, h] over the edges e in segments p."""
     for j in range(start, stop):
         for c in range(out.shape[1]):
             out[j, c] = 0

@@ -90,26 +90,29 @@ class HgtLayer(Layer):
         heads, width = self.heads, self.hidden // self.heads
         block, rows = over_own_sources(block, x, self.key.dtype)
         split = by_relation(block, self.shape.num_relations)
-        own = rows[: block.num_dst]
-        of_sources, of_own = sources_by_type(block, self.shape), destinations_by_type(block, self.shape)
-        keys = self._typed(rows, of_sources, self.key, self.key_bias).view(-1, heads, width)
-        values = self._typed(rows, of_sources, self.value, self.value_bias).view(-1, heads, width)
-        queries = rows_of_runs(split, self._typed(own, of_own, self.query, self.query_bias))
+        self_rows = rows[: block.num_dst]
+        source_order = sources_by_type(block, self.shape)
+        destination_order = destinations_by_type(block, self.shape)
+        keys = self._typed(rows, source_order, self.key, self.key_bias).view(-1, heads, width)
+        values = self._typed(rows, source_order, self.value, self.value_bias).view(-1, heads, width)
+        queries = rows_of_runs(split, self._typed(self_rows, destination_order, self.query, self.query_bias))
         # Transform queries per segment instead of keys per edge: there are fewer segments than edges.
-        asked = self._by_relation(
+        transformed_queries = self._by_relation(
             split.sizes, queries, self.attention * self.prior[:, :, None, None] / width**0.5
         )
-        weights = softmax_of_destinations(split, edge_dots(split, asked.view(-1, heads, width), keys))
+        weights = softmax_of_destinations(
+            split, edge_dots(split, transformed_queries.view(-1, heads, width), keys)
+        )
         gathered = weighted_sums(split, weights, values).flatten(1)
         messages = self._by_relation(split.sizes, gathered, self.message.transpose(2, 3))
         total = aggregate(split.sums, messages, "sum")
-        out = self._typed(gelu(total), of_own, self.result, self.result_bias)
+        out = self._typed(gelu(total), destination_order, self.result, self.result_bias)
         if self.gate is not None:
-            by_type = self.gate.sigmoid().repeat_interleave(
-                torch.tensor(of_own.sizes, device=out.device), output_size=len(own)
+            type_gates = self.gate.sigmoid().repeat_interleave(
+                torch.tensor(destination_order.sizes, device=out.device), output_size=len(self_rows)
             )
-            gate = permuted(by_type[:, None], of_own.places, of_own.order)
-            out = gate * out + (1 - gate) * own
+            gate = permuted(type_gates[:, None], destination_order.places, destination_order.order)
+            out = gate * out + (1 - gate) * self_rows
         return out.relu() if relu else out
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
@@ -120,18 +123,18 @@ class HgtLayer(Layer):
         self, x: torch.Tensor, order: object, weight: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
         """Multiply rows by the matrices of their types, preserving their order."""
-        by_type = permuted(x, order.order, order.places)  # type: ignore[attr-defined]
-        made = typed_linear(by_type, order.sizes, weight, bias, low_precision=self.low_precision)  # type: ignore[attr-defined]
-        return permuted(made, order.places, order.order)  # type: ignore[attr-defined]
+        sorted_rows = permuted(x, order.order, order.places)  # type: ignore[attr-defined]
+        products = typed_linear(sorted_rows, order.sizes, weight, bias, low_precision=self.low_precision)  # type: ignore[attr-defined]
+        return permuted(products, order.places, order.order)  # type: ignore[attr-defined]
 
     def _by_relation(self, sizes: list[int], x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
         """Multiply each head of segment rows [P, hidden] by its relation's matrix of [R, H, out, in]."""
         num, heads, width, _ = matrices.shape
         diagonal = torch.eye(heads, dtype=x.dtype, device=x.device)
         dense = torch.einsum("rhoi,hg->rhogi", matrices, diagonal).reshape(num, heads * width, heads * width)
-        made = [
+        products = [
             linear(part, dense[r], low_precision=self.low_precision)
             for r, part in enumerate(torch.split(x, sizes))
             if len(part)
         ]
-        return torch.cat(made) if made else x
+        return torch.cat(products) if products else x

@@ -70,36 +70,38 @@ def relation_sums(
     """
     split = by_relation(block, shape.num_relations)
     if isinstance(x, TypedSources):
-        total = _own_of_types(block, x, shape, own, bias, low_precision=low_precision)
+        total = _multiply_unprojected_self_rows(block, x, shape, own, bias, low_precision=low_precision)
     else:
-        total = _own(block, x, shape, own, bias, low_precision=low_precision)
+        total = _multiply_self_rows(block, x, shape, own, bias, low_precision=low_precision)
     if not split.present:
         return total
     if isinstance(x, TypedSources):
-        made = _runs_of_types(split, x, shape, weights, low_precision=low_precision)
+        made = _multiply_unprojected_segments(split, x, shape, weights, low_precision=low_precision)
     else:
-        made = _runs(split, source_rows(x), weights, low_precision=low_precision)
+        made = _multiply_segments(split, source_rows(x), weights, low_precision=low_precision)
     return aggregate(split.sums, made, "sum", onto=total)
 
 
-def _runs(split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool) -> torch.Tensor:
+def _multiply_segments(
+    split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool
+) -> torch.Tensor:
     """Compute the mean of each segment times its relation's matrix, [P, out]."""
     out, width = weights.shape[1:]
-    by, present = weights.unbind(), split.present
+    matrices, present = weights.unbind(), split.present
     first = [
         r for r in present if isinstance(x, torch.Tensor) and _multiplies_first(split, r, len(x), out, width)
     ]
     if not first:
         means = torch.split(aggregate(split.runs, x, "mean"), split.sizes)
-        return stacked_products([(means[r], by[r], None) for r in present], low_precision=low_precision)
+        return stacked_products([(means[r], matrices[r], None) for r in present], low_precision=low_precision)
     made = []
     for r in present:
         if r in first:
-            products = linear(x, by[r], low_precision=low_precision)
+            products = linear(x, matrices[r], low_precision=low_precision)
             made.append(aggregate(split.of(r), products, "mean"))
         else:
             mean = aggregate(split.of(r), x, "mean")
-            made.append(linear(mean, by[r], low_precision=low_precision))
+            made.append(linear(mean, matrices[r], low_precision=low_precision))
     return torch.cat(made)
 
 
@@ -110,20 +112,20 @@ def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: in
     return out < width and num_src * width * out < runs * width * out + _READ * edges * (width - out)
 
 
-def _runs_of_types(
+def _multiply_unprojected_segments(
     split: RelationSplit, x: TypedSources, shape: TypedShape, weights: torch.Tensor, *, low_precision: bool
 ) -> torch.Tensor:
     """Compute `_multiply_segments` over unprojected rows: the means are projected instead of the rows."""
-    made, by = [], weights.unbind()
+    made, matrices = [], weights.unbind()
     for r in split.present:
         source = shape.relations[r][0]
         part = x.parts[source]
         if x.starts is None:
             block = of_type(split.of(r), x.order, source)
         else:
-            block = _in_place(split.of(r), part, int(x.starts[source]))
+            block = _restrict_in_place(split.of(r), part, int(x.starts[source]))
         mean = aggregate(block, part.rows, "mean")
-        weight, bias = _through(by[r], part.weight, part.bias)
+        weight, bias = _compose(matrices[r], part.weight, part.bias)
         if bias is not None and block.weighted_degrees is not None:
             # Weights of sampled neighbours do not sum to 1: scale the projection's bias by their sum.
             shares = aggregate(block, part.rows.new_ones(len(part.rows), 1), "mean")
@@ -132,7 +134,7 @@ def _runs_of_types(
     return stacked_products(made, low_precision=low_precision)
 
 
-def _in_place(block: Block, part: TypePart, start: int) -> Block:
+def _restrict_in_place(block: Block, part: TypePart, start: int) -> Block:
     """Return a block whose sources have one type, with columns into the table of that type."""
     columns = empty_array(block.num_edges, np.int32)
     np.subtract(block.columns, start, out=columns, casting="same_kind")
@@ -148,19 +150,19 @@ def _in_place(block: Block, part: TypePart, start: int) -> Block:
 
 def of_type(block: Any, order: Any, source: int) -> Any:
     """Restrict a block's sources to one type, with columns into the rows of that type."""
-    of_source = order.of(source)
+    source_positions = order.of(source)
     if isinstance(block, TensorBlock):
         columns = order.places[block.columns.long()] - order.starts[source]
-        return block.part_of(block.num_dst, columns=columns, sources=of_source)
+        return block.part_of(block.num_dst, columns=columns, sources=source_positions)
     columns = empty_array(block.num_edges, np.int32)
     np.take(order.places, block.columns, out=columns, mode="clip")
     columns -= order.starts[source]
     return replace(
-        block, columns=columns, sources=of_source, num_src=len(of_source), _transposed=None
+        block, columns=columns, sources=source_positions, num_src=len(source_positions), _transposed=None
     ).trusted()
 
 
-def _through(
+def _compose(
     weight: torch.Tensor, before: torch.Tensor | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compose two linear maps into one: return its matrix and bias."""
@@ -169,7 +171,7 @@ def _through(
     return weight @ before, None if bias is None else weight @ bias
 
 
-def _own(
+def _multiply_self_rows(
     block: Block | TensorBlock,
     x: Rows,
     shape: TypedShape,
@@ -183,14 +185,14 @@ def _own(
     if own.ndim == 2:
         return linear(rows, own, bias, low_precision=low_precision)
     order = destinations_by_type(block, shape)
-    by_type = permuted(rows, order.order, order.places)
-    made = typed_linear(by_type, order.sizes, own, None, low_precision=low_precision)
+    sorted_rows = permuted(rows, order.order, order.places)
+    made = typed_linear(sorted_rows, order.sizes, own, None, low_precision=low_precision)
     return permuted(made, order.places, order.order) + bias
 
 
 def sources_by_type(block: Any, shape: TypedShape) -> Any:
     """Sort a block's sources by type."""
-    return _by_type(block, shape, block.sources)
+    return _sort_by_type(block, shape, block.sources)
 
 
 def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
@@ -205,16 +207,16 @@ def over_own_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torc
 
 def destinations_by_type(block: Any, shape: TypedShape) -> Any:
     """Sort a block's destinations by type."""
-    return _by_type(block, shape, block.destinations)
+    return _sort_by_type(block, shape, block.destinations)
 
 
-def _by_type(block: Any, shape: TypedShape, ids: Any) -> Any:
+def _sort_by_type(block: Any, shape: TypedShape, ids: Any) -> Any:
     if isinstance(block, TensorBlock):
         return order_tensors_by_type(shape.starts.tolist(), ids)
     return order_by_type(shape.starts, ids)
 
 
-def _own_of_types(
+def _multiply_unprojected_self_rows(
     block: Block | TensorBlock,
     x: TypedSources,
     shape: TypedShape,
@@ -226,13 +228,13 @@ def _own_of_types(
     """Compute `_multiply_self_rows` over unprojected rows."""
     order = destinations_by_type(block, shape) if x.starts is None else x.order
     made = []
-    whose = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
+    self_weights = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue
         # Destinations are the first sources, and therefore the first sources of their type.
         rows = part.rows[:size] if part.own is None else part.own
-        weight, before = _through(whose[number], part.weight, part.bias)
+        weight, before = _compose(self_weights[number], part.weight, part.bias)
         made.append((rows, weight, bias if before is None else before + bias))
     products = stacked_products(made, low_precision=low_precision)
     return permuted(products, order.places, order.order)

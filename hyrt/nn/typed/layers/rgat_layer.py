@@ -85,21 +85,21 @@ class RgatLayer(Layer):
         num, heads, _width, _ = self.weight.shape
         block, rows = over_own_sources(block, x, self.bias.dtype)
         split = by_relation(block, num)
-        own = rows[: block.num_dst]
-        of_sources = torch.einsum("rhdf,rhd->rhf", self.weight, self.source).flatten(0, 1)
-        of_destinations = torch.einsum("rhdf,rhd->rhf", self.weight, self.destination).flatten(0, 1)
-        at_rows = linear(own, of_destinations).view(-1, num, heads)
-        at_runs = torch.cat(
+        self_rows = rows[: block.num_dst]
+        source_weights = torch.einsum("rhdf,rhd->rhf", self.weight, self.source).flatten(0, 1)
+        destination_weights = torch.einsum("rhdf,rhd->rhf", self.weight, self.destination).flatten(0, 1)
+        destination_scores = linear(self_rows, destination_weights).view(-1, num, heads)
+        segment_scores = torch.cat(
             [
-                at_rows[_index(split.rows[start:stop]), r]
+                destination_scores[_index(split.rows[start:stop]), r]
                 for r in split.present
                 for start, stop in [split.starts[r : r + 2]]
             ]
-            or [at_rows.new_empty((0, heads))]
+            or [destination_scores.new_empty((0, heads))]
         )
-        sums = edge_sums(split, at_runs, linear(rows, of_sources))
+        sums = edge_sums(split, segment_scores, linear(rows, source_weights))
         if self.edge is not None:
-            sums = sums + _of_edges(block, split, self.edge)
+            sums = sums + _edge_feature_scores(block, split, self.edge)
         scores = leaky_relu(sums, _SLOPE)
         combined = weighted_sums(split, softmax_of_runs(split, scores), rows[:, None])
         made = [
@@ -113,7 +113,7 @@ class RgatLayer(Layer):
             for r, part in enumerate(torch.split(combined, split.sizes))
             if len(part)
         ]
-        total = linear(own, self.own, self.bias, low_precision=self.low_precision)
+        total = linear(self_rows, self.own, self.bias, low_precision=self.low_precision)
         if made:
             per_head = torch.cat(made)
             flat = per_head.mean(1) if self.average else per_head.flatten(1)
@@ -126,7 +126,9 @@ class RgatLayer(Layer):
         return Footprint(num * heads * (in_features + 3 * width) + 2 * len(self.bias), per_edge)
 
 
-def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor) -> torch.Tensor:
+def _edge_feature_scores(
+    block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor
+) -> torch.Tensor:
     """Compute [E, H] scores of the edge features with the weights [R, H, d] of their relations."""
     rows = block.edge_rows
     if rows is None:
@@ -134,9 +136,9 @@ def _of_edges(block: Block | TensorBlock, split: RelationSplit, weights: torch.T
             "this R-GAT takes features of edges, and these have none: give the dataset the key "
             "edge_features, a row for each edge"
         )
-    given = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
+    features = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
     # Sorted like the edges of the relations.
-    in_order = given.to(weights.dtype).index_select(0, _index(split.edges))
+    in_order = features.to(weights.dtype).index_select(0, _index(split.edges))
     made = [
         linear(in_order[start:stop], weights[relation])
         for relation in split.present

@@ -35,20 +35,20 @@ class RowGradients:
 
 def added_rows(parts: Sequence[RowGradients]) -> list[RowGradients]:
     """Sum gradients per table, with ascending rows, in the order of the parts."""
-    by_table: dict[int, list[RowGradients]] = {}
+    table_parts: dict[int, list[RowGradients]] = {}
     for part in parts:
-        by_table.setdefault(part.table, []).append(part)
-    return [_added(by_table[table]) for table in sorted(by_table)]
+        table_parts.setdefault(part.table, []).append(part)
+    return [_sum_parts(table_parts[table]) for table in sorted(table_parts)]
 
 
-def _added(parts: Sequence[RowGradients]) -> RowGradients:
-    rows, places = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
+def _sum_parts(parts: Sequence[RowGradients]) -> RowGradients:
+    rows, positions = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
     values = parts[0].values.new_zeros((len(rows), parts[0].values.shape[1]))
-    at = 0
+    start = 0
     for part in parts:
         # Rows within a part are distinct, so the indexed addition is exact.
-        values.numpy()[places[at : at + len(part.rows)]] += part.values.numpy()
-        at += len(part.rows)
+        values.numpy()[positions[start : start + len(part.rows)]] += part.values.numpy()
+        start += len(part.rows)
     return RowGradients(parts[0].table, rows, values)
 
 
@@ -123,5 +123,7 @@ def tables_of(model: nn.Module) -> list[LearnedRows]:
 
 def take_row_gradients(model: nn.Module) -> list[RowGradients]:
     """Return and clear the gradients of the table rows that a model has read in a step."""
-    found = (each.take_gradient(number) for number, each in enumerate(tables_of(model)))
-    return [gradients for gradients in found if gradients is not None]
+    gradients_per_table = (
+        table_module.take_gradient(number) for number, table_module in enumerate(tables_of(model))
+    )
+    return [gradients for gradients in gradients_per_table if gradients is not None]

@@ -35,7 +35,7 @@ class RowRule(Protocol):
 
 
 @_compile
-def _step_plain(values, rows, gradients, lr):
+def _step_sgd(values, rows, gradients, lr):
     for i in range(len(rows)):
         row = values[rows[i]]
         for k in range(len(row)):
@@ -43,7 +43,7 @@ def _step_plain(values, rows, gradients, lr):
 
 
 @_compile
-def _step_by_squares(values, squares, rows, gradients, lr, eps):
+def _step_adagrad(values, squares, rows, gradients, lr, eps):
     for i in range(len(rows)):
         row, square = values[rows[i]], squares[rows[i]]
         for k in range(len(row)):
@@ -53,7 +53,7 @@ def _step_by_squares(values, squares, rows, gradients, lr, eps):
 
 
 @_compile
-def _step_by_moments(values, first, second, rows, gradients, size, beta1, beta2, eps):
+def _step_adam(values, first, second, rows, gradients, size, beta1, beta2, eps):
     for i in range(len(rows)):
         r = rows[i]
         for k in range(values.shape[1]):
@@ -70,7 +70,7 @@ class PlainSteps:
         self._values = values.numpy()
 
     def step(self, rows: Any, gradients: Any, lr: float) -> None:
-        _step_plain(self._values, rows, gradients, np.float32(lr))
+        _step_sgd(self._values, rows, gradients, np.float32(lr))
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -88,7 +88,7 @@ class AdagradSteps:
 
     def step(self, rows: Any, gradients: Any, lr: float) -> None:
         squares = self._squares.numpy()
-        _step_by_squares(self._values, squares, rows, gradients, np.float32(lr), np.float32(self._eps))
+        _step_adagrad(self._values, squares, rows, gradients, np.float32(lr), np.float32(self._eps))
 
     def state_dict(self) -> dict[str, Any]:
         return {"squares": self._squares}
@@ -111,8 +111,8 @@ class AdamSteps:
         self._steps += 1
         beta1, beta2 = self._betas
         size = lr * (1 - beta2**self._steps) ** 0.5 / (1 - beta1**self._steps)
-        factors = (np.float32(each) for each in (size, beta1, beta2, self._eps))
-        _step_by_moments(self._values, self._first.numpy(), self._second.numpy(), rows, gradients, *factors)
+        factors = (np.float32(factor) for factor in (size, beta1, beta2, self._eps))
+        _step_adam(self._values, self._first.numpy(), self._second.numpy(), rows, gradients, *factors)
 
     def state_dict(self) -> dict[str, Any]:
         return {"first": self._first, "second": self._second, "steps": self._steps}

@@ -41,14 +41,15 @@ class TableOptimizer:
         ValueError
             If a gradient does not have one row of the table's width for each of its row ids.
         """
-        for each in gradients:
-            table = self._tables[each.table]
-            if each.values.shape != (len(each.rows), table.width) or len(each.rows) > len(table.values):
+        for gradient in gradients:
+            table = self._tables[gradient.table]
+            num, shape = len(gradient.rows), tuple(gradient.values.shape)
+            if shape != (num, table.width) or num > len(table.values):
                 raise ValueError(
-                    f"gradients of {len(each.rows)} learned rows have the shape {tuple(each.values.shape)}, "
+                    f"gradients of {num} learned rows have the shape {shape}, "
                     f"but the table is {tuple(table.values.shape)}"
                 )
-            self._rules[each.table].step(each.rows, each.values.contiguous().numpy(), lr)
+            self._rules[gradient.table].step(gradient.rows, gradient.values.contiguous().numpy(), lr)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of all rules, for a checkpoint."""
