@@ -1,1 +1,1 @@
-"""Tables of edges and of vertices, in CSV and Parquet files, made into a dataset."""
+"""Import of datasets from CSV and Parquet tables of edges and vertices."""

@@ -1,4 +1,4 @@
-"""Several columns as one matrix, and names of columns by patterns."""
+"""Selection of columns by name patterns, and feature matrices built from several columns."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from hyrt.graph.tables.reading.values import matrix, real_numbers
 
 LARGEST = float(np.finfo(np.float32).max)
 _ROW_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
-"""Columns that pandas writes for an index without a name."""
+"""Columns that pandas writes for an unnamed index."""
 
 
 def matching(
     patterns: Sequence[str], columns: Sequence[str], name: str, taken: Collection[str] = ()
 ) -> list[str]:
-    """The columns that names or patterns mean, in the order of the patterns, each once.
+    """Return the columns that match names or patterns, in the order of the patterns, without duplicates.
 
     Parameters
     ----------
     patterns
-        Names of columns, or patterns with `*` in them. They do not mean what pandas writes for the index of
-        the rows.
+        Column names, or patterns with `*`. Patterns do not match the columns that pandas writes for the row
+        index.
     columns
         All columns.
     name
-        The file's name for messages.
+        Name of the file, for messages.
     taken
-        Columns that are something else, and that patterns do not mean.
+        Columns with another role, which patterns do not match.
 
     Raises
     ------
     DataError
-        If one means none.
+        If a name or pattern matches no column.
     """
-    found: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for pattern in patterns:
-        some = (
+        matches = (
             [pattern]
             if pattern in columns
             else [
-                each
-                for each in columns
-                if each not in taken and not _ROW_INDEX.fullmatch(each) and fnmatchcase(each, pattern)
+                column
+                for column in columns
+                if column not in taken and not _ROW_INDEX.fullmatch(column) and fnmatchcase(column, pattern)
             ]
         )
-        if not some:
+        if not matches:
             known = ", ".join(map(repr, columns[:20]))
             raise DataError(
                 f"{name}: has no column {pattern!r}{nearest(pattern, columns) or f': name one of {known}'}"
             )
-        found |= dict.fromkeys(some)
-    return list(found)
+        selected |= dict.fromkeys(matches)
+    return list(selected)
 
 
 class FeatureColumns:
-    """Rows of features from columns of numbers, or of lists of numbers.
+    """Feature rows from columns of numbers, or of lists of numbers.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class FeatureColumns:
     decimal
         The decimal point of texts.
     fill
-        What stands in the place of what is missing; None takes that for an error.
+        Replacement of missing values; None reports missing values as errors.
     where
-        The setting that fills, for messages; empty where there is none.
+        Name of the setting for `fill`, for messages; empty if there is none.
     """
 
     def __init__(self, columns: Sequence[str], decimal: str, fill: float | None, where: str) -> None:
@@ -86,17 +86,17 @@ class FeatureColumns:
         self._where = where
         self._widths: dict[str, int] = {}
         self.filled = 0
-        """How many missing values were filled."""
+        """Number of missing values that were filled."""
 
     def rows(self, piece: TablePiece, bad: BadRows) -> NDArray[np.float32]:
-        """[n, width] of a piece; the first one says how long lists are."""
-        parts = [self._of(piece, column, bad) for column in self._columns]
-        # What is too large is told as a wrong value.
+        """Return the features [n, width] of a piece; the first piece determines the length of lists."""
+        parts = [self._column_values(piece, column, bad) for column in self._columns]
+        # Values beyond float32 are reported as wrong values.
         with np.errstate(over="ignore"):
             return np.concatenate(parts, axis=1).astype(np.float32)
 
     def names(self) -> list[str]:
-        """Return a name for each column of the matrix, once rows were read."""
+        """Return a name for each column of the matrix, after rows were read."""
         lists = self._widths
         return [
             name if name not in lists else f"{name}[{at}]"
@@ -104,7 +104,7 @@ class FeatureColumns:
             for at in range(lists.get(name, 1))
         ]
 
-    def _of(self, piece: TablePiece, column: str, bad: BadRows) -> NDArray[Any]:
+    def _column_values(self, piece: TablePiece, column: str, bad: BadRows) -> NDArray[Any]:
         lists = matrix(piece.columns[column])
         if lists is None:
             values, missing, wrong = real_numbers(piece.columns[column], self._decimal)
@@ -136,13 +136,13 @@ class FeatureColumns:
 
 
 def ordered_names(names: VertexNames) -> tuple[list[str], NDArray[np.int64]]:
-    """Names in order, whole numbers by value, and [n] the place of each in it."""
-    found = [name for block in names.blocks() for name in block]
+    """Return the names in order (integers by value), and the position [n] of each name in that order."""
+    all_names = [name for block in names.blocks() for name in block]
     try:
-        keys: list[Any] = [(int(name), name) for name in found]
+        keys: list[Any] = [(int(name), name) for name in all_names]
     except ValueError:
-        keys = found
-    order = sorted(range(len(found)), key=keys.__getitem__)
-    places = np.empty(len(found), np.int64)
-    places[order] = np.arange(len(found))
-    return [found[i] for i in order], places
+        keys = all_names
+    order = sorted(range(len(all_names)), key=keys.__getitem__)
+    places = np.empty(len(all_names), np.int64)
+    places[order] = np.arange(len(all_names))
+    return [all_names[i] for i in order], places

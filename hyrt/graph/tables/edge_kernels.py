@@ -1,4 +1,4 @@
-"""Compiled loops that put listed edges into the rows of their targets."""
+"""Compiled loops that build the rows of an edge list, by target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def count_rows(sources, targets, undirected, drop_loops, counts):  # type: ignore[no-untyped-def]
-    """Add each target's edges to counts [V]; an edge of a vertex below 0 is none. Returns the self loops."""
+    """Add each target's number of edges to counts [V] and return the number of self loops.
+
+    Edges with a vertex below 0 are skipped.
+    """
     loops = 0
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
@@ -29,7 +32,7 @@ def count_rows(sources, targets, undirected, drop_loops, counts):  # type: ignor
 
 @_compile
 def scatter(sources, targets, undirected, drop_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
-    """Put the edges into vertices low..high-1 at their row's cursor [high-low], which moves on."""
+    """Write the edges into vertices low..high-1 to their rows at cursor [high-low], which is advanced."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u < 0 or v < 0 or (u == v and drop_loops):
@@ -46,7 +49,7 @@ def scatter(sources, targets, undirected, drop_loops, low, high, cursor, entries
 def scatter_numbered(  # type: ignore[no-untyped-def]
     sources, targets, undirected, drop_loops, low, high, cursor, entries, first, numbers
 ):
-    """As `scatter`, and the edge's number, from first on, beside each entry."""
+    """Like `scatter`, and write the edge numbers, starting at `first`, next to the entries."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u < 0 or v < 0 or (u == v and drop_loops):
@@ -63,9 +66,9 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 @_compile
 def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
-    """Move the first of equal edges together, and where asked the sums of their weights.
+    """Compact rows to the first of equal edges each; with `add_up`, sum the weights of equal edges.
 
-    counts [rows] gets what is left of each row. Returns how many are left.
+    counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
     """
     at = 0
     for r in range(len(counts)):
@@ -89,7 +92,9 @@ def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignor
 
 @_compile
 def find_repeated(starts, entries, out):  # type: ignore[no-untyped-def]
-    """The first positions of entries that repeat the one before, as many as fit; returns their number."""
+    """Write the positions of entries that equal their predecessor to `out` until it is full; return their
+    total number.
+    """
     found = 0
     for r in range(len(starts) - 1):
         for i in range(starts[r] + 1, starts[r + 1]):

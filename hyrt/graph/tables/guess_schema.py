@@ -1,4 +1,4 @@
-"""A schema from what the columns of files are called and have in them."""
+"""Inference of an import schema from the names and values of columns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MASKS = (
     ("test", "testmask"),
 )
 _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
-"""What programs call the numbers of rows that they write beside a table, without letters that are none."""
+"""Names of row number columns that programs write into a table, in the form of `plain_name`."""
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
 _MANY = 8
@@ -61,14 +61,14 @@ _ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` beg
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A schema, and what it says in words."""
+    """Inferred schema, and its description in words."""
 
     schema: ImportSchema
     lines: list[str]
 
 
 def guess_schema(given: Sequence[Path]) -> Guess:
-    """Guess which columns of files are what.
+    """Infer the role of each column in a set of files.
 
     Parameters
     ----------
@@ -78,14 +78,14 @@ def guess_schema(given: Sequence[Path]) -> Guess:
     Raises
     ------
     DataError
-        If no file looks like edges, or files of one kind have different columns: names them and the remedy.
+        If no file looks like a table of edges, or files of one kind have different columns.
     """
     samples = [sample_of(path) for path in given]
     ends = [_ends(sample) for sample in samples]
     if not any(ends):
         ends = [_first_two(sample, alone=len(samples) == 1) for sample in samples]
-    edges = [sample for sample, found in zip(samples, ends, strict=True) if found]
-    others = [sample for sample, found in zip(samples, ends, strict=True) if not found]
+    edges = [sample for sample, columns in zip(samples, ends, strict=True) if columns]
+    others = [sample for sample, columns in zip(samples, ends, strict=True) if not columns]
     if not edges:
         columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
@@ -97,14 +97,14 @@ def guess_schema(given: Sequence[Path]) -> Guess:
         for sample in samples
         if sample.form is not None and sample.form.encoding != TextForm().encoding
     ]
-    for some, what in ((edges, "edges"), (others, "vertices")):
-        for sample in some[1:]:
-            if list(sample.columns) != list(some[0].columns):
+    for tables, kind in ((edges, "edges"), (others, "vertices")):
+        for sample in tables[1:]:
+            if list(sample.columns) != list(tables[0].columns):
                 raise DataError(
-                    f"{some[0].name} and {sample.name} look like tables of {what}, but have other columns: "
+                    f"{tables[0].name} and {sample.name} look like tables of {kind}, but have other columns: "
                     f"{_ITSELF}"
                 )
-    source, target = next(found for found in ends if found)
+    source, target = next(columns for columns in ends if columns)
     edge_table, lines = _edge_table(edges, source, target)
     vertex_rows = None
     named = bool({"text", "code"} & {edges[0].columns[source], edges[0].columns[target]})
@@ -114,8 +114,8 @@ def guess_schema(given: Sequence[Path]) -> Guess:
         lines += more
         if vertex_rows.id is not None:
             named = named or others[0].columns[vertex_rows.id] != "whole"
-            found = None if named else _first_id(others, vertex_rows)
-            named, first = found is None, found or 0
+            first_id = None if named else _first_id(others, vertex_rows)
+            named, first = first_id is None, first_id or 0
     named = named or (vertex_rows is None and _are_sparse(edges, source, target))
     settings: dict[str, Any] = {"ids": "names" if named else "positions"}
     if not named and vertex_rows is not None and vertex_rows.id is None:
@@ -134,17 +134,17 @@ def guess_schema(given: Sequence[Path]) -> Guess:
 
 
 def begin_schema(given: Sequence[Path], problem: str) -> Guess:
-    """Return a schema to edit, for files whose columns nothing can be guessed of.
+    """Return a draft schema, to be edited, for files whose column roles cannot be inferred.
 
-    The first file that has two columns is taken for edges, and the others that have the same columns as the
-    first of them for vertices.
+    The first file with two columns is used as the table of edges. The first of the other files, and those
+    with the same columns, are used as the table of vertices.
 
     Parameters
     ----------
     given
         CSV or Parquet files, or folders of them.
     problem
-        Why nothing could be guessed.
+        The reason why the inference failed.
 
     Raises
     ------
@@ -152,55 +152,55 @@ def begin_schema(given: Sequence[Path], problem: str) -> Guess:
         If no file has two columns.
     """
     samples = [sample_of(path) for path in given]
-    edges = next((each for each in samples if _ends(each)), None)
-    edges = edges or next((each for each in samples if len(each.columns) > 1), None)
+    edges = next((sample for sample in samples if _ends(sample)), None)
+    edges = edges or next((sample for sample in samples if len(sample.columns) > 1), None)
     if edges is None:
         raise DataError(
-            f"{listed([each.name for each in samples])} {'has' if len(samples) == 1 else 'have'} one column, "
-            "and edges need two, a source and a target: give a file that has them"
+            f"{listed([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} one "
+            "column, and edges need two, a source and a target: give a file that has them"
         )
     source, target = _ends(edges) or list(edges.columns)[:2]
     table, _ = _edge_table([edges], source, target)
-    others = [each for each in samples if each is not edges]
+    others = [sample for sample in samples if sample is not edges]
     settings: dict[str, Any] = {}
     if others:
         rows, _ = _vertex_rows(
-            [each for each in others if list(each.columns) == list(others[0].columns)], edges, source
+            [sample for sample in others if list(sample.columns) == list(others[0].columns)], edges, source
         )
         settings["vertices"] = (
             rows if rows.id is not None else rows.model_copy(update={"id": next(iter(others[0].columns))})
         )
-    columns = [f"{each.name} has the columns {', '.join(map(repr, each.columns))}" for each in samples]
+    columns = [f"{sample.name} has the columns {', '.join(map(repr, sample.columns))}" for sample in samples]
     schema = ImportSchema(edges=table, ids="names", **settings)
     return Guess(schema, [problem.removesuffix(f": {_ITSELF}"), *columns])
 
 
-def _known(columns: Collection[str], names: Sequence[str]) -> str | None:
-    """The column that is called like one of some names, in the order of these."""
+def _find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
+    """Return the first column whose normalized name is in a list of names, in the order of the list."""
     by_plain = {plain_name(column): column for column in reversed(list(columns))}
     return next((by_plain[name] for name in names if name in by_plain), None)
 
 
 def _ends(sample: TableSample) -> tuple[str, str] | None:
     for source, target in END_NAMES:
-        found = _known(sample.columns, [source]), _known(sample.columns, [target])
-        if found[0] is not None and found[1] is not None:
-            return found[0], found[1]
+        columns = _find_column(sample.columns, [source]), _find_column(sample.columns, [target])
+        if columns[0] is not None and columns[1] is not None:
+            return columns[0], columns[1]
     return None
 
 
 def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:
-    """The first two columns of a file that has few, or is the only one."""
+    """Return the first two columns of a file that has at most three columns or is the only file."""
     kinds = list(sample.columns.items())
     if len(kinds) < 2 or (len(kinds) > 3 and not alone):
         return None
     both = {kinds[0][1], kinds[1][1]}
-    if not (both <= set(_WHOLE) or both == {"text"}) or _known(sample.columns, _LABELS) is not None:
+    if not (both <= set(_WHOLE) or both == {"text"}) or _find_column(sample.columns, _LABELS) is not None:
         return None
     return kinds[0][0], kinds[1][0]
 
 
-def _only_given(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_defaults(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value not in (None, [])}
 
 
@@ -211,20 +211,20 @@ def _text_settings(sample: TableSample) -> dict[str, Any]:
 def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[EdgeTable, list[str]]:
     sample = samples[0]
     rest = [column for column in sample.columns if column not in (source, target)]
-    weight = _known(rest, _WEIGHTS)
+    weight = _find_column(rest, _WEIGHTS)
     if weight is None and len(rest) == 1 and sample.form is not None and not sample.form.header:
         weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
     if weight is not None and sample.columns[weight] not in _NUMBERS:
         weight = None
-    kind = _known([column for column in rest if column != weight], _TYPES)
+    kind = _find_column([column for column in rest if column != weight], _TYPES)
     if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
     decimal = _decimal(sample)
     others = [column for column in rest if column not in (weight, kind)]
-    time = _known([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
+    time = _find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
     given = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
     table = EdgeTable(
-        files=[each.given for each in samples], source=source, target=target, **_only_given(given)
+        files=[part.given for part in samples], source=source, target=target, **_without_defaults(given)
     )
     line = f"{_names(samples)}: edges from {source!r} to {target!r}, in this direction only"
     if weight is not None:
@@ -233,26 +233,28 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
         line += f"; types {kind!r}"
     if time is not None:
         line += f"; times {time!r}"
-    unread = [column for column in others if column != time]
-    return table, [line + _unread(unread)]
+    unused = [column for column in others if column != time]
+    return table, [line + _format_unused(unused)]
 
 
 def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) -> tuple[VertexRows, list[str]]:
     sample = samples[0]
     columns = dict(sample.columns)
-    key = _known([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
+    key = _find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
     if key is None:
-        key = _like_ids(sample, edges, source)
+        key = _find_id_column(sample, edges, source)
     if key is not None:
         del columns[key]
-    masks = [_known(columns, names) for names in _MASKS]
+    masks = [_find_column(columns, names) for names in _MASKS]
     found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
-    split = None if found_masks else _known([name for name in columns if _is_split(sample, name)], _SPLITS)
+    split = (
+        None if found_masks else _find_column([name for name in columns if _is_split(sample, name)], _SPLITS)
+    )
     for column in (*found_masks, *filter(None, (split,))):
         del columns[column]
     if not (split or found_masks):
         _check_split_columns(sample)
-    label = _known([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
+    label = _find_column([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
     label_kind: Literal["classes", "names", "numbers"] = "classes"
     if label is not None:
         kind = columns.pop(label)
@@ -262,9 +264,9 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
             label_kind = "names"
     lists = [name for name, kind in columns.items() if kind == "list" and plain_name(name) in _LABELS]
     features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
-    doubtful = _doubtful(sample, features, label, label_kind)
-    unread = [name for name in columns if name not in features]
-    features = [name for name in features if name not in doubtful]
+    suspicious = _find_suspicious(sample, features, label, label_kind)
+    unused = [name for name in columns if name not in features]
+    features = [name for name in features if name not in suspicious]
     given = {
         "id": key,
         "label": [] if label is None else [label],
@@ -274,7 +276,7 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
         "masks": found_masks,
         **_text_settings(sample),
     }
-    table = VertexRows(files=[each.given for each in samples], **_only_given(given))
+    table = VertexRows(files=[part.given for part in samples], **_without_defaults(given))
     line = f"{_names(samples)}: vertices, "
     line += "row by row, as no column looks like ids" if key is None else f"ids {key!r}"
     if label is not None:
@@ -289,18 +291,20 @@ def _vertex_rows(samples: list[TableSample], edges: TableSample, source: str) ->
         line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
     elif label is not None:
         line += "; a random split of 60, 20 and 20 %"
-    line += f"; features {_shown(features)}" if features else "; the degree as the only feature"
-    lines = [line + _unread(unread)]
-    if doubtful:
+    line += f"; features {_format_columns(features)}" if features else "; the degree as the only feature"
+    lines = [line + _format_unused(unused)]
+    if suspicious:
         lines.append(
             f"{_names(samples)}: left out, as they seem to be numbers of rows or copies of the label: "
-            f"{named_reasons(doubtful)}: to have one, list it under vertices.features in a schema"
+            f"{named_reasons(suspicious)}: to have one, list it under vertices.features in a schema"
         )
     return table, lines
 
 
-def _doubtful(sample: TableSample, features: list[str], label: str | None, label_kind: str) -> dict[str, str]:
-    """Return columns of numbers that seem to be no features, with the reasons."""
+def _find_suspicious(
+    sample: TableSample, features: list[str], label: str | None, label_kind: str
+) -> dict[str, str]:
+    """Return numeric columns that are probably not features, with the reasons."""
     decimal = _decimal(sample)
     names = [name for name in features if sample.columns[name] in _NUMBERS]
     reasons: dict[str, str] = {}
@@ -326,19 +330,19 @@ def _doubtful(sample: TableSample, features: list[str], label: str | None, label
 
 
 def _is_row_index(sample: TableSample, name: str) -> bool:
-    """Whether a column is called like the index of the rows, and has another whole number in each row."""
-    is_called_so = plain_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
+    """Return whether a column has the name of a row index, and distinct whole numbers."""
+    has_index_name = plain_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
     values = sample.values(name)
-    return is_called_so and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
+    return has_index_name and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
 
 
 def _check_split_columns(sample: TableSample) -> None:
-    """Refuse a column that is called like a split and does not have one: it is no feature either.
+    """Refuse a column that has the name of a split but not its values, because it is not a feature either.
 
     Raises
     ------
     DataError
-        If there is one, naming it and what it has.
+        If there is such a column.
     """
     for column in sample.columns:
         if plain_name(column) == "split":
@@ -346,15 +350,16 @@ def _check_split_columns(sample: TableSample) -> None:
             others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
             if others:
                 raise DataError(
-                    f"{sample.name}: column {column!r} has {_shown(others)}, and parts of a split are train, "
-                    "val and test: write these, or call the column otherwise"
+                    f"{sample.name}: column {column!r} has {_format_columns(others)}, and parts of a split "
+                    "are train, val and test: write these, or call the column otherwise"
                 )
-    known = [name for names in _MASKS if (name := _known(sample.columns, names)) is not None]
-    flags = [name for name in known if _are_flags(sample, name)]
+    mask_columns = [name for names in _MASKS if (name := _find_column(sample.columns, names)) is not None]
+    flags = [name for name in mask_columns if _are_flags(sample, name)]
     if flags and len(flags) < len(_MASKS):
         raise DataError(
             f"{sample.name}: a split has three columns, train, val and test, but this table has "
-            f"{_shown(flags)}: give all three, or one column with these words, or call them otherwise"
+            f"{_format_columns(flags)}: give all three, or one column with these words, or call them "
+            "otherwise"
         )
 
 
@@ -369,7 +374,7 @@ def _is_split(sample: TableSample, column: str) -> bool:
 
 
 def _are_signs(sample: TableSample, label: str) -> bool:
-    """Whether labels are -1 and 1, two classes, and not 1 and none."""
+    """Return whether labels are -1 and 1, i.e. two classes, as opposed to class 1 and no label."""
     numbers, missing, bad = whole_numbers(sample.rows[label], _decimal(sample))
     return set(numbers[~(missing | bad)].tolist()) == {-1, 1}
 
@@ -378,79 +383,81 @@ def _decimal(sample: TableSample) -> str:
     return "." if sample.form is None else sample.form.decimal
 
 
-def _like_ids(sample: TableSample, edges: TableSample, source: str) -> str | None:
-    """The column of different values that the edges name most of; None where there is none."""
-    named = set(map(str, edges.values(source)))
-    best, most = None, 0
+def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str | None:
+    """Return the column of distinct values that contains most of the ids used by edges; None if there is
+    none.
+    """
+    used_ids = set(map(str, edges.values(source)))
+    best, max_common = None, 0
     for number, (column, kind) in enumerate(sample.columns.items()):
-        # Whole numbers of a later column are rather a feature.
+        # Whole numbers in a later column are more likely a feature.
         if kind != "text" and (kind not in _WHOLE or number):
             continue
         values = list(map(str, sample.values(column)))
         if len(set(values)) < len(values):
             continue
-        common = len(named.intersection(values))
-        # Numbers that are no ids have a few in common with these, too.
-        if common > most and 2 * common >= min(len(named), len(values)):
-            best, most = column, common
+        common = len(used_ids.intersection(values))
+        # Numbers that are not ids may also share a few values with the ids.
+        if common > max_common and 2 * common >= min(len(used_ids), len(values)):
+            best, max_common = column, common
     return best
 
 
 def _first_id(samples: list[TableSample], table: VertexRows) -> int | None:
-    """The first of ids that count up without a gap; None where they do not."""
+    """Return the first id if ids are consecutive numbers, otherwise None."""
     assert table.id is not None
     files = TableFiles([path for sample in samples for path in files_of(sample.path)], table.text)
-    least, largest, count = 2**62, -(2**62), 0
+    smallest, largest, count = 2**62, -(2**62), 0
     for piece in files.pieces({table.id: "text"}):
         values, missing, bad = whole_numbers(piece.columns[table.id], table.text.decimal)
         if are_codes(piece.columns[table.id], bad):
             return None
         if piece.bad or missing.any() or bad.any():
-            # Told by the import itself, with all other rows that are wrong.
+            # The import reports these rows, together with all other wrong rows.
             good = values[~(missing | bad)]
             return int(good.min()) if len(good) and int(good.min()) in (0, 1) else 0
         if len(values):
-            least, largest = min(least, int(values.min())), max(largest, int(values.max()))
+            smallest, largest = min(smallest, int(values.min())), max(largest, int(values.max()))
             count += len(values)
     if not count:
         return 0
-    return least if largest - least + 1 == count else None
+    return smallest if largest - smallest + 1 == count else None
 
 
 def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
-    """Whether ids of edges are too large, or too far apart, to be counted."""
+    """Return whether ids of edges are too large, or too sparse, to be consecutive numbers."""
     sample = edges[0]
     decimal = _decimal(sample)
-    found = [whole_numbers(sample.rows[column], decimal) for column in (source, target)]
-    values = np.concatenate([part[~(missing | bad)] for part, missing, bad in found])
+    parts = [whole_numbers(sample.rows[column], decimal) for column in (source, target)]
+    values = np.concatenate([part[~(missing | bad)] for part, missing, bad in parts])
     if not len(values):
         return False
-    least, largest = int(values.min()), int(values.max())
-    named = 2 * sum(each.total_rows for each in edges)
-    return least < 0 or largest >= 2**31 or largest - least >= 1000 + SPARSE * named
+    smallest, largest = int(values.min()), int(values.max())
+    num_references = 2 * sum(sample_of_edges.total_rows for sample_of_edges in edges)
+    return smallest < 0 or largest >= 2**31 or largest - smallest >= 1000 + SPARSE * num_references
 
 
 def _first_of_edges(
     edges: list[TableSample], table: EdgeTable, others: list[TableSample], rows: VertexRows
 ) -> int:
-    """0 or 1, from where the ids of edges count, where no table has ids."""
+    """Return the first id, 0 or 1, judging by the ids of the edges if no table has ids."""
     if min(edges[0].least(column) for column in (table.source, table.target)) != 1:
         return 0
     files = TableFiles([path for sample in others for path in files_of(sample.path)], rows.text)
     count = sum(piece.num_rows for piece in files.pieces({files.columns()[0]: "any"}))
     files = TableFiles([path for sample in edges for path in files_of(sample.path)], table.text)
-    least, largest = 1, 0
+    smallest, largest = 1, 0
     for piece in files.pieces({table.source: "text", table.target: "text"}):
         for column in (table.source, table.target):
             values, missing, bad = whole_numbers(piece.columns[column], table.text.decimal)
             good = values[~(missing | bad)]
             if len(good):
-                least, largest = min(least, int(good.min())), max(largest, int(good.max()))
-    return int(least == 1 and largest == count)
+                smallest, largest = min(smallest, int(good.min())), max(largest, int(good.max()))
+    return int(smallest == 1 and largest == count)
 
 
 def _patterns(features: list[str], columns: list[str]) -> list[str]:
-    """Many columns as one pattern, where it means just them."""
+    """Return many columns as one pattern, if the pattern matches exactly these columns."""
     prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
     if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
         if matching([f"{prefix}*"], columns, "") == features:
@@ -458,15 +465,16 @@ def _patterns(features: list[str], columns: list[str]) -> list[str]:
     return features
 
 
-def _shown(names: list[str]) -> str:
+def _format_columns(names: list[str]) -> str:
+    """Format column names, as a range if there are many."""
     if len(names) <= _MANY:
         return ", ".join(map(repr, names))
     return f"{names[0]!r} to {names[-1]!r} ({len(names)} columns)"
 
 
-def _unread(names: list[str]) -> str:
+def _format_unused(names: list[str]) -> str:
     names = [name for name in names if name]
-    return f"; not read: {_shown(names)}" if names else ""
+    return f"; not read: {_format_columns(names)}" if names else ""
 
 
 def _names(samples: list[TableSample]) -> str:

@@ -1,4 +1,4 @@
-"""What an import is told: which columns of which files are what."""
+"""Import schema: the files of each table and the role of each column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.section import Index, NoTruth, Section
 
 
 def _column(value: Any) -> Any:
-    """The name of a column, which may look like a number."""
+    """Validate a column name, which may look like a number."""
     if value is None:
         raise ValueError("give text; a column that is called null is written in quotes: 'null'")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -20,7 +20,7 @@ def _column(value: Any) -> Any:
 def _columns(value: Any) -> Any:
     if isinstance(value, str | int) and not isinstance(value, bool):
         value = [value]
-    return [_column(each) for each in value] if isinstance(value, list) else value
+    return [_column(name) for name in value] if isinstance(value, list) else value
 
 
 Column = Annotated[str, BeforeValidator(_column)]
@@ -29,7 +29,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0), NoTruth]
 
 
 class EdgeTable(Section):
-    """The table of edges."""
+    """Table of edges."""
 
     files: Columns
     """Which of the files that are given have edges: names, or patterns such as `edges-*.csv`. A folder counts
@@ -66,13 +66,13 @@ class EdgeTable(Section):
 
 
 def check_ends(source: str, target: str) -> None:
-    """Refuse one column for both ends of edges, which would all be self loops."""
+    """Refuse the same column for both endpoints, which would make every edge a self loop."""
     if source == target:
         raise ValueError(f"source and target are both column {source!r}: give the columns of both ends")
 
 
 class VertexRows(Section):
-    """The table of vertices."""
+    """Table of vertices."""
 
     files: Columns
     """Which of the files that are given have vertices."""
@@ -110,7 +110,7 @@ class VertexRows(Section):
 
 
 class RandomSplit(Section):
-    """The split of the vertices that have a label, where no column says it."""
+    """Random split of the labelled vertices, if no column defines a split."""
 
     train: Share = 0.6
     """Which part of them is trained on."""
@@ -129,7 +129,7 @@ class RandomSplit(Section):
 
 
 class ImportSchema(Section):
-    """The tables of a graph."""
+    """Tables of a homogeneous graph."""
 
     ids: Literal["positions", "names"] = "positions"
     """What ids of vertices are: `positions` are whole numbers that count from `first_id`, `names` are texts
@@ -150,9 +150,9 @@ class ImportSchema(Section):
 
 
 def check_num_vertices(num_vertices: int | None, ids: str, *, has_table: bool) -> None:
-    """Refuse a number of vertices that a table or the names of vertices say already."""
+    """Refuse a number of vertices if it is already defined by a table or by vertex names."""
     if num_vertices is not None and (has_table or ids == "names"):
-        why = (
+        reason = (
             "the table of vertices has all of them" if has_table else "names are numbered as edges have them"
         )
-        raise ValueError(f"num_vertices is {num_vertices}, but {why}: omit it")
+        raise ValueError(f"num_vertices is {num_vertices}, but {reason}: omit it")

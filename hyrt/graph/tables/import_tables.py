@@ -1,4 +1,4 @@
-"""Making a dataset of tables: all or nothing, in bounded memory."""
+"""Import of a dataset from tables, atomically and in bounded memory."""
 
 from __future__ import annotations
 
@@ -48,15 +48,16 @@ Array = NDArray[Any]
 Say = Callable[[str], None]
 
 VERTEX_BYTES = 80
-"""Of ids, order, labels, split, counts, row pointers and cursors."""
+"""Memory per vertex for ids, order, labels, split, counts, row pointers and cursors."""
 NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
-"""The same where ids are names, beside three times their letters."""
+"""The same with string ids, in addition to three times their length."""
 DEGREE_COLUMN = "log(1 + in-degree)"
-"""The name of the feature that vertices have where their table has none."""
+"""Name of the default feature of vertices without features."""
 _LARGE = 10.0
-"""Values of features from which on a first layer with usual weights starts far from a useful loss."""
+"""Magnitude of feature values above which the first layer, with usual initial weights, starts far from a
+useful loss."""
 LARGE_INPUT = 16 << 30
-"""Less text than this cannot name 2^31 vertices that are not mostly without edges."""
+"""Smaller text files cannot contain 2^31 vertices unless most vertices have no edges."""
 
 
 Schema = TypeVar("Schema")
@@ -64,32 +65,32 @@ Schema = TypeVar("Schema")
 
 @dataclass(frozen=True, slots=True)
 class Import(Generic[Schema]):
-    """What to make of which files."""
+    """Parameters of a table import."""
 
     files: Sequence[Path]
     """CSV or Parquet files, or folders of them."""
     destination: Path
-    """A `.npz` file, or a folder where it does not end so."""
+    """A `.npz` file, or a folder if the name does not end in .npz."""
     schema: Schema
-    """What is where in the files."""
+    """Role of each file and column."""
     force: bool = False
-    """Replace what is at the destination."""
+    """Replace an existing dataset at the destination."""
 
 
 def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> None:
-    """Write a dataset from tables; it appears complete or not at all, also on Ctrl-C.
+    """Import a dataset from tables; it appears complete or not at all, also on Ctrl-C.
 
     Parameters
     ----------
     job
-        The import to make.
+        Parameters of the import.
     say
-        Takes lines: a bound on the memory before the work starts, and what was done.
+        Called with lines of text: a bound of the memory before the work starts, and a summary at the end.
 
     Raises
     ------
     DataError
-        Naming the rows that are wrong, or why the destination cannot be written.
+        If rows are wrong, or the destination cannot be written.
     """
     destination = job.destination.absolute()
     check_destination(destination, job.force)
@@ -135,29 +136,28 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         unscaled = [] if vertices is None else unscaled_lines({"": vertices})
         if isinstance(ids, Named):
             notes.add_alike("ids", ids.names)
-    for line in [*notes.lines(), *_told(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
+    for line in [*notes.lines(), *_summarize(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
         say(line)
 
 
 def assigned(
     given: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], TextForm]]
 ) -> dict[str, TableFiles]:
-    """The files of each table.
+    """Return the files of each table.
 
     Parameters
     ----------
     given
-        Files and folders.
+        Input files and folders.
     tables
-        For each table, by its name in the schema, the names and patterns of its files, and how they are
-        written.
+        Per table name in the schema: the names and patterns of its files, and their CSV dialect.
 
     Raises
     ------
     DataError
-        If a file is of no table or of several, or a table has none.
+        If a file belongs to no table or to several, or a table has no file.
     """
-    found: dict[str, list[Path]] = {name: [] for name in tables}
+    paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
     for path in given:
         owners = [name for name, (patterns, _) in tables.items() if _is_one_of(path, patterns)]
         shown = readable(str(path))
@@ -166,34 +166,34 @@ def assigned(
             raise DataError(f"{shown}: is in no table of the schema ({known}): name it there, or omit it")
         if len(owners) > 1:
             raise DataError(f"{shown}: is in several tables of the schema, {listed(owners)}: name it in one")
-        found[owners[0]] += files_of(path)
-    for name, paths in found.items():
+        paths_by_table[owners[0]] += files_of(path)
+    for name, paths in paths_by_table.items():
         if not paths:
             raise DataError(
                 f"no file is given for {name}: add {', '.join(tables[name][0])}, as the schema names it"
             )
-    return {name: TableFiles(paths, tables[name][1]) for name, paths in found.items()}
+    return {name: TableFiles(paths, tables[name][1]) for name, paths in paths_by_table.items()}
 
 
 def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:
     name = path.name or path.resolve().name
-    return any(each in (name, str(path)) or fnmatchcase(name, each) for each in patterns)
+    return any(pattern in (name, str(path)) or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def block_bytes() -> int:
-    """Memory for the rows that are read or written at once, at most."""
-    # Text, its values as Arrow has them and as numpy does, of the blocks that wait and of those in work.
+    """Return an upper bound of the memory for the rows that are read or written at once, in bytes."""
+    # Text and its values in Arrow and numpy, of the queued blocks and of those being parsed.
     return (2 * available_cores() + 2) * 8 * BLOCK_BYTES + 6 * CHUNK_BYTES
 
 
 def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
-    """The memory that is needed, in words."""
-    # The shortest row has two digits, the letter between them and the line's end; packed files may hold more.
+    """Describe the required memory in words."""
+    # The shortest row has two digits, a delimiter and a line end; compressed files may contain more rows.
     entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if edge_files.are_plain else RANGE_BYTES
-    each = f"{VERTEX_BYTES} bytes for each vertex"
+    per_vertex = f"{VERTEX_BYTES} bytes for each vertex"
     if schema.ids == "names":
-        each = f"{NAMED_VERTEX_BYTES} bytes for each vertex and 3 for each letter of its id"
-    return f"{size(block_bytes() + entries)}, plus {each}"
+        per_vertex = f"{NAMED_VERTEX_BYTES} bytes for each vertex and 3 for each letter of its id"
+    return f"{size(block_bytes() + entries)}, plus {per_vertex}"
 
 
 def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> VertexIds:
@@ -207,7 +207,9 @@ def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> Vertex
 
 
 def positions_without_table(first: int, count: int | None, decimal: str) -> Positions:
-    """Ids that are whole numbers, of so many vertices, or None for those that edges name."""
+    """Return integer ids without a table of vertices; `count` is None if only ids that occur in edges are
+    vertices.
+    """
     return Positions(first, count, decimal, 2**31, from_table=False)
 
 
@@ -220,39 +222,40 @@ def _may_be_large(schema: ImportSchema, vertices: ReadVertices | None, files: Ta
 def close_gaps(
     lists: Sequence[tuple[ListedEdges, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
 ) -> list[str]:
-    """Number the ids that edges name, where nothing else says which ids there are.
+    """Assign numbers to the ids that occur in edges, if nothing else defines which ids exist.
 
     Parameters
     ----------
     lists
-        Edges, with the ids of both of their ends.
+        Edge lists, with the id mappings of both endpoints.
     ids
-        All of these ids by the name of their type.
+        All id mappings by vertex type.
 
     Returns
     -------
-    What was left out, in lines.
+    Lines about unused ids.
     """
     lines = []
     new: dict[int, NewNumbers] = {}
-    for name, some in ids.items():
-        if not isinstance(some, Positions) or some.count is not None or some.largest < 0:
+    for name, type_ids in ids.items():
+        if not isinstance(type_ids, Positions) or type_ids.count is not None or type_ids.largest < 0:
             continue
-        least, span = some.least, some.largest + 1 - some.least
+        smallest, span = type_ids.least, type_ids.largest + 1 - type_ids.least
         pieces = (
             part
             for edges, *ends in lists
-            for found in edges.pieces()
-            for part, end in zip(found, ends, strict=True)
-            if end is some
+            for ends_of_piece in edges.pieces()
+            for part, end in zip(ends_of_piece, ends, strict=True)
+            if end is type_ids
         )
-        new[id(some)] = NewNumbers(least, some.close_gaps(pieces))
-        if some.num_vertices < span:
-            whose = f"ids of {name}" if name else "ids"
-            first = some.first + least
+        new[id(type_ids)] = NewNumbers(smallest, type_ids.close_gaps(pieces))
+        if type_ids.num_vertices < span:
+            label = f"ids of {name}" if name else "ids"
+            first = type_ids.first + smallest
             lines.append(
-                f"{whose} between {first:,} and {first + span - 1:,} that no edge names are no vertices "
-                f"({span - some.num_vertices:,}): give num_vertices in a schema to have them, without edges"
+                f"{label} between {first:,} and {first + span - 1:,} that no edge names are no vertices "
+                f"({span - type_ids.num_vertices:,}): give num_vertices in a schema to have them, without "
+                "edges"
             )
     for edges, *ends in lists:
         sources, targets = (new.get(id(end)) for end in ends)
@@ -261,12 +264,12 @@ def close_gaps(
 
 
 def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
-    """See that ids which should count up are not mostly of no vertex.
+    """Check that ids which should be consecutive numbers are not mostly unused.
 
     Raises
     ------
     DataError
-        If they are, with what to do.
+        If most ids in the range are unused.
     """
     count = ids.num_vertices
     if isinstance(ids, Positions) and ids.count is None:
@@ -326,7 +329,7 @@ def _dataset(
 
 
 def _degree_rows(indptr: Array) -> FeatureRows:
-    """The logarithm of 1 and the number of incoming edges, one column."""
+    """Return log(1 + in-degree) as a single feature column."""
     count = len(indptr) - 1
     step = 1 << 20
 
@@ -339,7 +342,9 @@ def _degree_rows(indptr: Array) -> FeatureRows:
 
 
 def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]:
-    """Masks of the parts of all labelled vertices, drawn by the seed and the number of each vertex."""
+    """Sample masks of the splits from all labelled vertices; a pure function of the seed and the vertex
+    numbers.
+    """
     labelled = np.flatnonzero(is_labelled(labels))
     streams = vertex_streams(stream_key(split.seed, SPLIT, 0, 0), labelled)
     labelled = labelled[np.argsort(streams, kind="stable")]
@@ -353,7 +358,7 @@ def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]
 
 
 def _id_file(ids: VertexIds, scratch: Path) -> dict[str, Path]:
-    """The file of the vertices' ids, where these are not their numbers."""
+    """Write the file of vertex ids, unless the ids are the vertex numbers."""
     names = ids.names_in_order()
     if not names:
         return {}
@@ -362,7 +367,7 @@ def _id_file(ids: VertexIds, scratch: Path) -> dict[str, Path]:
 
 
 def _names(vertices: ReadVertices | None, types: list[str], edge_columns: list[str]) -> DataNames:
-    """The names of classes or label columns, of features, and of edge types and their features."""
+    """Return the names of classes or label columns, of features, and of edge types and edge features."""
     classes = [] if vertices is None else vertices.classes or vertices.label_columns
     columns = [] if vertices is None else vertices.columns
     return DataNames(
@@ -373,7 +378,7 @@ def _names(vertices: ReadVertices | None, types: list[str], edge_columns: list[s
     )
 
 
-def _told(
+def _summarize(
     schema: ImportSchema,
     edges: ListedEdges,
     built: BuiltRows,
@@ -381,7 +386,7 @@ def _told(
     types: list[str],
     vertices: ReadVertices | None,
 ) -> Iterator[str]:
-    """What was made, in lines."""
+    """Yield a summary of the import, line by line."""
     more = []
     rules = schema.edges
     if built.merged:
@@ -389,8 +394,8 @@ def _told(
             f"{built.merged:,} repeated ones {'merged' if schema.edges.duplicates == 'merge' else 'left out'}"
         )
     if built.self_loops:
-        what = "kept" if rules.self_loops == "keep" else "left out"
-        more.append(f"{counted(built.self_loops, 'self loop')} {what}")
+        action = "kept" if rules.self_loops == "keep" else "left out"
+        more.append(f"{counted(built.self_loops, 'self loop')} {action}")
     if schema.edges.undirected:
         more.append("reverse edges added")
     tail = f" ({', '.join(more)})" if more else ""
@@ -403,20 +408,20 @@ def _told(
 
 
 def unscaled_lines(tables: Mapping[str, ReadVertices]) -> list[str]:
-    """A line for each type of vertices, by its name, whose features are better scaled before training."""
+    """Return a line per vertex type whose features should be scaled before training."""
     lines = []
     for name, table in tables.items():
-        found = 0.0 if table.rows is None else largest_column(table.rows)
-        if found >= _LARGE:
-            whose = f"features of {name}" if name else "features"
+        largest = 0.0 if table.rows is None else largest_column(table.rows)
+        if largest >= _LARGE:
+            label = f"features of {name}" if name else "features"
             lines.append(
-                f"{whose} are not scaled, and a column has values around {found:,.0f}: train with "
+                f"{label} are not scaled, and a column has values around {largest:,.0f}: train with "
                 "data.normalize=standard, which gives each column mean 0 and deviation 1"
             )
     return lines
 
 
 def numbered(names: list[str]) -> str:
-    """The first names with their numbers."""
+    """Format the first names with their numbers."""
     shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:12]))
     return shown + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")

@@ -1,4 +1,4 @@
-"""Edges as they come, in files, and from there to rows by target."""
+"""Edges in input order, stored in files, and the construction of CSR rows by target."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _GATHERED = 1 << 21
 
 
 class ListedEdges:
-    """Edges in the order of their rows, each with what belongs to it.
+    """Edges in input order, with their weights, types, features and times, stored in files.
 
     Parameters
     ----------
     scratch
-        A folder for their files.
+        Folder for the files.
     dtype
-        int32 or int64, of the vertices.
+        int32 or int64, the dtype of vertices.
     extras
-        Keys of the schema that each edge has besides, with the width of features.
+        Schema keys of the edge values, with their shape per edge.
     times
-        The dtype of times; None without times.
+        Dtype of times; None without times.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ListedEdges:
     ) -> None:
         self.dtype = dtype
         self.num = 0
-        """How many rows there are, also those of edges that were left out."""
+        """Number of rows, including edges that are dropped."""
         of_times = {} if times is None else {EDGE_TIME: times}
         self._files = {
             key: scratch / f"listed-{key}.npy" for key in ("sources", "targets", *extras, *of_times)
@@ -73,7 +73,7 @@ class ListedEdges:
         }
 
     def append(self, sources: Array, targets: Array, extras: dict[str, Array]) -> None:
-        """Add edges; those with a vertex below 0 are left out, but counted."""
+        """Add edges. Edges with a vertex below 0 are dropped, but counted."""
         for key, part in {"sources": sources, "targets": targets, **extras}.items():
             self._writers[key].append(part)
         self.num += len(sources)
@@ -84,7 +84,7 @@ class ListedEdges:
             writer.close()
 
     def pieces(self) -> Iterator[tuple[Array, Array]]:
-        """Sources and targets, some edges at a time."""
+        """Yield sources and targets in pieces."""
         self.close()
         with self._files["sources"].open("rb") as first, self._files["targets"].open("rb") as second:
             for file in (first, second):
@@ -96,33 +96,35 @@ class ListedEdges:
                 yield sources, targets
 
     def renumber_ends(self, sources: NewNumbers | None, targets: NewNumbers | None) -> None:
-        """Give vertices other numbers from now on; None for an end whose numbers stay."""
+        """Set a mapping of vertex numbers that is applied from now on; None leaves an endpoint's numbers
+        unchanged.
+        """
         self._new_numbers = (sources, targets)
 
     def timed(self, starts: tuple[int, int] = (0, 0), relation: int | None = None) -> Iterator[TimedEdges]:
-        """Yield the edges with their times, some at a time.
+        """Yield the edges with their times, in pieces.
 
         Parameters
         ----------
         starts
-            The numbers of the first vertices of the types of sources and of targets.
+            First vertex numbers of the source type and the target type.
         relation
-            The number of their relation; None if vertices have no types.
+            Number of the relation; None in a homogeneous graph.
         """
         times, at = self.mapped(EDGE_TIME), 0
         for sources, targets in self.pieces():
             known = (sources >= 0) & (targets >= 0)
-            ends = [each[known].astype(np.int64) for each in (sources, targets)]
+            ends = [part[known].astype(np.int64) for part in (sources, targets)]
             pairs = np.stack([end + start for end, start in zip(ends, starts, strict=True)], axis=1)
             yield TimedEdges(pairs, times[at : at + len(sources)][known], relation)
             at += len(sources)
 
     def mapped(self, key: str) -> Array:
-        """What each edge has besides, as a file that is mapped."""
+        """Memory-map the file of one key's edge values."""
         return map_with_header(self._files[key], key)[0]
 
     def renumber(self, key: str, numbers: Array) -> None:
-        """Give each value n of a key the value numbers[n]; those of edges that are wrong stay."""
+        """Replace each value n of a key by numbers[n]; values of dropped edges are undefined."""
         old, file = self.mapped(key), self._files[key].with_name(f"renumbered-{key}.npy")
         with NpyWriter(file, self.dtypes[key]) as writer:
             for start in range(0, len(old), _READ_EDGES):
@@ -133,7 +135,7 @@ class ListedEdges:
 
 @dataclass(frozen=True, slots=True)
 class NewNumbers:
-    """Other numbers for vertices: numbers[n - least] for n."""
+    """Mapping of vertex numbers: n becomes numbers[n - least]."""
 
     least: int
     numbers: Array
@@ -141,18 +143,18 @@ class NewNumbers:
     __repr__ = one_line
 
 
-def _renumbered(vertices: Array, new: NewNumbers | None) -> Array:
-    """Return new numbers; what is below 0, an end of an edge that was left out, stays."""
-    if new is None:
+def _renumbered(vertices: Array, mapping: NewNumbers | None) -> Array:
+    """Return mapped vertex numbers; values below 0, endpoints of dropped edges, are unchanged."""
+    if mapping is None:
         return vertices
-    found: Array = new.numbers[(vertices - new.least).clip(0)].astype(vertices.dtype)
-    found[vertices < 0] = -1
-    return found
+    mapped: Array = mapping.numbers[(vertices - mapping.least).clip(0)].astype(vertices.dtype)
+    mapped[vertices < 0] = -1
+    return mapped
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What becomes of edges."""
+    """Treatment of reverse edges, duplicates and self loops."""
 
     undirected: bool
     duplicates: str
@@ -161,37 +163,37 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True)
 class BuiltRows:
-    """A topology, and what was met on the way."""
+    """Topology built from an edge list, with counts of self loops and merged edges."""
 
     arrays: dict[str, Array]
-    """`indptr`, `indices` and what edges have besides, by key of the schema."""
+    """`indptr`, `indices` and edge values by schema key."""
     self_loops: int
     merged: int
-    """Edges that are no more, as they repeat others."""
+    """Number of edges that were removed as duplicates."""
 
     __repr__ = one_line
 
 
 class RepeatedEdges(DataError):
-    """Edges that repeat others, of which none may be given up."""
+    """Duplicate edges that must not be merged."""
 
     def __init__(self, numbers: list[int], total: int) -> None:
         super().__init__(f"{total:,} edges repeat others")
         self.numbers = numbers
-        """The rows of the first of them."""
+        """Row numbers of the first duplicates."""
         self.total = total
 
 
 def build_rows(edges: ListedEdges, num_vertices: int, rules: RowRules, scratch: Path) -> BuiltRows:
-    """Put edges into the rows of their targets, each row sorted and every source once.
+    """Build CSR rows by target from an edge list; rows are sorted, and each source occurs once.
 
-    Memory is `RANGE_BYTES` and 32 bytes a vertex; a longer row still is one piece. The result does not
-    depend on the bound.
+    Memory is `RANGE_BYTES` and 32 bytes per vertex; a longer row is processed as one piece. The result does
+    not depend on the bound.
 
     Raises
     ------
     RepeatedEdges
-        If edges repeat others where that is refused, or have types or features, which `merge` cannot add up.
+        If duplicate edges are refused, or have types or features, which `merge` cannot sum.
     """
     undirected, drop = rules.undirected, rules.self_loops == "drop"
     counts = np.zeros(num_vertices, np.int64)
@@ -243,7 +245,9 @@ def build_rows(edges: ListedEdges, num_vertices: int, rules: RowRules, scratch: 
         np.cumsum(counts, out=indptr[1:])
         arrays = {"indptr": indptr, **{key: store.finish() for key, store in stores.items()}}
         if edges.has_times:
-            arrays[EDGE_TIME] = _times(edges, arrays, undirected=undirected, file=scratch / "rows-times.npy")
+            arrays[EDGE_TIME] = _edge_times(
+                edges, arrays, undirected=undirected, file=scratch / "rows-times.npy"
+            )
     finally:
         for store in stores.values():
             store.close()
@@ -259,7 +263,7 @@ def _append_numbered(
     counts: Array,
     stores: dict[str, Store],
 ) -> None:
-    """Sorted rows, whose edges' numbers are known, and what belongs to their edges."""
+    """Append sorted rows with known edge numbers, and their edge values, to the stores."""
     cannot_merge = EDGE_TYPE in edges.extras or EDGE_FEATURES in edges.extras
     if duplicates == "refuse" or (duplicates == "merge" and cannot_merge):
         repeated = np.empty(64, np.int64)
@@ -268,7 +272,7 @@ def _append_numbered(
             raise RepeatedEdges(np.unique(numbers[repeated[: min(total, 64)]]).tolist(), total)
     weights = np.empty(0, np.float32)
     if EDGE_WEIGHT in edges.extras:
-        weights = _gathered(edges.mapped(EDGE_WEIGHT), numbers)
+        weights = _gather(edges.mapped(EDGE_WEIGHT), numbers)
     left = int(kernels.keep_once(starts, entries, numbers, weights, duplicates == "merge", counts))
     stores["indices"].append(entries[:left])
     for key in edges.extras:
@@ -280,7 +284,8 @@ def _append_numbered(
                 stores[key].append(values[numbers[start : min(start + _GATHERED, left)]])
 
 
-def _gathered(values: Array, numbers: Array) -> Array:
+def _gather(values: Array, numbers: Array) -> Array:
+    """Gather values by edge numbers in pieces."""
     out = np.empty(len(numbers), values.dtype)
     for start in range(0, len(numbers), _GATHERED):
         chosen = numbers[start : start + _GATHERED]
@@ -288,8 +293,8 @@ def _gathered(values: Array, numbers: Array) -> Array:
     return out
 
 
-def _times(edges: ListedEdges, arrays: dict[str, Array], *, undirected: bool, file: Path) -> Array:
-    """Return the times of edges in rows, with those of reverse edges."""
+def _edge_times(edges: ListedEdges, arrays: dict[str, Array], *, undirected: bool, file: Path) -> Array:
+    """Return the edge times in row order, including those of reverse edges."""
 
     def both_ways() -> Iterator[TimedEdges]:
         for piece in edges.timed():

@@ -1,4 +1,4 @@
-"""The package that reads tables."""
+"""Check of the optional package that reads tables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hyrt.errors import DataError
 
 
 def need_pyarrow() -> None:
-    """See that pyarrow is installed.
+    """Check that pyarrow is installed.
 
     Raises
     ------
     DataError
-        If not, with the command that installs it.
+        If it is missing. The message has the command that installs it.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError('hyrt data import needs pyarrow: pip install "hyrt[import]"')

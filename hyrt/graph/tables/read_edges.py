@@ -1,4 +1,4 @@
-"""Reading a table of edges into a list of edges."""
+"""Reading of an edge table into an edge list."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def read_edges(
     scratch: Path,
     dtype: np.dtype[Any],
 ) -> tuple[ListedEdges, list[str], list[str]]:
-    """Read all edges.
+    """Read all edges of a table.
 
     Parameters
     ----------
     table
-        What its columns are.
+        Schema of the table.
     files
         The files of the table.
     source_ids, target_ids
-        Find the vertices at both ends; may be one object.
+        Id mappings of both endpoints; may be the same object.
     bad
-        Takes what is wrong.
+        Collector of errors.
     notes
-        Takes what is read as something else than it stands there.
+        Collector of notes about values that are changed or count as missing.
     scratch
-        A folder for the list.
+        Folder for the edge list.
     dtype
-        int32 or int64, of the vertices.
+        int32 or int64, the dtype of vertices.
 
     Returns
     -------
-    The list, the names of the types where these are no numbers, and the names of the feature columns.
+    The edge list, the names of the edge types unless they are numbers, and the names of the feature columns.
     """
     columns = (table.source, table.target, table.weight, table.type, table.time)
     taken = [each for each in columns if each is not None]
@@ -87,13 +87,15 @@ def read_edges(
                 extras[EDGE_TYPE] = _types(piece, table.type, types, bad)
             if features:
                 extras[EDGE_FEATURES] = rows.rows(piece, bad)
-            of_times: dict[str, Array] = {}
+            edge_times: dict[str, Array] = {}
             if table.time is not None:
-                of_times[EDGE_TIME] = _times(piece, table.time, times, bad)
+                edge_times[EDGE_TIME] = _times(piece, table.time, times, bad)
             if edges is None:
                 shapes = {key: part.shape[1:] for key, part in extras.items()}
-                edges = ListedEdges(scratch, dtype, shapes, of_times[EDGE_TIME].dtype if of_times else None)
-            edges.append(sources, targets, extras | of_times)
+                edges = ListedEdges(
+                    scratch, dtype, shapes, edge_times[EDGE_TIME].dtype if edge_times else None
+                )
+            edges.append(sources, targets, extras | edge_times)
         if edges is None:
             edges = ListedEdges(scratch, dtype, {})
     finally:
@@ -133,7 +135,10 @@ def _types(piece: TablePiece, column: str, types: VertexNames, bad: BadRows) -> 
 
 
 def _named_types(types: VertexNames, edges: ListedEdges) -> list[str]:
-    """Give types their final numbers: their own where they are numbers, else in the order of their names."""
+    """Replace the provisional type numbers by the final ones and return the type names.
+
+    Types that are written as numbers keep them; other types are numbered in the order of their names.
+    """
     if not types.num or not edges.num:
         return []
     found = [name for block in types.blocks() for name in block]
@@ -145,6 +150,6 @@ def _named_types(types: VertexNames, edges: ListedEdges) -> list[str]:
 
 
 def _is_type_number(name: str) -> bool:
-    # 007 is another type than 7.
+    # 007 and 7 are different types.
     is_number = name.isascii() and name.isdigit() and len(name) < 9
     return is_number and str(int(name)) == name and int(name) < MOST_TYPES

@@ -1,4 +1,4 @@
-"""Reading a table of vertices: ids, labels, splits and features."""
+"""Reading of a vertex table: ids, labels, splits and features."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SPLIT_WORDS = {
     **dict.fromkeys(("none", "unused", "-", ""), -1),
 }
 MOST_CLASSES = 1 << 20
-_LEAST_LABELLED = 20
-"""Fewer labels may all be of different classes."""
+_MIN_LABELLED = 20
+"""With fewer labels, each label may have a different class."""
 _LABELS = (
     "Labels are whole numbers from 0 on, or -1 for none; for other numbers and texts give label_kind: names"
 )
@@ -45,21 +45,21 @@ _LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class ReadVertices:
-    """What a table of vertices has."""
+    """Contents of a vertex table."""
 
     count: int
     labels: Array
     masks: tuple[Array, Array, Array] | None
-    """Of training, validation and test; None where the table says nothing of a split."""
+    """Masks of training, validation and test; None if the table has no split."""
     rows: FeatureRows | None
-    """Features; None where the table has none."""
+    """Features; None if the table has none."""
     ids: VertexIds
     classes: list[str]
-    """The names of the classes; empty where these are numbers."""
+    """Names of the classes; empty if classes are numbers."""
     columns: list[str]
-    """The names of the feature columns; empty where there are none."""
+    """Names of the feature columns; empty if there are none."""
     label_columns: list[str]
-    """The names of several columns of labels; empty where there is one."""
+    """Names of the label columns if there are several; otherwise empty."""
 
     __repr__ = one_line
 
@@ -74,24 +74,24 @@ def read_vertices(
     notes: ReadingNotes,
     scratch: Path,
 ) -> ReadVertices:
-    """Read all vertices.
+    """Read all vertices of a table.
 
     Parameters
     ----------
     table
-        What its columns are.
+        Schema of the table.
     files
         The files of the table.
     named
-        Whether ids are names.
+        Whether ids are strings.
     first_id
-        The first id, where they are no names.
+        The first id, if ids are integers.
     bad
-        Takes what is wrong.
+        Collector of errors.
     notes
-        Takes what is read as something else than it stands there.
+        Collector of notes about values that are changed or count as missing.
     scratch
-        A folder for the features.
+        Folder for the features.
 
     Raises
     ------
@@ -151,7 +151,7 @@ class _Reader:
     def read(self) -> None:
         kinds = self._kinds
         if not kinds:
-            # The rows are counted, by a column that has nothing else to say.
+            # Read any column to count the rows.
             kinds = {self._files.columns()[0]: "any"}
         may_be_missing = [*self._label, *self._table.masks, *filter(None, (self._table.split,))]
         try:
@@ -192,8 +192,8 @@ class _Reader:
             numbers = self._names.add(ids, missing)
             newest = np.maximum.accumulate(np.append(before - 1, numbers))[:-1]
             bad.add(piece, column, missing, "is not an id", missing_remedy)
-            again = ~missing & (numbers <= newest)
-            bad.add(piece, column, again, "is the id of an earlier row", "Have each vertex once")
+            is_repeated = ~missing & (numbers <= newest)
+            bad.add(piece, column, is_repeated, "is the id of an earlier row", "Have each vertex once")
             return
         values, missing, wrong = whole_numbers(piece.columns[column], self._table.text.decimal)
         bad.add(piece, column, missing, "is not an id", missing_remedy)
@@ -290,8 +290,10 @@ class _Reader:
     def finish(self) -> ReadVertices:
         order = self._order()
         self._notes.add_alike("classes", self._class_names)
-        if doubtful := self._doubtful.found():
-            shown = named_reasons({self._rows.names()[column]: reason for column, reason in doubtful.items()})
+        if suspicious := self._doubtful.found():
+            shown = named_reasons(
+                {self._rows.names()[column]: reason for column, reason in suspicious.items()}
+            )
             self._notes.add_line(
                 f"{self._files.names[0]}: features that seem to be numbers of rows or copies of the label: "
                 f"{shown}: leave them out of vertices.features, if they are not known of new vertices"
@@ -326,19 +328,19 @@ class _Reader:
         return ReadVertices(self._count, labels, masks, rows, ids, classes, columns, label_columns)
 
     def _note_rare_classes(self, labels: Array) -> None:
-        """Say if so few vertices have the same class that the labels are rather numbers to predict."""
+        """Add a note if classes have so few vertices that the labels are probably numbers to predict."""
         if not self._label or self._table.label_kind not in ("classes", "names"):
             return
         labels = labels[labels >= 0]
         classes = len(np.unique(labels))
-        if len(labels) >= _LEAST_LABELLED and 2 * classes > len(labels):
+        if len(labels) >= _MIN_LABELLED and 2 * classes > len(labels):
             self._notes.add_line(
                 f"{self._files.names[0]}, column {self._label[0]!r}: {len(labels):,} labels are of "
                 f"{classes:,} classes: if they are numbers to predict, give label_kind: numbers in a schema"
             )
 
     def _order(self) -> Array | None:
-        """The rows in the order of their ids; None where that is the order of the file."""
+        """Return the file rows in the order of their ids; None if the file has this order."""
         if self._named or not self._ids:
             return None
         ids = np.concatenate(self._ids)
@@ -347,22 +349,22 @@ class _Reader:
         outside = (ids < self._first) | (numbers >= self._count)
         order = np.full(self._count, -1, np.int64)
         inside = np.flatnonzero(~outside)
-        # The last row of an id stays, so that earlier ones are found as repeated.
+        # The last row of each id remains, so that earlier rows are found as duplicates.
         order[numbers[inside]] = inside
-        again = inside[order[numbers[inside]] != inside]
+        duplicates = inside[order[numbers[inside]] != inside]
         last = self._first + self._count - 1
-        self._say(
+        self._report_rows(
             np.flatnonzero(outside),
             ids,
             f"is not from {self._first:,} to {last:,}, as the ids of {self._count:,} vertices are",
             "Give first_id in the schema where ids count from another number, or ids: names where they do "
             "not count up",
         )
-        self._say(again, ids, "is the id of a later row, too", "Have each vertex once")
+        self._report_rows(duplicates, ids, "is the id of a later row, too", "Have each vertex once")
         self._bad.check()
         return None if np.array_equal(order, np.arange(self._count)) else order
 
-    def _say(self, rows: Array, ids: Array, problem: str, remedy: str) -> None:
+    def _report_rows(self, rows: Array, ids: Array, problem: str, remedy: str) -> None:
         shown = rows[:MOST_SHOWN]
         for row, place in zip(shown, self._files.places(shown), strict=True):
             self._bad.add_line(f"{place}, column {self._table.id!r}: {ids[row]} {problem}", remedy)

@@ -1,4 +1,4 @@
-"""What an import says of values that it reads as something else than they stand there."""
+"""Notes for the user about values that an import changes or reads as missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 5
 
 
 class ReadingNotes:
-    """Counts removed padding and missing values, by table and column."""
+    """Counter of removed padding and missing values, by table and column."""
 
     def __init__(self) -> None:
         self._padded: Counter[str] = Counter()
@@ -27,7 +27,7 @@ class ReadingNotes:
         self._lines: list[str] = []
 
     def add(self, table: str, piece: TablePiece, columns: Iterable[str] = ()) -> None:
-        """Count what was removed from a piece, and what is missing in columns that may have gaps.
+        """Count the removed padding of a piece, and the missing values of columns that may have gaps.
 
         Parameters
         ----------
@@ -42,18 +42,18 @@ class ReadingNotes:
         self._rows[table] += piece.num_rows
         for column in columns:
             values = piece.columns[column]
-            found: Counter[str] = Counter()
+            counts: Counter[str] = Counter()
             if column in piece.as_written:
-                found.update(piece.as_written[column].filter(values.is_null()).to_pylist())
+                counts.update(piece.as_written[column].filter(values.is_null()).to_pylist())
                 self._texts.add((table, column))
             else:
-                found[""] += values.null_count
-                found["nan"] += count_nan(values)
-            if found.total():
-                self._missing.setdefault((table, column), Counter()).update(found)
+                counts[""] += values.null_count
+                counts["nan"] += count_nan(values)
+            if counts.total():
+                self._missing.setdefault((table, column), Counter()).update(counts)
 
     def add_unlabelled(self, table: str, column: str, count: int, remedy: str) -> None:
-        """Count labels of -1, which stand for no label.
+        """Count labels of -1, which mean no label.
 
         Parameters
         ----------
@@ -62,22 +62,22 @@ class ReadingNotes:
         column
             The column of the labels.
         count
-            How many more there are.
+            Number of additional labels of -1.
         remedy
-            What to do if -1 is a label.
+            Remedy if -1 is a class.
         """
         self._unlabelled[table, column, remedy] += count
 
     def add_line(self, line: str) -> None:
-        """Add a line of another kind."""
+        """Add another line."""
         self._lines.append(line)
 
     def add_alike(self, what: str, names: VertexNames) -> None:
-        """Note names that look like others, as with spaces in quotes, or accents of another program."""
+        """Note names that look like others, for example with spaces in quotes or decomposed accents."""
         self._add_pairs(what, itertools.islice(names.alike(), _SHOWN), "look the same")
 
     def add_classes(self, classes: Sequence[str]) -> None:
-        """Note names of classes that differ only by capital letters."""
+        """Note class names that differ only by capital letters."""
         first: dict[str, str] = {}
         pairs = [
             (first[name.casefold()], name)
@@ -86,15 +86,15 @@ class ReadingNotes:
         ]
         self._add_pairs("classes", pairs[:_SHOWN], "differ only by capital letters")
 
-    def _add_pairs(self, what: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
+    def _add_pairs(self, kind: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
         shown = ", ".join(f"{escaped(name)} and {escaped(other)}" for name, other in pairs)
         if shown:
             self._lines.append(
-                f"some {what} {problem} ({shown}): if they are the same, write them alike in the file"
+                f"some {kind} {problem} ({shown}): if they are the same, write them alike in the file"
             )
 
     def lines(self) -> Iterator[str]:
-        """Return the lines to print."""
+        """Yield the lines to print."""
         for table, count in self._padded.items():
             if count:
                 yield (

@@ -1,4 +1,4 @@
-"""Columns that are most likely no features: numbers of rows, and copies of the label."""
+"""Detection of columns that are probably not features: row numbers and copies of the label."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_LEAST_ROWS = 10
-"""Fewer rows may count up, or equal the label, by chance."""
-_LEAST_PAIRED = 30
-"""At least so many rows have the value that an earlier row of their class has, not by chance."""
-_LEAST_OTHERS = 5
-"""And at least so many of these have another value than most rows."""
+_MIN_ROWS = 10
+"""With fewer rows, a column may equal row numbers or labels by chance."""
+_MIN_PAIRED = 30
+"""Minimum number of rows with the same value as an earlier row of their class, so that it is not by
+chance."""
+_MIN_OTHERS = 5
+"""Minimum number of these rows with a value other than the most frequent one."""
 _MAX_LABELS = 256
 _SHOWN = 8
 
@@ -27,7 +28,7 @@ FOLLOWS_LABEL = "is the same for all vertices of a class"
 
 
 class SuspiciousColumns:
-    """Looks for suspicious columns in the rows of a matrix, some rows at a time.
+    """Detector of suspicious columns in the rows of a matrix, processed in pieces.
 
     Parameters
     ----------
@@ -41,21 +42,21 @@ class SuspiciousColumns:
         self._first = np.zeros(width)
         self._of_label: dict[float, Array] = {}
         self._counts: Counter[float] = Counter()
-        # The columns that are still suspected.
+        # Remaining candidates.
         self._counting = self._like_label = self._paired = np.arange(width)
 
     def add(self, values: Array, labels: Array | None, numbers: Array | None = None) -> None:
-        """Look at further rows.
+        """Examine further rows.
 
         Parameters
         ----------
         values
-            [n, width]; those that are missing are not numbers.
+            [n, width] feature values; missing values are NaN.
         labels
-            [n] numbers, not a number for none, or whole numbers of classes, below 0 for none; None if there
-            are no labels of one number.
+            [n] labels: numbers (NaN for no label) or class numbers (below 0 for no label). None without
+            labels, and for labels of several columns.
         numbers
-            [n] numbers of the rows; by default they follow those of the rows before.
+            [n] row numbers; by default they continue those of the previous call.
         """
         if not len(values):
             return
@@ -64,8 +65,8 @@ class SuspiciousColumns:
         counted = numbers.astype(np.float64)
         if not self._rows:
             self._first = values[0].astype(np.float64) - counted[0]
-        # Numbers of rows are compared as the values hold them: float32 has no odd numbers beyond 2^24.
-        self._counting = _kept(
+        # Compare row numbers in the dtype of the values: float32 has no odd numbers beyond 2^24.
+        self._counting = _filter_columns(
             self._counting,
             values,
             lambda rows, columns: (counted[rows, None] + self._first[columns]).astype(values.dtype),
@@ -74,18 +75,18 @@ class SuspiciousColumns:
         self.add_labelled(values, labels)
 
     def add_labelled(self, values: Array, labels: Array | None) -> None:
-        """Compare further rows with their labels only; the arguments are those of `add`."""
+        """Compare further rows with their labels only; the arguments are as in `add`."""
         if labels is None or not len(values):
             return
         known = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
         values, labels = values[known], labels[known]
         self._labelled += len(labels)
-        self._like_label = _kept(self._like_label, values, lambda rows, columns: labels[rows, None])
+        self._like_label = _filter_columns(self._like_label, values, lambda rows, columns: labels[rows, None])
         if len(self._paired):
             self._keep_paired(values, labels)
 
     def _keep_paired(self, values: Array, labels: Array) -> None:
-        """Keep the columns that have one value for all rows of a label."""
+        """Keep the columns that have a single value for all rows of each label."""
         known, first, places, counts = np.unique(
             labels, return_index=True, return_inverse=True, return_counts=True
         )
@@ -95,60 +96,63 @@ class SuspiciousColumns:
             if len(self._of_label) > _MAX_LABELS:
                 self._paired = self._paired[:0]
                 return
-        wanted = np.stack([self._of_label[label] for label in known.tolist()]) if len(known) else values
-        self._paired = _kept(self._paired, values, lambda rows, columns: wanted[places[rows]][:, columns])
+        expected = np.stack([self._of_label[label] for label in known.tolist()]) if len(known) else values
+        self._paired = _filter_columns(
+            self._paired, values, lambda rows, columns: expected[places[rows]][:, columns]
+        )
 
     def found(self) -> dict[int, str]:
-        """Return what is suspicious about columns, by their numbers."""
+        """Return the reasons by column number."""
         reasons: dict[int, str] = {}
         several = len(self._of_label) > 1
-        if self._labelled - len(self._of_label) >= _LEAST_PAIRED and several:
+        if self._labelled - len(self._of_label) >= _MIN_PAIRED and several:
             for column in self._paired.tolist():
                 confirmed: Counter[float] = Counter()
                 for label, row in self._of_label.items():
                     confirmed[float(row[column])] += self._counts[label] - 1
                 if len(confirmed) == len(self._of_label):
                     reasons[column] = GIVES_LABEL
-                elif confirmed.total() - max(confirmed.values()) >= _LEAST_OTHERS:
+                elif confirmed.total() - max(confirmed.values()) >= _MIN_OTHERS:
                     reasons[column] = FOLLOWS_LABEL
-        if self._labelled >= _LEAST_ROWS and several:
+        if self._labelled >= _MIN_ROWS and several:
             reasons |= dict.fromkeys(self._like_label.tolist(), IS_LABEL)
-        if self._rows >= _LEAST_ROWS:
+        if self._rows >= _MIN_ROWS:
             starts = self._first[self._counting]
             reasons |= dict.fromkeys(self._counting[(starts == 0) | (starts == 1)].tolist(), COUNTS)
         return reasons
 
 
-def _kept(
-    columns: NDArray[np.int64], values: Array, wanted: Callable[[slice, NDArray[np.int64]], Array]
+def _filter_columns(
+    columns: NDArray[np.int64], values: Array, expected: Callable[[slice, NDArray[np.int64]], Array]
 ) -> NDArray[np.int64]:
-    """Return the columns whose values are the wanted ones in all rows.
+    """Return the columns whose values equal the expected ones in all rows.
 
-    Most columns are dropped after a few rows, so that the rest is compared for hardly any.
+    Most columns are dropped after a few rows, so few columns are compared for the remaining rows.
     """
     for rows in (slice(0, 2), slice(2, 64), slice(64, None)):
         if len(columns) and len(values[rows]):
-            columns = columns[(values[rows][:, columns] == wanted(rows, columns)).all(axis=0)]
+            columns = columns[(values[rows][:, columns] == expected(rows, columns)).all(axis=0)]
     return columns
 
 
 def number_rows(values: Array) -> bool:
-    """Return whether values [n], in any order, are 0 to n - 1 or 1 to n."""
+    """Return whether the values [n], in any order, are 0 to n - 1 or 1 to n."""
     ordered = np.sort(values)
-    return len(values) >= _LEAST_ROWS and any(
+    return len(values) >= _MIN_ROWS and any(
         np.array_equal(ordered, np.arange(first, first + len(values))) for first in (0, 1)
     )
 
 
 def label_numbers(labels: Sequence[Any]) -> Array:
-    """Return a number for each of the classes that labels name, -1 for None."""
+    """Return a class number for each label name, -1 for None."""
     numbers = {
-        name: number for number, name in enumerate(sorted({str(each) for each in labels if each is not None}))
+        name: number
+        for number, name in enumerate(sorted({str(label) for label in labels if label is not None}))
     }
-    return np.array([-1 if each is None else numbers[str(each)] for each in labels], np.int64)
+    return np.array([-1 if label is None else numbers[str(label)] for label in labels], np.int64)
 
 
 def named_reasons(reasons: Mapping[str, str] | Mapping[int, str]) -> str:
-    """Return the names or numbers of the first columns, with what is suspicious about them in words."""
+    """Format the names or numbers of the first columns with the reasons."""
     shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_SHOWN])
     return shown + (f" and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else "")

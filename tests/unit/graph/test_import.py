@@ -309,7 +309,7 @@ def test_a_folder_of_more_folders_than_datasets_have_is_not_searched(
     for number in range(4):
         (tmp_path / "disk" / str(number)).mkdir(parents=True)
     write(tmp_path / "disk" / "0" / "edges.csv", "src,dst\n0,1\n")
-    monkeypatch.setattr("hyrt.graph.tables.reading.table_files._MOST_FOLDERS", 4)
+    monkeypatch.setattr("hyrt.graph.tables.reading.table_files._MAX_FOLDERS", 4)
     assert wrong(tmp_path / "disk") == [
         "disk: has more than 4 folders: give the files of the tables, or a folder that has nothing else"
     ]

@@ -1,1 +1,1 @@
-"""Ids of vertices as tables have them, and the numbers that vertices get."""
+"""Vertex ids in tables, and their mapping to vertex numbers."""

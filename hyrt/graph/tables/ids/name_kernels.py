@@ -1,4 +1,4 @@
-"""Compiled loops over names of vertices: a table that finds the number of a name by its bytes."""
+"""Compiled loops of a hash table that maps names, by their bytes, to numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def hash_of(data, first, last):  # type: ignore[no-untyped-def]
-    """64 bits of the bytes first..last-1."""
-    found = np.uint64(last - first) * GOLDEN
+    """Return a 64-bit hash of the bytes first..last-1."""
+    hashed = np.uint64(last - first) * GOLDEN
     for i in range(first, last):
-        found = (found ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
-    return mix64(found)
+        hashed = (hashed ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    return mix64(hashed)
 
 
 @_compile
 def slot_of(data, first, last, slots, kept, ends):  # type: ignore[no-untyped-def]
-    """The slot that has the number of a name, or the empty one where it would be; slots [power of two]."""
+    """Return the slot with the number of a name, or the empty slot for it; the number of slots is a power of
+    two.
+    """
     mask = len(slots) - 1
     at = np.int64(hash_of(data, first, last) & np.uint64(mask))
     while slots[at] >= 0:
@@ -40,7 +42,7 @@ def slot_of(data, first, last, slots, kept, ends):  # type: ignore[no-untyped-de
 
 @_compile
 def find_names(data, offsets, missing, slots, kept, ends, out):  # type: ignore[no-untyped-def]
-    """The number of each name, -1 where it is not known or missing."""
+    """Look up the number of each name; -1 for unknown and missing names."""
     for i in range(len(out)):
         out[i] = -1
         if not missing[i]:
@@ -49,7 +51,7 @@ def find_names(data, offsets, missing, slots, kept, ends, out):  # type: ignore[
 
 @_compile
 def add_names(data, offsets, missing, slots, kept, ends, num, out):  # type: ignore[no-untyped-def]
-    """The number of each name, those that are new numbered from num on; returns how many there are then."""
+    """Look up the number of each name and number new names from `num` on; return the new total number."""
     for i in range(len(out)):
         out[i] = -1
         if missing[i]:
@@ -69,7 +71,7 @@ def add_names(data, offsets, missing, slots, kept, ends, num, out):  # type: ign
 
 @_compile
 def fill_slots(kept, ends, num, slots):  # type: ignore[no-untyped-def]
-    """Put the numbers of all names into empty slots."""
+    """Insert the numbers of all names into empty slots."""
     mask = len(slots) - 1
     for number in range(num):
         at = np.int64(hash_of(kept, ends[number], ends[number + 1]) & np.uint64(mask))

@@ -1,4 +1,4 @@
-"""From the ids that tables name vertices by to numbers of vertices."""
+"""Mapping of the vertex ids in tables to vertex numbers."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ Numbers = NDArray[np.int64]
 
 _MISSING = "Give every edge two ids; what counts as missing is named by text.nulls of the schema"
 NOT_WHOLE = "If ids are texts, or written like 007 or +1, give ids: names in the schema"
-"""What to do about an id that is not a whole number as one is written."""
+"""Remedy for an id that is not written as a whole number."""
 SPARSE = 8
-"""Numbers for each that is named from which on ids do not look like numbers that count up."""
+"""Ratio of the id range to the number of ids in use, above which ids do not look like consecutive numbers."""
 _INT64 = np.iinfo(np.int64)
 
 
 class VertexIds(Protocol):
-    """Finds the numbers of vertices by their ids."""
+    """Mapping from vertex ids to vertex numbers."""
 
     def numbers(self, piece: TablePiece, column: str, unknown: str, bad: BadRows) -> Numbers:
-        """Numbers [n] of the ids in a column; -1 for those that are wrong, or unknown and to be dropped."""
+        """Return the numbers [n] of the ids in a column; -1 for wrong ids, and for unknown ids that are to be
+        dropped.
+        """
 
     @property
     def num_vertices(self) -> int:
-        """How many vertices there are, as far as is known."""
+        """Number of vertices that are known so far."""
 
     def names_in_order(self) -> Iterator[object] | None:
-        """The ids of all vertices in the order of their numbers; None where they are these numbers."""
+        """Return the ids of all vertices in the order of their numbers; None if the ids are these numbers."""
 
 
 @dataclass(slots=True)
 class Positions:
-    """Ids that are whole numbers, counted from the first.
+    """Integer ids, counted from the first.
 
-    Without a known count, only ids that edges name are vertices: `close_gaps` numbers them once all edges are
-    read.
+    If the number of vertices is not known, only ids that occur in edges are vertices; `close_gaps` numbers
+    them after all edges were read.
     """
 
     first: int
     count: int | None
-    """The number of vertices; None as long as edges name them."""
+    """Number of vertices; None while it depends on the edges."""
     decimal: str
     limit: int
-    """The most vertices that there can be."""
+    """Upper bound of the number of vertices."""
     largest: int = -1
     least: int = _INT64.max
-    """As `largest`, of the ids that were met, counted from the first: 0 for it."""
+    """Like `largest`: extreme values of the ids so far, relative to the first id."""
     named: NDArray[np.int64] | None = None
-    """The ids that there are, in order, if others between them are not."""
+    """The ids in use, sorted, if ids between them are unused."""
     from_table: bool = True
-    """Whether a table has the vertices; for messages."""
+    """Whether there is a table of vertices; for messages."""
 
     __repr__ = one_line
 
@@ -81,7 +83,7 @@ class Positions:
         good = ~(missing | wrong)
         outside = good & ((values < self.first) | (values > last))
         if outside.any():
-            self._say(piece, column, values, outside, unknown, bad, last)
+            self._report_outside(piece, column, values, outside, unknown, bad, last)
         numbers = values - self.first
         numbers[~good | outside] = -1
         if self.count is None and len(numbers):
@@ -90,27 +92,27 @@ class Positions:
         return numbers
 
     def close_gaps(self, pieces: Iterator[Numbers]) -> NDArray[np.int64]:
-        """Keep the ids that are named, and number them in order.
+        """Keep the ids that are in use, and number them in order.
 
         Parameters
         ----------
         pieces
-            All that `numbers` returned.
+            All results of `numbers`.
 
         Returns
         -------
-        [largest - least + 1] the new number of each number from the least one on.
+        [largest - least + 1] the new number of each old number, starting at the smallest one.
         """
-        is_named = np.zeros(self.largest - self.least + 1, np.bool_)
+        is_used = np.zeros(self.largest - self.least + 1, np.bool_)
         for numbers in pieces:
-            is_named[numbers[numbers >= 0] - self.least] = True
-        self.named = np.flatnonzero(is_named) + (self.least + self.first)
+            is_used[numbers[numbers >= 0] - self.least] = True
+        self.named = np.flatnonzero(is_used) + (self.least + self.first)
         self.count = len(self.named)
-        if self.least == 0 and self.count == len(is_named):
+        if self.least == 0 and self.count == len(is_used):
             self.named = None
-        return np.cumsum(is_named) - 1
+        return np.cumsum(is_used) - 1
 
-    def _say(
+    def _report_outside(
         self, piece: TablePiece, column: str, values: Any, outside: Any, unknown: str, bad: BadRows, last: int
     ) -> None:
         if self.count is not None:
@@ -144,11 +146,11 @@ class Positions:
 
 @dataclass(slots=True)
 class Named:
-    """Ids that are texts."""
+    """String ids."""
 
     names: VertexNames
     grows: bool
-    """Whether an id that is not known is a new vertex: where there is no table."""
+    """Whether an unknown id is a new vertex, i.e. there is no table of vertices."""
 
     @property
     def num_vertices(self) -> int:

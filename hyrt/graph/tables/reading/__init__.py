@@ -1,1 +1,1 @@
-"""Rows of CSV and Parquet files, piece by piece, with the place of each of them."""
+"""Batches of rows from CSV and Parquet files, with their line or row numbers."""

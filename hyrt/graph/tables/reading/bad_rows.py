@@ -1,4 +1,4 @@
-"""All rows of tables that are wrong: counted, and the first of them named."""
+"""Collector of errors in table rows: counts all, and shows the first ones."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ _SHOWN_LETTERS = 60
 
 
 class BadRows:
-    """Collects what is wrong with rows."""
+    """Collector of errors in table rows."""
 
     def __init__(self) -> None:
         self.total = 0
-        """How many things are wrong."""
+        """Number of errors."""
         self._lines: list[str] = []
         self._remedies: dict[str, None] = {}
 
     def add_unreadable(self, piece: TablePiece) -> None:
-        """The rows that a piece left out."""
+        """Add the rows that could not be parsed."""
         for row in piece.bad:
             self._add(f"{piece.name}, {piece.unit} {row.place}: {row.problem}")
 
     def add(
         self, piece: TablePiece, column: str, wrong: NDArray[np.bool_], problem: str, remedy: str
     ) -> None:
-        """Rows of a piece.
+        """Add wrong values in a column of a piece.
 
         Parameters
         ----------
         piece
             The piece.
         column
-            The name of the column that has what is wrong.
+            Name of the column.
         wrong
-            [n] whether each row is.
+            [n] which rows are wrong.
         problem
-            What the value is (`is no whole number`).
+            The problem with the value, such as `is no whole number`.
         remedy
-            What to do, as a sentence.
+            Remedy, as a sentence.
         """
         rows = np.flatnonzero(wrong)
         if not len(rows):
             return
-        room = max(0, MOST_SHOWN - len(self._lines))
-        if room:
+        num_shown = max(0, MOST_SHOWN - len(self._lines))
+        if num_shown:
             places, values = piece.places(), piece.columns[column]
             as_written = piece.as_written.get(column, values)
-            for row in rows[:room].tolist():
+            for row in rows[:num_shown].tolist():
                 value, word = values[row].as_py(), as_written[row].as_py()
-                problem_here = (
-                    f"{word!r} counts as missing" if value is None and word else _told(value, problem)
+                description = (
+                    f"{word!r} counts as missing" if value is None and word else _describe(value, problem)
                 )
-                self._add(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: {problem_here}")
-        self.total += max(0, len(rows) - room)
+                self._add(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: {description}")
+        self.total += max(0, len(rows) - num_shown)
         self._remedies[remedy] = None
 
     def add_line(self, line: str, remedy: str) -> None:
-        """One thing that is wrong, told in full."""
+        """Add one error with a complete description."""
         self._add(line)
         self._remedies[remedy] = None
 
@@ -75,12 +75,12 @@ class BadRows:
             self._lines.append(line)
 
     def check(self) -> None:
-        """See that nothing was wrong.
+        """Raise an error if anything was wrong.
 
         Raises
         ------
         DataError
-            Naming the first rows, how many there are, and what to do.
+            With the first wrong rows, the total number, and the remedies.
         """
         if not self.total:
             return
@@ -95,12 +95,12 @@ class BadRows:
 
 
 def escaped(value: object) -> str:
-    """Return a value as in a program, with escapes if it does not look like what it is."""
+    """Format a value as a literal, with escapes if it differs from its visible form."""
     is_plain = not isinstance(value, str) or unicodedata.is_normalized("NFC", value)
     return repr(value) if is_plain else ascii(value)
 
 
-def _told(value: Any, problem: str) -> str:
+def _describe(value: Any, problem: str) -> str:
     if value is None:
         return "the value is missing"
     text = escaped(value)

@@ -26,24 +26,24 @@ def csv_pieces(
     block_bytes: int | None = None,
     most_blocks: int | None = None,
 ) -> Iterator[TablePiece]:
-    """The rows of a file, piece by piece.
+    """Yield the rows of a file in pieces.
 
     Parameters
     ----------
     file
         The file.
     kinds
-        For each wanted column `number`, `text` or `any`: what is expected in it. A piece in which something
-        else is found has texts. Whole numbers that must be as they are written, such as ids, are texts.
+        Expected kind of each requested column: `number`, `text` or `any`. If a piece has other values, its
+        column is returned as strings. Integers whose spelling matters, such as ids, are requested as `text`.
     block_bytes
-        About how much of the file is a piece; None for the default.
+        Approximate size of a piece in the file, in bytes; None for the default.
     most_blocks
-        How many pieces are read; None for all.
+        Maximum number of pieces; None for all.
 
     Raises
     ------
     DataError
-        If a column is not in the file or is there twice, or the file cannot be read.
+        If a column is missing or not unique, or the file cannot be read.
     """
     names = file.columns()
     for name in kinds:
@@ -55,24 +55,24 @@ def csv_pieces(
     threads = available_cores()
     with ThreadPoolExecutor(threads) as pool:
         blocks = itertools.islice(file.blocks(block_bytes), most_blocks)
-        yield from in_order(pool, lambda block: _parsed(file, block, names, kinds, header), blocks, threads)
+        yield from in_order(pool, lambda block: _parse(file, block, names, kinds, header), blocks, threads)
 
 
-def _parsed(
+def _parse(
     file: TextFile, block: TextBlock, names: list[str], kinds: Mapping[str, str], header: bytes | None
 ) -> TablePiece:
     import pyarrow as pa
 
     types = {"number": pa.float64(), "text": pa.string()}
-    wanted = {name: types.get(kind, pa.string()) for name, kind in kinds.items()}
+    column_types = {name: types.get(kind, pa.string()) for name, kind in kinds.items()}
     lines = lambda: block.lines  # noqa: E731
     data, padded = block.stripped()
     if header and _has_line(block.raw, header):
-        return _read_as_text(file, block, names, list(wanted), has_header=True)
+        return _read_as_text(file, block, names, list(column_types), has_header=True)
     try:
-        table = _read(file, data, names, wanted, None)
+        table = _read(file, data, names, column_types, None)
     except pa.ArrowInvalid:
-        return _read_as_text(file, block, names, list(wanted), has_header=False)
+        return _read_as_text(file, block, names, list(column_types), has_header=False)
     columns, as_written = _without_nulls(table, file.form.nulls)
     return TablePiece(file.name, table.num_rows, columns, "line", lines, padded=padded, as_written=as_written)
 
@@ -80,13 +80,13 @@ def _parsed(
 def _read_as_text(
     file: TextFile, block: TextBlock, names: list[str], wanted: list[str], *, has_header: bool
 ) -> TablePiece:
-    """The rows as texts, without those that have other numbers of values than the table has columns.
+    """Parse a block into strings, without the rows whose number of values is not the number of columns.
 
-    If the block has the line of the names again, this is no row either.
+    If the block contains the header line again, it is dropped as well.
     """
     import pyarrow as pa
 
-    found = block.lines
+    line_numbers = block.lines
     invalid: list[Any] = []
     bad: list[BadRow] = []
 
@@ -98,7 +98,7 @@ def _read_as_text(
     try:
         data.decode()
     except UnicodeDecodeError:
-        # Each line is told; what cannot be read is replaced, so that the rest of the block can be.
+        # Report each line, and replace the invalid bytes so that the rest of the block can be parsed.
         for number, line in enumerate(data.split(b"\n"), block.first_line):
             try:
                 line.decode()
@@ -108,28 +108,28 @@ def _read_as_text(
         data = data.decode(errors="replace").encode()
     read = names if has_header and len(set(names)) == len(names) else wanted
     table = _read(file, data, names, dict.fromkeys(read, pa.string()), skip)
-    if len(found) != table.num_rows + len(invalid):
+    if len(line_numbers) != table.num_rows + len(invalid):
         raise DataError(
             f"{file.name}, from line {block.first_line} on: records cannot be told apart: close every quote, "
             "or give another letter as text.quote in the schema"
         )
-    left = np.ones(len(found), np.bool_)
+    is_valid = np.ones(len(line_numbers), np.bool_)
     for row in invalid:
-        left[row.number - 1] = False
+        is_valid[row.number - 1] = False
         bad.append(
             BadRow(
-                int(found[row.number - 1]),
+                int(line_numbers[row.number - 1]),
                 f"has {row.actual_columns} value{'s' * (row.actual_columns != 1)} for {row.expected_columns} "
                 f"columns ({row.text[:_SHOWN_LETTERS]!r}): give one for each, in quotes where it has the "
                 f"delimiter {file.form.delimiter!r} in it",
             )
         )
-    places = found[left]
+    places = line_numbers[is_valid]
     if has_header:
-        again = _are_header(table, read)
-        for place in places[again].tolist():
+        is_header = _are_header(table, read)
+        for place in places[is_header].tolist():
             bad.append(BadRow(place, "repeats the names of the columns: leave this line out"))
-        places, table = places[~again], table.filter(pa.array(~again)).select(wanted)
+        places, table = places[~is_header], table.filter(pa.array(~is_header)).select(wanted)
     columns, as_written = _without_nulls(table, file.form.nulls)
     return TablePiece(
         file.name, table.num_rows, columns, "line", lambda: places, bad, padded=padded, as_written=as_written
@@ -137,20 +137,20 @@ def _read_as_text(
 
 
 def _has_line(data: bytes, line: bytes) -> bool:
-    """Whether a line is in a text; files that were put together repeat the names of their columns."""
+    """Return whether a text contains a line, such as the header that concatenated files repeat."""
     return data.startswith((line + b"\n", line + b"\r\n")) or any(
         b"\n" + line + end in data for end in (b"\n", b"\r\n")
     )
 
 
 def _are_header(table: Any, names: list[str]) -> NDArray[np.bool_]:
-    """Return which rows have the name of each column."""
+    """Return which rows equal the header."""
     import pyarrow.compute as pc
 
-    again = np.ones(table.num_rows, np.bool_)
+    is_header = np.ones(table.num_rows, np.bool_)
     for name in names:
-        again &= pc.equal(table.column(name), name).to_numpy()
-    return again
+        is_header &= pc.equal(table.column(name), name).to_numpy()
+    return is_header
 
 
 def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any], skip: Any) -> Any:
@@ -178,7 +178,9 @@ def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any],
 
 
 def _without_nulls(table: Any, nulls: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns, missing texts as null, and those of texts with some missing as they are written."""
+    """Return the columns with null for missing strings, and the original of each string column with missing
+    values.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

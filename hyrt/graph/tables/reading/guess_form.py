@@ -1,4 +1,4 @@
-"""How a file of text is written, from its first lines."""
+"""Inference of a text file's CSV dialect from its first lines."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ _COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
 
 def guess_form(start: bytes) -> TextForm:
-    """Guess the form of a file.
+    """Infer the CSV dialect of a file.
 
     Parameters
     ----------
     start
-        Its first bytes, unpacked, some lines or all of it.
+        The first bytes of the file, decompressed.
 
     Returns
     -------
-    The delimiter that cuts most lines into equal numbers of values; a header where the first line has no
-    number, and no name that comes again below where all are names; a decimal comma where numbers have one.
+    The dialect. The delimiter is the one that splits most lines into equal numbers of values. The first line
+    is a header if it has no number, and if none of its names occurs below in a file without numbers. The
+    decimal point is a comma if numbers contain one.
     """
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     whole = start[: start.rfind(b"\n") + 1] or start
     try:
         text = whole.decode("utf-8-sig")
@@ -38,32 +39,34 @@ def guess_form(start: bytes) -> TextForm:
             text = whole.decode("utf-8-sig", errors="replace")
         else:
             text = whole.decode("cp1252", errors="replace")
-            given["encoding"] = "cp1252"
+            settings["encoding"] = "cp1252"
     lines = [line for line in text.splitlines() if line.strip()]
     while lines and lines[0].startswith(_COMMENTS):
         lines.pop(0)
     lines = lines[:_LINES]
-    delimiter = max(_DELIMITERS, key=lambda each: _regularity(lines, each))
-    if not any(_regularity(lines, each) > (0, 0) for each in _DELIMITERS):
+    delimiter = max(_DELIMITERS, key=lambda candidate: _regularity(lines, candidate))
+    if not any(_regularity(lines, candidate) > (0, 0) for candidate in _DELIMITERS):
         delimiter = ","
-    given["delimiter"] = delimiter
+    settings["delimiter"] = delimiter
     quote = _quote(lines, delimiter)
-    given["quote"] = quote
+    settings["quote"] = quote
     rows = _rows(lines, delimiter, quote)
-    given["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
-    # Files that were put together repeat the names of their columns.
+    settings["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
+    # Concatenated files repeat the header.
     below = {value for row in rows[1:] if row != rows[0] for value in row}
     if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
-        # Names of columns among names of vertices are names of vertices, too.
-        given["header"] = False
+        # A first line whose names occur below consists of vertex names.
+        settings["header"] = False
     if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
-        given["decimal"] = ","
+        settings["decimal"] = ","
     defaults = TextForm()
-    return TextForm(**{key: value for key, value in given.items() if value != getattr(defaults, key)})
+    return TextForm(**{key: value for key, value in settings.items() if value != getattr(defaults, key)})
 
 
 def _are_mostly_utf8(data: bytes) -> bool:
-    """Whether most lines with letters beyond ASCII are UTF-8: some bytes of the others are damaged."""
+    """Return whether most lines with non-ASCII characters are valid UTF-8, so that the others are damaged
+    UTF-8.
+    """
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     good = 0
     for line in lines:
@@ -76,16 +79,18 @@ def _are_mostly_utf8(data: bytes) -> bool:
 
 
 def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
-    """Values as the import reads them: without spaces around them."""
+    """Split lines into values like the import, i.e. without surrounding spaces."""
     try:
-        found = list(csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True))
+        rows = list(csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True))
     except csv.Error:
-        found = [line.split(delimiter) for line in lines]
-    return [[value.strip() for value in row] for row in found]
+        rows = [line.split(delimiter) for line in lines]
+    return [[value.strip() for value in row] for row in rows]
 
 
 def _quote(lines: list[str], delimiter: str) -> str:
-    """A single quote if most texts are in such, and none in double quotes."""
+    """Return a single quote if most strings are quoted by it and no double quote occurs, otherwise a double
+    quote.
+    """
     if any('"' in line for line in lines):
         return '"'
     values = [value.strip() for line in lines for value in line.split(delimiter)]
@@ -95,7 +100,7 @@ def _quote(lines: list[str], delimiter: str) -> str:
 
 
 def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:
-    """Which part of the lines has the most frequent number of values, above 1, and this number."""
+    """Return the fraction of lines with the most frequent number of values (above 1), and this number."""
     counts = Counter(map(len, _rows(lines, delimiter)))
     if not counts:
         return 0.0, 0

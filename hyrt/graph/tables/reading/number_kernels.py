@@ -1,4 +1,4 @@
-"""A compiled loop that reads whole numbers exactly as they are written."""
+"""Compiled parser of whole numbers that accepts only the canonical spelling."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _MAX_DIGITS = 18
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def read_whole(data, offsets, missing, decimal, values, bad):  # type: ignore[no-untyped-def]
-    """Read texts [n] into values [n] int64; bad [n] says which are not whole numbers in their one usual form.
+    """Parse strings [n] into values [n] int64; set bad [n] for strings that are not whole numbers in
+    canonical form.
 
-    `007`, `+1`, `-0`, ` 7` and digits that are not ASCII are other texts than `7`, `1` and `0`. A decimal
-    point may follow, with zeros alone behind it: programs write 3.0 for 3.
+    `007`, `+1`, `-0`, ` 7` and non-ASCII digits are not canonical. A decimal point followed by zeros is
+    accepted, because programs write 3.0 for 3.
     """
     for n in range(len(values)):
         values[n] = 0

@@ -1,4 +1,4 @@
-"""A compiled loop over text that finds its records, by the rules of Arrow's parser."""
+"""Compiled scanner that finds the records of a text by the rules of Arrow's CSV parser."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untyped-def]
-    """Write the number of the line in which each record begins.
+    """Write the line number in which each record begins.
 
-    Returns how many there are, and where the last whole one ends. A quote counts at the start of a value
-    alone, after spaces or tabs; what follows the closing one up to the delimiter belongs to the value. Lines
-    without letters are no records. `quote` is -1 if there is none.
+    Returns the number of records, and the end of the last complete one. A quote is recognized only at the
+    start of a value, after spaces or tabs; characters between the closing quote and the delimiter belong to
+    the value. Blank lines are not records. `quote` is -1 if there is none.
     """
     state, records, end = _LINE_START, 0, 0
     i, size = 0, len(data)
@@ -62,10 +62,10 @@ def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untype
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def strip_padding(data, delimiter, quote, out):  # type: ignore[no-untyped-def]
-    """Copy text to `out` without the spaces and tabs around its values; those within quotes stay.
+    """Copy text to `out` without the spaces and tabs around values, except within quotes.
 
-    Returns how many bytes are left, and around how many values there was padding. Line breaks stay, so that
-    lines keep their numbers.
+    Returns the number of bytes written, and the number of padded values. Line breaks are kept, so that line
+    numbers do not change.
     """
     state, size, end, padded, i = _FIELD_START, 0, 0, 0, 0
     is_padded = False

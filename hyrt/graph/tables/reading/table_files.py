@@ -1,4 +1,4 @@
-"""The files of a table: CSV and Parquet files, and folders of them."""
+"""Files of a table: CSV and Parquet files, and folders of them."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from hyrt.graph.tables.reading.text_form import TextForm
 PARQUET = (".parquet", ".pq")
 _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
 _PACKED = (".gz", ".bz2", ".xz")
-# Of a whole disk; a search of it would take minutes.
-_MOST_FOLDERS = 50_000
+# A whole disk has more folders; searching it would take minutes.
+_MAX_FOLDERS = 50_000
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file of this name is one of Parquet."""
+    """Return whether a file name is that of a Parquet file."""
     return path.suffix.lower() in PARQUET
 
 
 def files_of(given: Path) -> list[Path]:
-    """A file, or the files of tables in a folder, in the order of their names.
+    """Return a file, or the table files in a folder, sorted by name.
 
     Raises
     ------
     DataError
-        If there is none, or the folder has more folders than any dataset.
+        If there is none, or the folder has more subfolders than any dataset.
     """
     name = readable(str(given))
     if given.is_dir():
-        found = sorted(path for path in _paths_below(given) if os.path.isfile(path) and _is_table(path))
-        if not found:
+        tables = sorted(path for path in _paths_below(given) if os.path.isfile(path) and _is_table(path))
+        if not tables:
             raise DataError(
                 f"{name}: no CSV or Parquet files in this folder: give the folder or the files of tables"
             )
-        return found
+        return tables
     if not given.exists():
         raise DataError(f"{name}: no such file or folder: give the path of a table")
     if given.is_fifo():
@@ -53,11 +53,11 @@ def files_of(given: Path) -> list[Path]:
     return [given]
 
 
-def _paths_below(given: Path) -> Iterator[Path]:
-    for looked_at, (folder, _, names) in enumerate(os.walk(given)):
-        if looked_at >= _MOST_FOLDERS:
+def _paths_below(root: Path) -> Iterator[Path]:
+    for num_folders, (folder, _, names) in enumerate(os.walk(root)):
+        if num_folders >= _MAX_FOLDERS:
             raise DataError(
-                f"{readable(str(given))}: has more than {_MOST_FOLDERS:,} folders: give the files of the "
+                f"{readable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give the files of the "
                 "tables, or a folder that has nothing else"
             )
         yield from (Path(folder, name) for name in names)
@@ -72,19 +72,19 @@ def _is_table(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The rows of several files of the same columns, one file after the other."""
+    """Rows of several files with the same columns, one file after the other."""
 
     paths: Sequence[Path]
     text: TextForm
 
     @property
     def names(self) -> list[str]:
-        """The names of the files for messages."""
+        """Return the names of the files for messages."""
         return [readable(str(path)) for path in self.paths]
 
     @property
     def are_plain(self) -> bool:
-        """Whether no file is packed."""
+        """Return whether no file is compressed."""
         return all(path.suffix.lower() in _TEXT for path in self.paths)
 
     @property
@@ -92,7 +92,7 @@ class TableFiles:
         return sum(path.stat().st_size for path in self.paths)
 
     def columns(self) -> list[str]:
-        """The names of the columns of the first file."""
+        """Return the column names of the first file."""
         return self._columns(self.paths[0])
 
     def _columns(self, path: Path) -> list[str]:
@@ -101,23 +101,25 @@ class TableFiles:
         return TextFile(path, readable(str(path)), self.text).columns()
 
     def pieces(self, kinds: Mapping[str, str]) -> Iterator[TablePiece]:
-        """All rows, piece by piece; see `csv_pieces`."""
+        """Yield all rows in pieces; see `csv_pieces`."""
         for path, name in zip(self.paths, self.names, strict=True):
             columns = self._columns(path)
-            for wanted in kinds:
-                if wanted not in columns:
-                    hint = nearest(wanted, columns)
+            for column in kinds:
+                if column not in columns:
+                    hint = nearest(column, columns)
                     known = ", ".join(map(repr, columns[:20]))
-                    raise DataError(f"{name}: has no column {wanted!r}{hint or f': name one of {known}'}")
+                    raise DataError(f"{name}: has no column {column!r}{hint or f': name one of {known}'}")
             if is_parquet(path):
                 yield from parquet_pieces(path, name, kinds)
             else:
                 yield from csv_pieces(TextFile(path, name, self.text), kinds)
 
     def places(self, rows: NDArray[np.int64]) -> list[str]:
-        """Where rows are (`edges.csv, line 12`), by their numbers from 0 over all files, in rising order."""
-        found: list[str] = []
-        at = 0
+        """Return the locations of rows (`edges.csv, line 12`), given their increasing numbers over all files,
+        from 0.
+        """
+        locations: list[str] = []
+        first_row = 0
         for path, name in zip(self.paths, self.names, strict=True):
             if is_parquet(path):
                 with opened_parquet(path, name) as file:
@@ -128,15 +130,15 @@ class TableFiles:
                 lines = (block.lines for block in TextFile(path, name, self.text).blocks())
                 unit = "line"
             for numbers in lines:
-                here = rows[(rows >= at) & (rows < at + len(numbers))]
-                found += [f"{name}, {unit} {numbers[row - at]}" for row in here]
-                at += len(numbers)
-            if len(found) == len(rows):
+                in_block = rows[(rows >= first_row) & (rows < first_row + len(numbers))]
+                locations += [f"{name}, {unit} {numbers[row - first_row]}" for row in in_block]
+                first_row += len(numbers)
+            if len(locations) == len(rows):
                 break
-        return found
+        return locations
 
     def num_rows(self) -> int | None:
-        """The number of rows, where files say it."""
+        """Return the number of rows, if the file format stores it, otherwise None."""
         if not all(map(is_parquet, self.paths)):
             return None
         total = 0

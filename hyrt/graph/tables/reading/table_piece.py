@@ -1,4 +1,4 @@
-"""Rows of a table that are in memory together."""
+"""Consecutive table rows that are in memory together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is no row of the table."""
+    """A line that is not a row of the table."""
 
     place: int
-    """The number of its line, from 1."""
+    """Line number, from 1."""
     problem: str
-    """What is wrong, as the end of a sentence."""
+    """The problem, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class TablePiece:
     """Consecutive rows of a file."""
 
     name: str
-    """The file's name for messages."""
+    """Name of the file, for messages."""
     num_rows: int
     columns: Mapping[str, Any]
-    """Arrow arrays [n] by name of the column: numbers, or texts as they stand in the file."""
+    """Arrow arrays [n] by column name: numbers, or strings as written in the file."""
     unit: str
-    """`line` or `row`: what places count."""
+    """Unit of `places`: `line` or `row`."""
     places: Callable[[], NDArray[np.int64]]
-    """[n] the number of each row's line or row in its file, from 1."""
+    """Return [n] the line or row number of each row in its file, from 1."""
     bad: Sequence[BadRow] = ()
-    """Rows that are left out here, as they cannot be read."""
+    """Rows that were dropped because they cannot be parsed."""
     padded: int = 0
-    """Around how many values of text there were spaces or tabs, which are removed."""
+    """Number of values from which surrounding spaces or tabs were removed."""
     as_written: Mapping[str, Any] = field(default_factory=dict)
-    """Texts [n] with what counts as missing, by name of the column; only of columns that have some."""
+    """Strings [n] before missing values became null, by column name; only for columns with missing values."""
 
     __repr__ = one_line

@@ -1,4 +1,4 @@
-"""The first rows of a table, and what its columns have in them."""
+"""Sample of a table's first rows, and the kinds of its columns."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from hyrt.graph.tables.reading.text_form import TextForm
 from hyrt.graph.tables.reading.values import are_codes, matrix, plain, real_numbers, whole_numbers
 
 _BYTES = 1 << 18
-_MOST_WRONG = 0.2
-"""The part of values that may be no numbers in a column of numbers."""
+_MAX_WRONG = 0.2
+"""Maximum fraction of values that are not numbers in a column of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """The first rows of a file, or of the first one in a folder."""
+    """The first rows of a file, or of the first non-empty file in a folder."""
 
     path: Path
-    """The file or the folder, as it was given."""
+    """The file or folder."""
     form: TextForm | None
-    """How it is written; None for Parquet."""
+    """CSV dialect; None for Parquet."""
     columns: dict[str, str]
-    """For each column `whole`, `code` (whole numbers, some of them written like 007 or +1), `number`, `text`,
-    `list` (of numbers), or `none` if all is missing or of another kind."""
+    """Kind of each column: `whole`, `code` (whole numbers, some of them written like 007 or +1), `number`,
+    `text`, `list` (of numbers), or `none` if all values are missing or of another kind."""
     rows: dict[str, Any]
-    """The first values of each column, as Arrow has them."""
+    """The first values of each column, as Arrow arrays."""
     index: list[str]
-    """The columns that pandas wrote as the index of the rows."""
+    """The columns that pandas wrote as the row index."""
     total_rows: float
-    """About how many rows the table has; infinite if that is not known."""
+    """Approximate number of rows of the table; infinite if unknown."""
     is_whole: bool
-    """Whether these rows are all of the table."""
+    """Whether the sample is the whole table."""
 
     @property
     def name(self) -> str:
@@ -49,27 +49,27 @@ class TableSample:
 
     @property
     def given(self) -> str:
-        """What a schema calls it."""
+        """Name of the file or folder in a schema."""
         return self.path.name or self.path.resolve().name
 
     def values(self, column: str) -> list[Any]:
-        """The first values of a column, those of texts as they stand there."""
-        found: list[Any] = self.rows[column].to_pylist()
-        return found
+        """Return the first values of a column; strings are as written in the file."""
+        values: list[Any] = self.rows[column].to_pylist()
+        return values
 
     def least(self, column: str) -> int:
-        """The least of the first whole numbers of a column; 0 where all are missing."""
+        """Return the smallest of the first whole numbers of a column; 0 if all are missing."""
         values, missing, _ = whole_numbers(self.rows[column], "." if self.form is None else self.form.decimal)
         return int(values[~missing].min(initial=2**62)) if (~missing).any() else 0
 
 
 def sample_of(given: Path) -> TableSample:
-    """Read the first rows of a file, or of the first one in a folder that has any.
+    """Read the first rows of a file, or of the first non-empty file in a folder.
 
     Raises
     ------
     DataError
-        If it is missing, empty, damaged, or has columns of one name.
+        If the file is missing, empty, damaged, or has duplicate column names.
     """
     paths = files_of(given)
     for path in paths:
@@ -79,8 +79,8 @@ def sample_of(given: Path) -> TableSample:
     raise DataError(f"{readable(str(given))}: has no rows: fill it, or leave it out")
 
 
-def _parquet_sample(path: Path, given: Path, paths: list[Path]) -> TableSample | None:
-    """The first rows of a file if it has any."""
+def _parquet_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | None:
+    """Return the first rows of a Parquet file; None if it has no rows."""
     name = readable(str(path))
     columns = parquet_columns(path, name)
     piece = next(parquet_pieces(path, name, dict.fromkeys(columns, "any")), None)
@@ -89,7 +89,7 @@ def _parquet_sample(path: Path, given: Path, paths: list[Path]) -> TableSample |
     kinds = {column: _kind(piece.columns[column], ".") for column in columns}
     total = TableFiles(paths, TextForm()).num_rows()
     return TableSample(
-        path=given,
+        path=root,
         form=None,
         columns=kinds,
         rows=dict(piece.columns),
@@ -99,7 +99,7 @@ def _parquet_sample(path: Path, given: Path, paths: list[Path]) -> TableSample |
     )
 
 
-def _text_sample(path: Path, given: Path, paths: list[Path]) -> TableSample | None:
+def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | None:
     name = readable(str(path))
     file = TextFile(path, name, TextForm())
     start = file.start(_BYTES)
@@ -113,7 +113,7 @@ def _text_sample(path: Path, given: Path, paths: list[Path]) -> TableSample | No
     files = TableFiles(paths, file.form)
     rows_per_byte = piece.num_rows / min(path.stat().st_size, _BYTES)
     return TableSample(
-        path=given,
+        path=root,
         form=file.form,
         columns={column: _kind(piece.columns[column], file.form.decimal) for column in columns},
         rows=dict(piece.columns),
@@ -136,19 +136,19 @@ def _kind(column: Any, decimal: str) -> str:
         return "none"
     try:
         column = plain(column)
-    except DataError:  # Binary values that no import takes; an import that needs them says so.
+    except DataError:  # Binary values are not supported; an import that needs them raises the error.
         return "none"
     is_text = pa.types.is_string(column.type)
     _, missing, bad = whole_numbers(column, decimal)
-    # A few others among many numbers are mistakes, of which the import tells.
-    most_wrong = _MOST_WRONG * (~missing).sum()
-    if is_text and are_codes(column, bad) and real_numbers(column, decimal)[2].sum() <= most_wrong:
+    # A few other values among many numbers are mistakes, which the import reports.
+    max_wrong = _MAX_WRONG * (~missing).sum()
+    if is_text and are_codes(column, bad) and real_numbers(column, decimal)[2].sum() <= max_wrong:
         return "code" if _are_whole(column, decimal) else "number"
-    if bad.sum() <= most_wrong:
+    if bad.sum() <= max_wrong:
         return "whole"
-    if pa.types.is_uint64(column.type):  # Numbers that int64 does not hold, such as hashes.
+    if pa.types.is_uint64(column.type):  # Numbers beyond int64, such as hashes.
         return "code"
-    if real_numbers(column, decimal)[2].sum() <= most_wrong:
+    if real_numbers(column, decimal)[2].sum() <= max_wrong:
         return "number"
     return "text" if is_text else "none"
 

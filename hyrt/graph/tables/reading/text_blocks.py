@@ -1,4 +1,4 @@
-"""A text file as blocks of whole records, each with the number of its first line."""
+"""Text file as blocks of complete records, each with its first line number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.graph.tables.reading.text_form import TextForm
 
 BLOCK_BYTES = 8 << 20
 MOST_RECORD_BYTES = 32 << 20
-"""A longer record is taken for a quote that is not closed."""
+"""A longer record means that a quote is not closed."""
 _BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _UTF8_BOM = b"\xef\xbb\xbf"
 _COMMENTS = (b"#", b"%")
@@ -32,21 +32,21 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Some whole records."""
+    """Block of complete records."""
 
     raw: bytes
-    """As it stands in the file, but in UTF-8 whatever the file's encoding is."""
+    """Content in the file, converted to UTF-8."""
     first_line: int
-    """The number of the line that it begins with, from 1."""
+    """Line number of the first line, from 1."""
     form: TextForm = field(repr=False)
 
     def stripped(self) -> tuple[bytes, int]:
-        """The block without the spaces and tabs around values, and around how many values there were some."""
+        """Return the block without spaces and tabs around values, and the number of values that had some."""
         return _stripped(self.raw, self.form)
 
     @property
     def lines(self) -> NDArray[np.int64]:
-        """The number of the line in which each record begins; a line without letters is no record."""
+        """Return the line number in which each record begins; blank lines are not records."""
         return _records(self.stripped()[0], self.form, self.first_line)[0]
 
 
@@ -60,7 +60,7 @@ def _stripped(data: bytes, form: TextForm) -> tuple[bytes, int]:
 
 
 def _records(data: bytes, form: TextForm, line: int) -> tuple[NDArray[np.int64], int]:
-    """The line of each record, and where the last whole one ends."""
+    """Return the line number of each record, and the end of the last complete record."""
     lines = np.empty(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
     quote = ord(form.quote) if form.quote else -1
     num, end = find_records(np.frombuffer(data, np.uint8), ord(form.delimiter), quote, line, lines)
@@ -69,16 +69,16 @@ def _records(data: bytes, form: TextForm, line: int) -> tuple[NDArray[np.int64],
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of text with a table."""
+    """Text file with a table."""
 
     path: Path
     name: str
-    """Its name for messages."""
+    """Name of the file, for messages."""
     form: TextForm
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
-        """The file, unpacked."""
+        """Open the file, decompressed."""
         try:
             with _OPENERS.get(self.path.suffix.lower(), open)(self.path, "rb") as stream:
                 yield stream
@@ -90,17 +90,17 @@ class TextFile:
             raise DataError(f"{self.name} cannot be read: {told_of_system(error)}") from error
 
     def start(self, num_bytes: int) -> bytes:
-        """Its first bytes, unpacked."""
+        """Return the first bytes, decompressed."""
         with self._opened() as stream:
             return stream.read(num_bytes)
 
     def columns(self) -> list[str]:
-        """The names of the columns, in order.
+        """Return the column names in order.
 
         Raises
         ------
         DataError
-            If the file is empty, is no text, or cannot be read.
+            If the file is empty, is not text, or cannot be read.
         """
         with self._opened() as stream:
             head = _Head(self, stream)
@@ -118,7 +118,7 @@ class TextFile:
         return values
 
     def header_line(self) -> bytes | None:
-        """Return the line of the names of the columns in UTF-8, without its end; None if there is none."""
+        """Return the header line in UTF-8, without its line end; None if there is no header."""
         if not self.form.header:
             return None
         with self._opened() as stream:
@@ -126,18 +126,18 @@ class TextFile:
 
     @property
     def _dialect(self) -> dict[str, Any]:
-        """What the csv module calls it."""
+        """Return the arguments for the csv module."""
         quote = self.form.quote
         quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
         return {"delimiter": self.form.delimiter, "quotechar": quote or None, "quoting": quoting}
 
     def blocks(self, block_bytes: int | None = None) -> Iterator[TextBlock]:
-        """All records, in blocks of about so many bytes; None for `BLOCK_BYTES`.
+        """Yield all records in blocks of about `block_bytes` bytes; None means `BLOCK_BYTES`.
 
         Raises
         ------
         DataError
-            If the file cannot be read, or has a record that does not end.
+            If the file cannot be read, or has a record without an end.
         """
         with self._opened() as stream:
             head = _Head(self, stream)
@@ -162,7 +162,7 @@ class TextFile:
                     line += block.count(b"\n")
 
     def _check_end(self, data: bytes, line: int) -> None:
-        """See that the last record, at whose end the file may end without a new line, has no open quote."""
+        """Refuse an open quote in the last record, which need not end with a newline."""
         if self.form.quote and _last_end(data + b"\n", self.form) <= len(data):
             first = _records(data, self.form, line)[0][-1]
             raise DataError(
@@ -177,7 +177,7 @@ class TextFile:
 
 
 class _Head:
-    """What comes before the records of a file: a mark, comments, and the line of names."""
+    """Start of a file, before the records: byte order mark, comments, and header line."""
 
     def __init__(self, file: TextFile, stream: IO[bytes]) -> None:
         data = stream.read(1 << 16)
@@ -218,7 +218,7 @@ def _decoded(file: TextFile, line: bytes) -> str:
 
 
 def _last_end(data: bytes, form: TextForm) -> int:
-    """Where the last record ends that ends in these bytes, which begin with a record; 0 where none does."""
+    """Return the end of the last complete record in a block that begins with a record; 0 if there is none."""
     if not form.quote or form.quote.encode() not in data:
         return data.rfind(b"\n") + 1
     return _records(data, form, 0)[1]

@@ -1,4 +1,4 @@
-"""How a table is written as text."""
+"""CSV dialect of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of columns as numpy has them, with which of them are missing and which are no such values."""
+"""Conversion of Arrow columns to numpy, with flags for missing and invalid values."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
 _EXACT = 2.0**53
-"""From here on floating-point numbers leave whole numbers out."""
+"""From here on, float64 does not represent every whole number."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
-"""Texts that a program may read as whole numbers."""
+"""Strings that a program may read as whole numbers."""
 _OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_size_binary")
-"""How the names of Arrow's types for texts begin, beside `string`."""
+"""Prefixes of Arrow's string types other than `string`."""
 
 
 def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
-    """Whole numbers, also if they are written as 3.0.
+    """Convert a column to whole numbers, also if they are written as 3.0.
 
-    Texts count as they are written: 007, +1 and digits that are not ASCII are something else than 7 and 1.
+    Strings must have the canonical spelling: 007, +1 and non-ASCII digits are not 7 and 1.
 
     Parameters
     ----------
     column
-        An Arrow array [n] of numbers, of true and false, or of texts.
+        An Arrow array [n] of numbers, bools, or strings.
     decimal
-        The decimal point of texts.
+        Decimal point in strings.
 
     Returns
     -------
-    int64 [n], 0 where there is none; which values are missing; which are something else.
+    Values int64 [n], 0 if missing or invalid; flags of missing values; flags of invalid values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -59,7 +59,7 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
         data, offsets = bytes_of(column)
         read_whole(data, offsets, missing, ord(decimal), values, bad)
         return values, missing, bad
-    # In a column of floating-point numbers, nan is how programs write a missing whole number.
+    # In a floating-point column, programs write NaN for a missing whole number.
     real, missing, bad = real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
@@ -68,16 +68,19 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
 
 
 def are_codes(column: Any, bad: Flags) -> bool:
-    """Whether some texts that `whole_numbers` does not take are numbers in another form, such as 007 or +1.
+    """Return whether some strings that `whole_numbers` refuses are numbers in another form, such as 007 or
+    +1.
 
-    Ids and classes that are written so are texts: as numbers, 007 and 7 would be one.
+    Ids and classes in this form are strings, because 007 and 7 would be the same number.
     """
-    texts = plain(column).filter(_as_arrow(bad)).to_pylist()
-    return any(isinstance(text, str) and _CODE.fullmatch(text) is not None for text in texts)
+    strings = plain(column).filter(_as_arrow(bad)).to_pylist()
+    return any(isinstance(string, str) and _CODE.fullmatch(string) is not None for string in strings)
 
 
 def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
-    """Numbers; nan where there is none; see `whole_numbers`. What is infinite is wrong, nan is missing."""
+    """Convert a column to float64, NaN if missing or invalid; see `whole_numbers`. Infinity is invalid, NaN
+    is missing.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -93,10 +96,10 @@ def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], 
             numbers = pc.cast(trimmed, pa.float64())
         except pa.ArrowInvalid:
             values = np.full(len(column), np.nan)
-            for at, text in enumerate(trimmed.to_pylist()):
+            for index, text in enumerate(trimmed.to_pylist()):
                 if text is not None:
-                    values[at] = _number(text)
-                    bad[at] = math.isnan(values[at])
+                    values[index] = _number(text)
+                    bad[index] = math.isnan(values[index])
             bad |= np.isinf(values)
             return values, missing, bad
     elif pa.types.is_boolean(kind):
@@ -113,7 +116,9 @@ def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], 
 
 
 def texts(column: Any) -> tuple[Any, Flags]:
-    """Values as texts: an Arrow array of strings, and which are missing. Whole numbers have no point."""
+    """Convert a column to an Arrow array of strings, with flags of missing values. Whole numbers have no
+    decimal point.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -129,7 +134,7 @@ def texts(column: Any) -> tuple[Any, Flags]:
 
 
 def count_nan(column: Any) -> int:
-    """Return how many values of a column are nan; 0 for columns of anything but floating-point numbers."""
+    """Return the number of NaN values in a column; 0 for other than floating-point columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -139,12 +144,12 @@ def count_nan(column: Any) -> int:
 
 
 def check_texts(column: Any) -> None:
-    """See that `texts` takes values of the type of a column.
+    """Check that `texts` supports the type of a column.
 
     Raises
     ------
     DataError
-        If they are lists, say.
+        If the type is not supported, such as lists.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -156,7 +161,7 @@ def check_texts(column: Any) -> None:
 
 
 def bytes_of(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes of all strings of an Arrow array [n], and [n + 1] where each begins and the last one ends."""
+    """Return the bytes of all strings of an Arrow array [n], and the offsets [n + 1] of the strings."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
     bounds = bounds[column.offset : column.offset + len(column) + 1]
@@ -164,9 +169,10 @@ def bytes_of(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 
 
 def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
-    """A column of lists of one length, as float64 [n, width], with what is missing and what is wrong by row.
+    """Convert a column of lists of equal length to float64 [n, width], with flags of missing and invalid
+    rows.
 
-    None where it is no column of lists.
+    Returns None for other columns.
     """
     import pyarrow as pa
 
@@ -180,15 +186,16 @@ def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
     values = np.full((num, width), np.nan)
     bad = ~missing & (lengths != width)
     good = ~missing & ~bad
-    inner, _, wrong = real_numbers(column.filter(pa.array(good)).flatten())
+    inner, _, is_invalid = real_numbers(column.filter(pa.array(good)).flatten())
     values[good] = inner.reshape(-1, width) if width else 0
-    if wrong.any():
-        bad[np.flatnonzero(good)[wrong.reshape(-1, width).any(axis=1)]] = True
+    if is_invalid.any():
+        bad[np.flatnonzero(good)[is_invalid.reshape(-1, width).any(axis=1)]] = True
     return values, missing | (good & np.isnan(values).any(axis=1)), bad
 
 
 def plain(column: Any) -> Any:
-    """An Arrow array of the plain type for its values: texts of all kinds, also binary ones, are strings.
+    """Convert an Arrow array to the basic type for its values; all string types, also binary ones, become
+    strings.
 
     Raises
     ------
@@ -239,15 +246,15 @@ def _number(text: str) -> float:
 
 
 class TimeColumn:
-    """Reads a column piece by piece; the first piece decides how times are written.
+    """Parser of a time column in pieces; the first piece determines the format of times.
 
-    Numbers become float64, which holds whole ones below 2^53 exactly; larger whole numbers, such as
+    Numbers become float64, which is exact for whole numbers below 2^53; larger whole numbers, such as
     nanoseconds since 1970, and dates become int64.
 
     Parameters
     ----------
     decimal
-        The decimal point of texts.
+        Decimal point in strings.
     """
 
     def __init__(self, decimal: str) -> None:
@@ -255,7 +262,7 @@ class TimeColumn:
         self._kind: str | None = None
 
     def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
-        """Return [n] times, and which values are missing or no times as the first ones are."""
+        """Return times [n], and flags of values that are missing or not in the format of the first times."""
         column = plain(column)
         if self._kind is None:
             self._kind = self._kind_of(column)
@@ -282,7 +289,7 @@ def are_times(column: Any, decimal: str = ".") -> bool:
 
 
 def _whole(column: Any) -> tuple[NDArray[np.int64], Flags]:
-    """Return [n] int64, exactly, and which values are missing or something else."""
+    """Return int64 [n], exactly, and flags of missing or other values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -310,7 +317,9 @@ def _is_temporal(column: Any) -> bool:
 
 
 def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
-    """Return [n] int64 times in Arrow's unit, or of texts in microseconds since 1970, and which are wrong."""
+    """Return times int64 [n] in Arrow's unit, or in microseconds since 1970 for strings, and flags of invalid
+    values.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -320,14 +329,14 @@ def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
         )
         wrong = np.asarray(whole.is_null().to_numpy(zero_copy_only=False), np.bool_)
         return whole.fill_null(0).to_numpy(zero_copy_only=False), wrong
-    texts = column.to_pylist()
-    values, wrong = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
-    for at, text in enumerate(texts):
+    strings = column.to_pylist()
+    values, wrong = np.zeros(len(strings), np.int64), np.zeros(len(strings), np.bool_)
+    for index, string in enumerate(strings):
         try:
-            found = datetime.fromisoformat(text.strip())
+            time = datetime.fromisoformat(string.strip())
         except (ValueError, AttributeError):
-            wrong[at] = True
+            wrong[index] = True
             continue
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        values[at] = (found - _EPOCH) // timedelta(microseconds=1)
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        values[index] = (time - _EPOCH) // timedelta(microseconds=1)
     return values, wrong

@@ -1,1 +1,1 @@
-"""Tables of several types of vertices and of relations between them, made into a typed dataset."""
+"""Import of heterogeneous datasets from tables of several vertex types and relations."""

@@ -1,4 +1,4 @@
-"""Making a typed dataset of tables: all or nothing, in bounded memory."""
+"""Import of a heterogeneous dataset from tables, atomically and in bounded memory."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ Array = NDArray[Any]
 def import_typed_tables(
     job: Import[TypedImportSchema], say: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Write a typed dataset from tables; as `hyrt.graph.tables.import_tables.import_tables`.
+    """Import a heterogeneous dataset from tables, like `hyrt.graph.tables.import_tables.import_tables`.
 
     Raises
     ------
     DataError
-        Naming the rows that are wrong, or why the destination cannot be written.
+        If rows are wrong, or the destination cannot be written.
     """
     destination = job.destination.absolute()
     check_destination(destination, job.force)
     schema = job.schema
-    given = {f"relations {_name(each)}": (each.files, each.text) for each in schema.relations}
+    patterns_by_table = {f"relations {_name(each)}": (each.files, each.text) for each in schema.relations}
     tables = {name: kind.table for name, kind in schema.types.items() if kind.table is not None}
-    given |= {f"types.{name}": (table.files, table.text) for name, table in tables.items()}
-    files = assigned(job.files, given)
+    patterns_by_table |= {f"types.{name}": (table.files, table.text) for name, table in tables.items()}
+    files = assigned(job.files, patterns_by_table)
     each = NAMED_VERTEX_BYTES if any(kind.ids == "names" for kind in schema.types.values()) else VERTEX_BYTES
     total = sum(some.num_bytes for some in files.values())
     weighted = any(relation.weight is not None for relation in schema.relations)
@@ -126,7 +126,7 @@ def import_typed_tables(
         for name, found in ids.items():
             if isinstance(found, Named):
                 notes.add_alike(f"ids of {name}", found.names)
-    for line in [*notes.lines(), *_told(schema, parts.types, lists, merged, read), *gaps, *unscaled]:
+    for line in [*notes.lines(), *_summarize(schema, parts.types, lists, merged, read), *gaps, *unscaled]:
         say(line)
 
 
@@ -156,11 +156,11 @@ def _ids(schema: TypedImportSchema, name: str, read: ReadVertices | None) -> Ver
 
 
 def _close_gaps(schema: TypedImportSchema, ids: dict[str, VertexIds], lists: list[ListedEdges]) -> list[str]:
-    """Number the ids of types that relations alone name."""
+    """Assign numbers to the ids of vertex types that occur only in relations."""
     ends = [(table.relation[0], table.relation[2]) for table in schema.relations]
-    for name, some in ids.items():
-        named_by = sum(edges.num * both.count(name) for edges, both in zip(lists, ends, strict=True))
-        check_dense(f"type {name!r}", some, named_by)
+    for name, type_ids in ids.items():
+        num_references = sum(edges.num * both.count(name) for edges, both in zip(lists, ends, strict=True))
+        check_dense(f"type {name!r}", type_ids, num_references)
     with_ids = [(edges, ids[first], ids[last]) for edges, (first, last) in zip(lists, ends, strict=True)]
     return close_gaps(with_ids, ids)
 
@@ -172,7 +172,7 @@ def _parts(
     lists: list[ListedEdges],
     read: dict[str, ReadVertices],
 ) -> TypedParts:
-    counts = [some.num_vertices for some in ids.values()]
+    counts = [type_ids.num_vertices for type_ids in ids.values()]
     relations = tuple(Relation(*table.relation) for table in schema.relations)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     types = GraphTypes(tuple(schema.types), starts, relations, schema.target_type)
@@ -193,14 +193,18 @@ def _parts(
             at = 0
             for sources, targets in edges.pieces():
                 known = (sources >= 0) & (targets >= 0)
-                given = None if weights is None else weights[at : at + len(sources)][known]
+                piece_weights = None if weights is None else weights[at : at + len(sources)][known]
                 at += len(sources)
-                yield TypedPiece(number, sources[known], targets[known], given)
+                yield TypedPiece(number, sources[known], targets[known], piece_weights)
 
     return TypedParts(
         types,
         stream,
-        {name: Dataset(where, {}, found.rows) for name, found in read.items() if found.rows is not None},
+        {
+            name: Dataset(where, {}, vertices.rows)
+            for name, vertices in read.items()
+            if vertices.rows is not None
+        },
         labels,
         {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)},
         weighted=any(EDGE_WEIGHT in edges.extras for edges in lists),
@@ -208,7 +212,7 @@ def _parts(
 
 
 def _times(types: GraphTypes, lists: list[ListedEdges], arrays: dict[str, Array], scratch: Path) -> Array:
-    """Return the times of the edges of all relations; those of relations without times are not known."""
+    """Return the edge times of all relations; unknown for relations without times."""
 
     def stream() -> Iterator[TimedEdges]:
         for number, (edges, relation) in enumerate(zip(lists, types.relations, strict=True)):
@@ -222,24 +226,24 @@ def _times(types: GraphTypes, lists: list[ListedEdges], arrays: dict[str, Array]
 
 
 def _id_file(ids: dict[str, VertexIds], scratch: Path) -> dict[str, Path]:
-    """The file of the types and ids of vertices."""
+    """Write the file of types and ids of all vertices."""
     rows = (
         [kind, name]
-        for kind, some in ids.items()
-        for name in some.names_in_order() or range(some.num_vertices)
+        for kind, type_ids in ids.items()
+        for name in type_ids.names_in_order() or range(type_ids.num_vertices)
     )
     write_names(scratch / IDS, ["type", "id"], rows)
     return {IDS: scratch / IDS}
 
 
-def _told(
+def _summarize(
     schema: TypedImportSchema,
     types: GraphTypes,
     lists: list[ListedEdges],
     merged: int,
     read: dict[str, ReadVertices],
 ) -> Iterator[str]:
-    """What was made, in lines."""
+    """Yield a summary of the import, line by line."""
     for table, edges in zip(schema.relations, lists, strict=True):
         weights = f", weights {table.weight!r}" if table.weight is not None else ""
         times = f", times {table.time!r}" if table.time is not None else ""

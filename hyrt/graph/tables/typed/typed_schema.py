@@ -1,4 +1,4 @@
-"""What an import of a typed graph is told."""
+"""Import schema of a heterogeneous graph."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ class TypedImportSchema(Section):
     def _fits(self) -> TypedImportSchema:
         known = listed(self.types) if self.types else "none"
         for name in self.types:
-            if why := why_no_name(name):
-                raise ValueError(f"the name {name!r} of a type {why}")
+            if reason := why_no_name(name):
+                raise ValueError(f"the name {name!r} of a type {reason}")
         if self.target_type not in self.types:
             raise ValueError(f"target_type {self.target_type!r} is not among the types: {known}")
-        for each in self.relations:
-            if len(each.relation) != 3:
+        for table in self.relations:
+            if len(table.relation) != 3:
                 raise ValueError(
-                    f"relation {each.relation}: give three words, such as [author, writes, paper]"
+                    f"relation {table.relation}: give three words, such as [author, writes, paper]"
                 )
-            for end in (each.relation[0], each.relation[2]):
+            for end in (table.relation[0], table.relation[2]):
                 if end not in self.types:
-                    raise ValueError(f"relation {each.relation}: {end!r} is not among the types: {known}")
-        triples = [tuple(each.relation) for each in self.relations]
+                    raise ValueError(f"relation {table.relation}: {end!r} is not among the types: {known}")
+        triples = [tuple(table.relation) for table in self.relations]
         for triple in triples:
             if triples.count(triple) > 1:
                 raise ValueError(f"relation {list(triple)} is there twice: name all of its files in one")
