@@ -165,7 +165,7 @@ def checked_width(kind: str, width: int) -> int:
     """
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ConfigError(
-            f"model.kind={kind} looks at features of edges, and the data has none: give it the key "
+            f"model.kind={kind} needs edge features, and the data has none: give it the key "
             f"edge_features (or edge_weight), or choose model.kind={'gin' if kind == 'gine' else 'gat'}"
         )
     return width

@@ -196,7 +196,7 @@ def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
     if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
         raise UnsupportedModel(
             f"layer {block.layer}: a maximum does not look at weights of edges, and they would be left out: "
-            "take a mean or a sum, or Aggregation(..., weighted=False) in a module of your own"
+            "take a mean or a sum, or Aggregation(..., weighted=False) in a user-defined module"
         )
 
 
@@ -292,19 +292,19 @@ def aggregate(
     ValueError
         If x does not have one row per source or has another dtype, or if a maximum is to be added to `onto`.
     """
-    what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
+    description = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     check_kind(
         "aggregation",
-        what,
+        description,
         Aggregation,
         "give one of sum, mean, gcn, max, or a hyrt.nn.aggregation.Aggregation",
     )
     check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")
-    check_weights(what, block)
+    check_weights(description, block)
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
-        result = (block.aggregate or aggregate_tensors)(block, x, what)
+        result = (block.aggregate or aggregate_tensors)(block, x, description)
         return result if onto is None else onto + result
-    return cast(torch.Tensor, _Aggregate.apply(x, onto, what, block))  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _Aggregate.apply(x, onto, description, block))  # type: ignore[no-untyped-call]

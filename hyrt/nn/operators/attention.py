@@ -55,7 +55,7 @@ class _Attend(torch.autograd.Function):
             kernels.attend(*block_rows, *u, dtype.type(slope), *saved, out, *factors, start, stop)
 
         current_workers().run(work, num, GRAIN)
-        ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, saved, tuple(x.shape)
+        ctx.block, ctx.block_rows, ctx.u, ctx.saved, ctx.shape = block, block_rows, u, saved, tuple(x.shape)
         ctx.factors = factors
         return torch.from_numpy(out)
 
@@ -74,7 +74,7 @@ class _Attend(torch.autograd.Function):
         def by_scores(start: int, stop: int) -> None:
             parts = (u_src_parts[start // GRAIN], u_dst_parts[start // GRAIN])
             kernels.attend_backward_scores(
-                *ctx.block_rows, g, *ctx.kept, *parts, *d_scores, *ctx.factors, start, stop
+                *ctx.block_rows, g, *ctx.saved, *parts, *d_scores, *ctx.factors, start, stop
             )
 
         current_workers().run(by_scores, num, GRAIN)
@@ -87,8 +87,8 @@ class _Attend(torch.autograd.Function):
                 transposed.edges,
                 num,
                 g,
-                ctx.kept[0],
-                ctx.kept[2],
+                ctx.saved[0],
+                ctx.saved[2],
                 *d_scores,
             )
             rows_grad = empty_array(ctx.block_rows[3].shape, g.dtype)

@@ -21,8 +21,8 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "a compiled loop has a first derivative only: leave out create_graph=True, or write what is "
-                "differentiated twice with torch's own operators"
+                "a compiled loop has a first derivative only: remove create_graph=True, or use "
+                "torch's own operators for the part that is differentiated twice"
             )
         return backward(ctx, *grads)
 

@@ -54,11 +54,11 @@ def aggregate(
     """
     width = x.shape[1]
     flat = x.reshape(x.size)
-    kept = np.empty(0 if accumulate is None else width, out.dtype)
+    scratch = np.empty(0 if accumulate is None else width, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
-        total = out[i, sum_at : sum_at + width] if accumulate is None else kept
+        total = out[i, sum_at : sum_at + width] if accumulate is None else scratch
         for k in range(width):
             total[k] = 0
         if weights is None:
@@ -109,7 +109,7 @@ def aggregate(
         if accumulate is not None:
             target = out[i, sum_at : sum_at + width]
             for k in range(width):
-                target[k] += kept[k]
+                target[k] += scratch[k]
 
 
 @_compile
@@ -404,5 +404,5 @@ def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, s
         for e in range(indptr[i], indptr[i + 1]):
             k = np.uint64(columns[e])
             bits = random_bits(stream, k >> np.uint64(2))
-            kept = ((bits >> (np.uint64(16) * (k & np.uint64(3)))) & np.uint64(0xFFFF)) >= threshold
-            out[e] = values[e] * scale if kept else 0
+            keep = ((bits >> (np.uint64(16) * (k & np.uint64(3)))) & np.uint64(0xFFFF)) >= threshold
+            out[e] = values[e] * scale if keep else 0

@@ -17,14 +17,14 @@ def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
     edge_relations, edges = torch.sort(types.long(), stable=True)
     keys = edge_relations * block.num_dst + rows[edges]
     segment_keys, counts = torch.unique_consecutive(keys, return_counts=True)
-    relations, run_rows = segment_keys // max(1, block.num_dst), segment_keys % max(1, block.num_dst)
+    relations, segment_rows = segment_keys // max(1, block.num_dst), segment_keys % max(1, block.num_dst)
     borders = torch.arange(num_relations + 1, device=device)
     starts = torch.searchsorted(relations, borders).tolist()
     edge_starts = torch.searchsorted(edge_relations, borders).tolist()
     zero = torch.zeros(1, dtype=torch.long, device=device)
-    sorted_rows, order = torch.sort(run_rows, stable=True)
+    sorted_rows, order = torch.sort(segment_rows, stable=True)
     row_indptr = torch.searchsorted(sorted_rows, torch.arange(block.num_dst + 1, device=device))
-    runs = TensorBlock(
+    segments = TensorBlock(
         indptr=torch.cat([zero, counts.cumsum(0)]),
         columns=block.columns[edges],
         sources=block.sources,
@@ -36,19 +36,19 @@ def split_tensors(block: TensorBlock, num_relations: int) -> RelationSplit:
         seed=block.seed,
     )
     if block.run_weights is not None and block.edge_weights is not None:
-        runs.weights = None if block.weights is None else block.weights[edges]
-        runs.edge_weights = block.edge_weights[edges]
-        runs.weighted_degrees = block.run_weights[edges[runs.indptr[:-1]]]
-        runs.source_weighted_degrees = block.source_weighted_degrees
+        segments.weights = None if block.weights is None else block.weights[edges]
+        segments.edge_weights = block.edge_weights[edges]
+        segments.weighted_degrees = block.run_weights[edges[segments.indptr[:-1]]]
+        segments.source_weighted_degrees = block.source_weighted_degrees
     sums = TensorBlock(
         indptr=row_indptr,
         columns=order,
-        sources=run_rows,
+        sources=segment_rows,
         num_dst=block.num_dst,
         degrees=(row_indptr[1:] - row_indptr[:-1]).int(),
-        source_degrees=runs.degrees,
+        source_degrees=segments.degrees,
         layer=block.layer,
         step=block.step,
         seed=block.seed,
     )
-    return RelationSplit(runs, sums, run_rows, edges, starts, edge_starts)
+    return RelationSplit(segments, sums, segment_rows, edges, starts, edge_starts)

@@ -34,7 +34,7 @@ def flat(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
         )
     size = x.dtype.itemsize
     if x.size and (x.strides[1] != size or x.strides[0] % size) and x.shape[1] > 1:
-        raise ValueError(f"{name} has strides {x.strides}: its columns must lie side by side")
+        raise ValueError(f"{name} has strides {x.strides}: its columns must be adjacent in memory")
     if x.flags.c_contiguous:
         return x.reshape(-1), x.shape[1]
     step = x.shape[1] if len(x) == 1 else x.strides[0] // size

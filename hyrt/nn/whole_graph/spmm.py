@@ -156,9 +156,7 @@ def spmm_into(
         raise ValueError(f"out has shape {out.shape}, but the result has {shape}")
     heads = 1 if weights is None or weights.ndim == 1 else weights.shape[1]
     if x.shape[1] % heads:
-        raise ValueError(
-            f"x has {x.shape[1]} columns, which {heads} heads of the weights cannot share equally"
-        )
+        raise ValueError(f"x has {x.shape[1]} columns, which is not a multiple of the weights' {heads} heads")
     if weights is not None and weights.dtype not in (np.float32, np.float64):
         raise ValueError(f"weights is {weights.dtype}: give float32 or float64")
     factors = None if weights is None else np.ascontiguousarray(weights).reshape(-1)

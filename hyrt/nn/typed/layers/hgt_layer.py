@@ -93,20 +93,24 @@ class HgtLayer(Layer):
         self_rows = rows[: block.num_dst]
         source_order = sources_by_type(block, self.shape)
         destination_order = destinations_by_type(block, self.shape)
-        keys = self._typed(rows, source_order, self.key, self.key_bias).view(-1, heads, width)
-        values = self._typed(rows, source_order, self.value, self.value_bias).view(-1, heads, width)
-        queries = rows_of_runs(split, self._typed(self_rows, destination_order, self.query, self.query_bias))
+        keys = self._transform_by_type(rows, source_order, self.key, self.key_bias).view(-1, heads, width)
+        values = self._transform_by_type(rows, source_order, self.value, self.value_bias).view(
+            -1, heads, width
+        )
+        queries = rows_of_runs(
+            split, self._transform_by_type(self_rows, destination_order, self.query, self.query_bias)
+        )
         # Transform queries per segment instead of keys per edge: there are fewer segments than edges.
-        transformed_queries = self._by_relation(
+        transformed_queries = self._transform_by_relation(
             split.sizes, queries, self.attention * self.prior[:, :, None, None] / width**0.5
         )
         weights = softmax_of_destinations(
             split, edge_dots(split, transformed_queries.view(-1, heads, width), keys)
         )
         gathered = weighted_sums(split, weights, values).flatten(1)
-        messages = self._by_relation(split.sizes, gathered, self.message.transpose(2, 3))
+        messages = self._transform_by_relation(split.sizes, gathered, self.message.transpose(2, 3))
         total = aggregate(split.sums, messages, "sum")
-        out = self._typed(gelu(total), destination_order, self.result, self.result_bias)
+        out = self._transform_by_type(gelu(total), destination_order, self.result, self.result_bias)
         if self.gate is not None:
             type_gates = self.gate.sigmoid().repeat_interleave(
                 torch.tensor(destination_order.sizes, device=out.device), output_size=len(self_rows)
@@ -119,7 +123,7 @@ class HgtLayer(Layer):
         runs = self.shape.num_relations * 4 * self.hidden
         return Footprint(runs + 6 * self.hidden + 3 * self.out_features, 4 * self.heads + 2 * self.hidden)
 
-    def _typed(
+    def _transform_by_type(
         self, x: torch.Tensor, order: object, weight: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
         """Multiply rows by the matrices of their types, preserving their order."""
@@ -127,7 +131,9 @@ class HgtLayer(Layer):
         products = typed_linear(sorted_rows, order.sizes, weight, bias, low_precision=self.low_precision)  # type: ignore[attr-defined]
         return permuted(products, order.places, order.order)  # type: ignore[attr-defined]
 
-    def _by_relation(self, sizes: list[int], x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    def _transform_by_relation(
+        self, sizes: list[int], x: torch.Tensor, matrices: torch.Tensor
+    ) -> torch.Tensor:
         """Multiply each head of segment rows [P, hidden] by its relation's matrix of [R, H, out, in]."""
         num, heads, width, _ = matrices.shape
         diagonal = torch.eye(heads, dtype=x.dtype, device=x.device)

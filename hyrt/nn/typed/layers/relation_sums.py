@@ -76,10 +76,10 @@ def relation_sums(
     if not split.present:
         return total
     if isinstance(x, TypedSources):
-        made = _multiply_unprojected_segments(split, x, shape, weights, low_precision=low_precision)
+        results = _multiply_unprojected_segments(split, x, shape, weights, low_precision=low_precision)
     else:
-        made = _multiply_segments(split, source_rows(x), weights, low_precision=low_precision)
-    return aggregate(split.sums, made, "sum", onto=total)
+        results = _multiply_segments(split, source_rows(x), weights, low_precision=low_precision)
+    return aggregate(split.sums, results, "sum", onto=total)
 
 
 def _multiply_segments(
@@ -94,15 +94,15 @@ def _multiply_segments(
     if not first:
         means = torch.split(aggregate(split.runs, x, "mean"), split.sizes)
         return stacked_products([(means[r], matrices[r], None) for r in present], low_precision=low_precision)
-    made = []
+    results = []
     for r in present:
         if r in first:
             products = linear(x, matrices[r], low_precision=low_precision)
-            made.append(aggregate(split.of(r), products, "mean"))
+            results.append(aggregate(split.of(r), products, "mean"))
         else:
             mean = aggregate(split.of(r), x, "mean")
-            made.append(linear(mean, matrices[r], low_precision=low_precision))
-    return torch.cat(made)
+            results.append(linear(mean, matrices[r], low_precision=low_precision))
+    return torch.cat(results)
 
 
 def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: int, width: int) -> bool:
@@ -116,7 +116,7 @@ def _multiply_unprojected_segments(
     split: RelationSplit, x: TypedSources, shape: TypedShape, weights: torch.Tensor, *, low_precision: bool
 ) -> torch.Tensor:
     """Compute `_multiply_segments` over unprojected rows: the means are projected instead of the rows."""
-    made, matrices = [], weights.unbind()
+    results, matrices = [], weights.unbind()
     for r in split.present:
         source = shape.relations[r][0]
         part = x.parts[source]
@@ -130,8 +130,8 @@ def _multiply_unprojected_segments(
             # Weights of sampled neighbours do not sum to 1: scale the projection's bias by their sum.
             shares = aggregate(block, part.rows.new_ones(len(part.rows), 1), "mean")
             mean, weight, bias = torch.cat([mean, shares], 1), torch.cat([weight, bias[:, None]], 1), None
-        made.append((mean, weight, bias))
-    return stacked_products(made, low_precision=low_precision)
+        results.append((mean, weight, bias))
+    return stacked_products(results, low_precision=low_precision)
 
 
 def _restrict_in_place(block: Block, part: TypePart, start: int) -> Block:
@@ -186,8 +186,8 @@ def _multiply_self_rows(
         return linear(rows, own, bias, low_precision=low_precision)
     order = destinations_by_type(block, shape)
     sorted_rows = permuted(rows, order.order, order.places)
-    made = typed_linear(sorted_rows, order.sizes, own, None, low_precision=low_precision)
-    return permuted(made, order.places, order.order) + bias
+    results = typed_linear(sorted_rows, order.sizes, own, None, low_precision=low_precision)
+    return permuted(results, order.places, order.order) + bias
 
 
 def sources_by_type(block: Any, shape: TypedShape) -> Any:
@@ -227,7 +227,7 @@ def _multiply_unprojected_self_rows(
 ) -> torch.Tensor:
     """Compute `_multiply_self_rows` over unprojected rows."""
     order = destinations_by_type(block, shape) if x.starts is None else x.order
-    made = []
+    results = []
     self_weights = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
@@ -235,8 +235,8 @@ def _multiply_unprojected_self_rows(
         # Destinations are the first sources, and therefore the first sources of their type.
         rows = part.rows[:size] if part.own is None else part.own
         weight, before = _compose(self_weights[number], part.weight, part.bias)
-        made.append((rows, weight, bias if before is None else before + bias))
-    products = stacked_products(made, low_precision=low_precision)
+        results.append((rows, weight, bias if before is None else before + bias))
+    products = stacked_products(results, low_precision=low_precision)
     return permuted(products, order.places, order.order)
 
 

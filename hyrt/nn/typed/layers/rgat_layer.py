@@ -102,7 +102,7 @@ class RgatLayer(Layer):
             sums = sums + _edge_feature_scores(block, split, self.edge)
         scores = leaky_relu(sums, _SLOPE)
         combined = weighted_sums(split, softmax_of_runs(split, scores), rows[:, None])
-        made = [
+        products = [
             torch.stack(
                 [
                     linear(part[:, h], self.weight[r, h], low_precision=self.low_precision)
@@ -114,8 +114,8 @@ class RgatLayer(Layer):
             if len(part)
         ]
         total = linear(self_rows, self.own, self.bias, low_precision=self.low_precision)
-        if made:
-            per_head = torch.cat(made)
+        if products:
+            per_head = torch.cat(products)
             flat = per_head.mean(1) if self.average else per_head.flatten(1)
             total = aggregate(split.sums, flat, "sum", onto=total)
         return total.relu() if relu else total
@@ -139,12 +139,12 @@ def _edge_feature_scores(
     features = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
     # Sorted like the edges of the relations.
     in_order = features.to(weights.dtype).index_select(0, _index(split.edges))
-    made = [
+    products = [
         linear(in_order[start:stop], weights[relation])
         for relation in split.present
         for start, stop in [split.edge_starts[relation : relation + 2]]
     ]
-    return torch.cat(made) if made else in_order.new_zeros((0, weights.shape[1]))
+    return torch.cat(products) if products else in_order.new_zeros((0, weights.shape[1]))
 
 
 def _index(rows: object) -> torch.Tensor:
