@@ -1,1 +1,1 @@
-"""A step over a whole graph, a few chunks at a time (NeuGraph, section 3)."""
+"""Full-graph steps on devices that hold a few chunks of the graph at a time (NeuGraph, section 3)."""

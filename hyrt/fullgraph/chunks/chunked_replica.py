@@ -1,4 +1,4 @@
-"""A step over a whole graph on a device that holds a few chunks of it at a time."""
+"""Full-graph step on devices that hold a few chunks of the graph at a time."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _FLOAT = np.dtype(np.float32)
 class ChunkedReplica:
     """Computes a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
 
-    What a layer has gathered is its state: it stays on the host, where its gradient takes its place, and the
-    rows in between are computed twice. The last layer is computed at the targets alone, which have intervals
-    of their own. What the first layer gathers of features that are not dropped is computed once. Several
-    devices compute columns each, and all matrices are the host's.
+    Gathered rows are the state of a layer. They are offloaded to the host, where their gradient overwrites
+    them, and the rows in between are recomputed in the backward pass. The last layer is computed only at the
+    targets, which have separate intervals. The first layer's gather of features without dropout is computed
+    once and cached. Each of several devices computes some of the columns; all matrices are on the host.
 
-    Where other processes have the other vertices, the rows that edges name come between the layers: chunks of
-    own rows are computed while they travel, then those of remote ones. Backward, what own rows add to the
-    gradients of remote ones is computed first, and travels while own gradients are. The order in which rows
-    are added up is the same however long they travel. Where several processes compute the same rows along
-    some of the edges each (1.5D), the host adds their sums up before rows are computed of them.
+    If other processes have some of the vertices, the halo exchange of a layer's rows overlaps with the chunks
+    of local rows; chunks of remote rows follow. In the backward pass, gradients of remote rows are computed
+    first and sent while gradients of local rows are computed. The order of the sums does not depend on
+    timing. If several processes compute the same rows, each along some of the edges (1.5D), the host sums
+    their gathered rows before the dense stage.
 
     Parameters
     ----------
@@ -57,22 +57,22 @@ class ChunkedReplica:
     whole
         The graph, or this process's part of it.
     inputs
-        The features of all vertices that are computed, or what the first layer gathers of them.
+        The features of all local vertices, or the first layer's gather of the features.
     targets
         [n] the targets of every step.
     grid
-        How vertices and targets are cut: `ChunkGrid.of` of the sorted targets.
+        Intervals of vertices and targets: `ChunkGrid.of` of the sorted targets.
     order
-        In which order chunks are read.
+        Order in which chunks are processed.
     memory
-        Where matrices on the host are taken from.
+        The pool of host matrices.
     shares
-        How fast each device is that computes some of the columns, in any unit.
+        Relative speed of each device.
     limits
-        For each of them, the useful fraction of an interval's rows below which only those are copied for a
-        chunk; used where what is accumulated stays.
+        For each device, the useful fraction below which only useful rows are copied for a chunk; used if the
+        accumulated rows stay on the device.
     chains
-        Devices that hand rows on to each other, in their order; where they do so, what is accumulated stays.
+        Devices that forward rows to each other, in order; used if the accumulated rows stay on the device.
     """
 
     def __init__(
@@ -94,28 +94,28 @@ class ChunkedReplica:
         self._model = model
         self._order: Order = order
         self._memory = memory
-        others = whole.gatherings
-        self._travelling: TravellingRows | None = None if others is None else others.travelling
-        self._adds_up = self._travelling is not None and self._travelling.is_replicated
+        gather_ops = whole.gatherings
+        self._exchange: TravellingRows | None = None if gather_ops is None else gather_ops.travelling
+        self._reduces_sums = self._exchange is not None and self._exchange.is_replicated
         """Whether other processes have some of the edges into the same vertices."""
-        self._multiplies_own = self._travelling is None or self._travelling.multiplies_own
-        self._numbers = whole.vertices if self._travelling is None else self._travelling.vertices
-        """The numbers in the graph of all rows that are read."""
-        # What each device computes of the vertices, and of the targets.
+        self._multiplies_local = self._exchange is None or self._exchange.multiplies_own
+        self._numbers = whole.vertices if self._exchange is None else self._exchange.vertices
+        """Vertex ids of all rows that are read."""
+        # Columns of each device: of the vertices, and of the targets.
         self._columns: dict[Cut, list[list[int]]] = {
             cut: dealt_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
         }
-        self._waves = _dealt_waves(grid.sources, tuple(shares))
-        """What each device computes of the gradients of remote rows, for each exchange."""
+        self._waves = _assign_waves(grid.sources, tuple(shares))
+        """Intervals of remote rows whose gradients each device computes, per exchange."""
         self._aggregated = inputs.values.numpy() if isinstance(inputs, Aggregated) else None
-        assert self._aggregated is None or self._travelling is None
+        assert self._aggregated is None or self._exchange is None
         self._features = None if self._aggregated is not None else InputRows(inputs, _FLOAT)
-        # The targets in the order of their vertices.
+        # Targets sorted by vertex.
         self._sorted = np.argsort(targets, kind="stable")
         cut = grid.sources
         filters: dict[str, Any] = {
             "limits": self._limits(limits),
-            "owns": self._multiplies_own
+            "owns": self._multiplies_local
             and any(layer.aggregation.self_path != "none" for layer in model.layers),
         }
         self._into_targets = LayerEdges(
@@ -133,38 +133,40 @@ class ChunkedReplica:
                 turns=len(model.layers) > 2,
                 **filters,
             )
-        most = max(edges.most_useful for edges in (self._into_targets, self._into_all) if edges is not None)
-        widest = max(max(self._given_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
-        self.readers = [RowReader(most * widest, memory) for _ in shares]
-        """What brings rows to each device."""
+        max_selected = max(
+            edges.most_useful for edges in (self._into_targets, self._into_all) if edges is not None
+        )
+        widest = max(max(self._input_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
+        self.readers = [RowReader(max_selected * widest, memory) for _ in shares]
+        """The row reader of each device."""
         self._chains = [chain for chain in chains if len(chain) > 1]
-        # What is handed on in the pass of a layer in a direction.
-        self._handed: dict[tuple[int, bool], dict[ChunkNumbers, ChunkNumbers]] = {}
+        # Forwarded rows, by layer and direction.
+        self._forwarded: dict[tuple[int, bool], dict[ChunkNumbers, ChunkNumbers]] = {}
         self._first: Array | None = None
         self._remote: Array | None = None
-        """[h, features] of remote vertices, while they are read."""
+        """[h, features] of remote vertices, while they are needed."""
 
     @property
     def num_passes(self) -> int:
-        """Passes over columns that a step has, where all vertices are here."""
+        """Return the number of passes over columns in a step, if all vertices are local."""
         return 2 * len(self._model.layers) - 1
 
     def step(
         self, together: Together, batch: MiniBatch, objective: Objective | None, progress: StepProgress
     ) -> tuple[float, dict[str, float]]:
-        """Loss sum and counts; the kernels add up the gradients.
+        """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
         Parameters
         ----------
         together
-            The devices that compute.
+            The devices.
         batch
-            Its targets are those of the constructor; labels and weights count, and the seed and step of its
-            blocks.
+            Labels and weights of the constructor's targets; seed and step are taken from its blocks.
         objective
-            What the host computes of the scores; None for plain classification.
+            The objective if the host computes the loss; None for plain classification.
         progress
-            Where the step begins, and where it is; it keeps nothing where other processes have vertices.
+            The progress of the step, from which it resumes; without checkpoints if other processes have
+            vertices.
         """
         together.run(lambda _, kernels: kernels.begin(batch.blocks[0].seed, batch.blocks[0].step))
         for reader in self.readers:
@@ -173,12 +175,12 @@ class ChunkedReplica:
         rows: Array | None = None
         gathered: list[Array] = []
         for i in range(last):
-            made = self._matrix(self.grid.sources, self._widths(i)[1])
-            progress.matrices[_rows_name(i + 1)] = made
-            gathered.append(self._forward(together, i, rows, made, progress))
+            output = self._matrix(self.grid.sources, self._widths(i)[1])
+            progress.matrices[_rows_name(i + 1)] = output
+            gathered.append(self._forward(together, i, rows, output, progress))
             self._memory.give(rows)
             progress.matrices.pop(_rows_name(i), None)
-            rows = made
+            rows = output
         grad = self._matrix(self.grid.targets, self._widths(last)[0]) if last else None
         if grad is not None:
             progress.matrices["gradient"] = grad
@@ -189,45 +191,45 @@ class ChunkedReplica:
             assert grad is not None
             self._backward(together, i, gathered[i], grad, progress)
             self._memory.give(grad)
-            # What the layer after this one has gathered is not needed any more, nor its gradient.
+            # The next layer's gathered rows and their gradient are no longer needed.
             progress.matrices.pop("gradient" if i == last - 1 else _gathered_name(i + 1))
             grad = gathered[i] if i else None
         together.end()
         if gathered and gathered[0] is not self._first:
             self._memory.give(gathered[0])
-        told = [progress.losses[q]() for q in range(self.grid.targets.num)]
-        return sum((loss for loss, _ in told), 0.0), added([counts for _, counts in told])
+        totals = [progress.losses[q]() for q in range(self.grid.targets.num)]
+        return sum((loss for loss, _ in totals), 0.0), added([counts for _, counts in totals])
 
     def _widths(self, i: int) -> tuple[int, int]:
-        """Columns of what layer i has gathered, and of the rows that it makes."""
+        """Return the columns of layer i's gathered rows, and of its output rows."""
         products = self._model.layers[i].products
         return products[0].weight.shape[1], products[-1].weight.shape[0]
 
-    def _given_width(self, i: int) -> int:
-        """Columns of the rows that layer i is given."""
+    def _input_width(self, i: int) -> int:
+        """Return the columns of layer i's input rows."""
         return given_width(self._model.layers[i])
 
     def _limits(self, of_devices: Sequence[float]) -> dict[Cut, list[float]]:
-        """For each interval that is added to, that of the device that computes it."""
-        grid, found = self.grid, {}
-        own = self._columns[grid.vertices]
+        """Return the filter limit of each accumulated interval: the limit of the device that computes it."""
+        grid, limits_of = self.grid, {}
+        local = self._columns[grid.vertices]
         for cut, dealings in (
-            (grid.vertices, [own]),
+            (grid.vertices, [local]),
             (grid.targets, [self._columns[grid.targets]]),
-            (grid.sources, [own, *self._waves]),
+            (grid.sources, [local, *self._waves]),
         ):
-            limits = found[cut] = [0.0] * cut.num
+            limits = limits_of[cut] = [0.0] * cut.num
             for dealt in dealings:
-                for mine, limit in zip(dealt, of_devices, strict=True):
-                    for column in mine:
-                        limits[column] = 0.0 if self._moves else limit
-        return found
+                for columns, limit in zip(dealt, of_devices, strict=True):
+                    for column in columns:
+                        limits[column] = 0.0 if self._swaps_sums else limit
+        return limits_of
 
     def _matrix(self, rows: Cut, width: int) -> Array:
         return self._memory.take((rows.num_rows, width), _FLOAT)
 
     def _edges(self, i: int) -> LayerEdges:
-        """The edges along which layer i gathers."""
+        """Return the edges along which layer i gathers."""
         if i == len(self._model.layers) - 1:
             return self._into_targets
         assert self._into_all is not None
@@ -236,30 +238,30 @@ class ChunkedReplica:
     def _forward(
         self, together: Together, i: int, rows: Array | None, made: Array, progress: StepProgress
     ) -> Array:
-        """Compute a layer that is not the last at all vertices; what it has gathered."""
+        """Compute a layer before the last at all vertices and return its gathered rows."""
         cut = self.grid.vertices
-        if i == 0 and self._keeps_first:
+        if i == 0 and self._caches_first_gather:
             ready = self._aggregated if self._first is None else self._first
             if ready is not None:
                 self._first = ready
                 if ready is not self._aggregated:
-                    # A process that goes on with this step does not have it.
+                    # A process that resumes this step does not have it.
                     progress.matrices[_gathered_name(i)] = ready
                 progress.run(
                     *(together, self._columns[cut], RowChain),
-                    lambda _, kernels, mine, chain: self._kept(kernels, mine, ready, made),
+                    lambda _, kernels, mine, chain: self._compute_from_cache(kernels, mine, ready, made),
                 )
                 return ready
         gathered = progress.matrices[_gathered_name(i)] = self._matrix(cut, self._widths(i)[0])
 
         def done(kernels: ChunkKernels, j: int) -> None:
             kernels.name(_interval_name(i, "vertices", j, cut))
-            if not self._adds_up:
+            if not self._reduces_sums:
                 kernels.get("accumulated", _part(gathered, cut, j))
             self._compute(kernels, i, "accumulated", j, made)
 
         self._gather_into(together, i, rows, gathered, done, progress)
-        if i == 0 and self._keeps_first:
+        if i == 0 and self._caches_first_gather:
             self._first = gathered
             self._memory.give(self._remote)
             self._remote = None
@@ -268,8 +270,10 @@ class ChunkedReplica:
                 self._into_all = None
         return gathered
 
-    def _kept(self, kernels: ChunkKernels, columns: Iterable[int], ready: Array, made: Array) -> None:
-        """The rows that the first layer makes of what it has gathered in a step before."""
+    def _compute_from_cache(
+        self, kernels: ChunkKernels, columns: Iterable[int], ready: Array, made: Array
+    ) -> None:
+        """Compute the first layer's output rows from its cached gather."""
         cut = self.grid.vertices
         for j in columns:
             kernels.name(_interval_name(0, "vertices", j, cut))
@@ -277,8 +281,8 @@ class ChunkedReplica:
             self._compute(kernels, 0, "read", j, made)
 
     @property
-    def _keeps_first(self) -> bool:
-        """Whether what the first layer gathers of the features stays from step to step."""
+    def _caches_first_gather(self) -> bool:
+        """Return whether the first layer's gather of the features is cached between steps."""
         return not self._model.input_dropout and len(self._model.layers) > 1
 
     def _compute(self, kernels: ChunkKernels, i: int, place: Place, j: int, made: Array) -> None:
@@ -287,7 +291,7 @@ class ChunkedReplica:
         kernels.get("result", _part(made, cut, j))
 
     def _vertices(self, j: int) -> Array:
-        """The numbers in the graph of an interval's vertices."""
+        """Return the vertex ids of an interval."""
         return self._numbers[slice(*self.grid.sources.range(j))]
 
     def _read(
@@ -299,7 +303,7 @@ class ChunkedReplica:
         j: int,
         useful: Array | None,
     ) -> None:
-        """Bring the rows of an interval that layer i is given, or the useful ones."""
+        """Upload the rows of an interval that layer i reads, or only the useful ones."""
         cut = self.grid.sources
         if rows is not None:
             reader.read(kernels, _part(rows, cut, j), useful)
@@ -318,7 +322,7 @@ class ChunkedReplica:
         rate = self._model.input_dropout
         if rate:
             vertices = self._vertices(j) if useful is None else self._vertices(j)[useful]
-            kernels.drop("read", vertices, self._given_width(i), 0, rate)
+            kernels.drop("read", vertices, self._input_width(i), 0, rate)
 
     def _last(
         self,
@@ -330,9 +334,7 @@ class ChunkedReplica:
         grad: Array | None,
         progress: StepProgress,
     ) -> None:
-        """The last layer at the targets, the losses of their intervals, and the gradient of what they have
-        gathered.
-        """
+        """Compute the last layer at the targets, the loss, and the gradient of the gathered rows."""
         cut = self.grid.targets
         vertices = self.whole.vertices[self._into_targets.vertices]
         labels = batch.labels[self._sorted]
@@ -342,24 +344,24 @@ class ChunkedReplica:
             start, stop = cut.range(q)
             kernels.name(_interval_name(i, "targets", q, cut))
             kernels.compute(i, "accumulated", vertices[start:stop])
-            given = None if weights is None else weights[start:stop]
-            progress.losses[q] = kernels.lose(labels[start:stop], given, objective)
+            interval_weights = None if weights is None else weights[start:stop]
+            progress.losses[q] = kernels.lose(labels[start:stop], interval_weights, objective)
             kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=grad is not None)
             if grad is not None:
                 kernels.get("result", _part(grad, cut, q))
 
         if self._aggregated is None or i:
-            moves = self._moves or self._travelling is not None
-            moved = self._matrix(cut, self._widths(i)[0]) if moves else None
-            self._gather_into(together, i, rows, moved, done, progress)
-            self._memory.give(moved)
+            moves = self._swaps_sums or self._exchange is not None
+            swapped = self._matrix(cut, self._widths(i)[0]) if moves else None
+            self._gather_into(together, i, rows, swapped, done, progress)
+            self._memory.give(swapped)
             return
-        of_targets = self._aggregated[vertices]
+        target_rows = self._aggregated[vertices]
 
         def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
             for q in mine:
                 kernels.name(_interval_name(i, "targets", q, cut))
-                kernels.put("accumulated", _part(of_targets, cut, q))
+                kernels.put("accumulated", _part(target_rows, cut, q))
                 done(kernels, q)
 
         progress.run(together, self._columns[cut], RowChain, compute)
@@ -373,23 +375,23 @@ class ChunkedReplica:
         done: Callable[[ChunkKernels, int], None],
         progress: StepProgress,
     ) -> None:
-        """Add up what layer i gathers, at its destinations.
+        """Sum the rows that layer i gathers at its destinations.
 
         Parameters
         ----------
         together, i
             The devices and the layer.
         rows
-            [sources, width] what it is given; None for the features. Remote rows are filled in.
+            [sources, width] input rows; None for the features. Remote rows are filled in.
         moved
-            [destinations, width] where sums wait on the host while others are added to; None where all stay.
-            Where other processes add to them, it has complete sums at the end.
+            [destinations, width] offloaded partial sums; None if all sums stay on the device. If other
+            processes add to the sums, it holds the complete sums at the end.
         done
             Called with an interval when its sums are complete.
         progress
-            Where the step is.
+            The progress of the step.
         """
-        own, every = range(self.grid.vertices.num), range(self.grid.sources.num)
+        local, every = range(self.grid.vertices.num), range(self.grid.sources.num)
         cut = self._edges(i).destinations
         columns = self._columns[cut]
 
@@ -410,48 +412,53 @@ class ChunkedReplica:
         ) -> None:
             read = partial(self._read, kernels, self.readers[member], i, rows)
             chained = ChainedRows(chain, kernels, self.readers[member])
-            at_end = partial(keep if self._adds_up else done, kernels)
+            at_end = partial(keep if self._reduces_sums else done, kernels)
             self._gather(kernels, i, into, reads, read, chained, moved, at_end, back=False, **ends)
 
-        coming = self._coming(together, rows)
-        ahead = [0] * len(columns)
-        if coming is not None and len(every) > len(own):
+        exchange = self._start_exchange(together, rows)
+        num_done = [0] * len(columns)
+        if exchange is not None and len(every) > len(local):
             assert moved is not None
 
-            def own_chunks(member: int, kernels: ChunkKernels) -> None:
-                """Those of as many columns as there is time for."""
+            def local_chunks(member: int, kernels: ChunkKernels) -> None:
+                """Process chunks of local rows while the exchange is in progress."""
                 for j in columns[member]:
-                    if coming.arrived:
+                    if exchange.arrived:
                         break
-                    gather(member, kernels, [j], own, RowChain(), ends=False)
+                    gather(member, kernels, [j], local, RowChain(), ends=False)
                     kernels.settle(_part(moved, cut, j))
-                    ahead[member] += 1
+                    num_done[member] += 1
 
-            together.run(own_chunks)
-            coming.wait()
+            together.run(local_chunks)
+            exchange.wait()
 
         def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
-            if ahead[member]:
-                mine = columns[member][ahead[member] :]
+            if num_done[member]:
+                mine = columns[member][num_done[member] :]
                 gather(
-                    member, kernels, columns[member][: ahead[member]], every[len(own) :], chain, begins=False
+                    member,
+                    kernels,
+                    columns[member][: num_done[member]],
+                    every[len(local) :],
+                    chain,
+                    begins=False,
                 )
             gather(member, kernels, mine, every, chain)
 
-        progress.run(together, columns, begin, compute, by_column=not self._moves)
-        if coming is not None and len(every) == len(own):
-            coming.wait()
-        if self._adds_up:
+        progress.run(together, columns, begin, compute, by_column=not self._swaps_sums)
+        if exchange is not None and len(every) == len(local):
+            exchange.wait()
+        if self._reduces_sums:
             assert moved is not None
-            self._add_up(together, i, moved, cut, done)
+            self._reduce_sums(together, i, moved, cut, done)
 
-    def _add_up(
+    def _reduce_sums(
         self, together: Together, i: int, sums: Array, cut: Cut, done: Callable[[ChunkKernels, int], None]
     ) -> None:
-        """Complete sums [destinations, width] to which other processes add; `done` hears of each interval."""
-        assert self._travelling is not None
+        """Reduce sums [destinations, width] over processes, and call `done` with each interval."""
+        assert self._exchange is not None
         together.wait()
-        self._travelling.add_up(sums)
+        self._exchange.add_up(sums)
 
         def compute(member: int, kernels: ChunkKernels) -> None:
             for j in self._columns[cut][member]:
@@ -461,32 +468,32 @@ class ChunkedReplica:
 
         together.run(compute)
 
-    def _coming(self, together: Together, rows: Array | None) -> ComingRows | None:
-        """Remote rows on their way; None where there are none, or they are there."""
-        if self._travelling is None:
+    def _start_exchange(self, together: Together, rows: Array | None) -> ComingRows | None:
+        """Start the exchange of remote rows; None if there are none or they are cached."""
+        if self._exchange is None:
             return None
         if rows is not None:
-            together.wait()  # For what is to travel.
-            return self._travelling.begin(rows)
+            together.wait()  # The local rows must be complete before they are sent.
+            return self._exchange.begin(rows)
         if self._remote is None:
             assert self._features is not None
-            width = self._given_width(0)
-            self._remote = remote_features(self._features, width, self._travelling, self._memory)
+            width = self._input_width(0)
+            self._remote = remote_features(self._features, width, self._exchange, self._memory)
         return None
 
     @property
-    def _moves(self) -> bool:
-        """Whether what is accumulated comes and goes."""
+    def _swaps_sums(self) -> bool:
+        """Return whether accumulated rows are swapped between host and device."""
         return self._order == "row-column"
 
     def _backward(
         self, together: Together, i: int, gathered: Array, grad: Array, progress: StepProgress
     ) -> None:
-        """Take the gradient of what layer i + 1 has gathered back to what layer i has."""
+        """Propagate the gradient of layer i + 1's gathered rows to layer i's gathered rows."""
         cut, edges = self.grid.sources, self._edges(i + 1)
-        own = self._columns[self.grid.vertices]
-        moves = self._moves or self._travelling is not None
-        moved = self._matrix(cut, self._widths(i)[1]) if moves else None
+        local = self._columns[self.grid.vertices]
+        moves = self._swaps_sums or self._exchange is not None
+        swapped = self._matrix(cut, self._widths(i)[1]) if moves else None
 
         def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None]) -> None:
             reads = range(edges.destinations.num)
@@ -501,9 +508,9 @@ class ChunkedReplica:
                 def read(j: int, useful: Array | None) -> None:
                     reader.read(kernels, _part(grad, edges.destinations, j), useful)
 
-                self._gather(kernels, i + 1, mine, reads, read, chained, moved, at_end, back=True)
+                self._gather(kernels, i + 1, mine, reads, read, chained, swapped, at_end, back=True)
 
-            progress.run(together, columns, begin, compute, by_column=not self._moves)
+            progress.run(together, columns, begin, compute, by_column=not self._swaps_sums)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
             kernels.name(_interval_name(i, "vertices", k, cut, back=True))
@@ -513,49 +520,49 @@ class ChunkedReplica:
             if i:
                 kernels.get("result", _part(gathered, cut, k))
 
-        if self._travelling is None:
-            gather(own, turn)
+        if self._exchange is None:
+            gather(local, turn)
         else:
-            assert moved is not None
-            sums = moved
+            assert swapped is not None
+            sums = swapped
 
             def keep(kernels: ChunkKernels, k: int) -> None:
                 kernels.get("accumulated", _part(sums, cut, k))
 
-            back = self._travelling.begin_back(sums)
+            exchange = self._exchange.begin_back(sums)
             for wave, remote in enumerate(self._waves):
                 gather(remote, keep)
                 together.wait()
-                back.send(wave)
-            gather(own, keep)
+                exchange.send(wave)
+            gather(local, keep)
             together.wait()
             mine = sums[: self.grid.vertices.num_rows]
-            back.add(mine)
-            self._travelling.share(mine)
+            exchange.add(mine)
+            self._exchange.share(mine)
 
             def compute(member: int, kernels: ChunkKernels) -> None:
-                for k in own[member]:
+                for k in local[member]:
                     kernels.name(_interval_name(i, "vertices", k, cut, back=True))
                     kernels.put("accumulated", _part(sums, cut, k))
                     turn(kernels, k)
 
             together.run(compute)
-        self._memory.give(moved)
+        self._memory.give(swapped)
 
     def _chain(
         self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, back: bool
     ) -> RowChain:
-        """What devices hand on in a pass of layer i; nothing where rows change after they were brought."""
+        """Return the relay of a pass of layer i; empty if rows change after the upload."""
         changes = self._model.input_dropout > 0 and i == 0
-        if not self._chains or self._moves or changes or self._travelling is not None:
+        if not self._chains or self._swaps_sums or changes or self._exchange is not None:
             return RowChain()
-        if (i, back) not in self._handed:
+        if (i, back) not in self._forwarded:
             edges, aggregation = self._edges(i), self._model.layers[i].aggregation
             needs = partial(edges.reads_all, aggregation=aggregation, back=back)
-            self._handed[i, back] = {}
+            self._forwarded[i, back] = {}
             for chain in self._chains:
-                self._handed[i, back] |= handed_on(chain, columns, reads, needs)
-        return RowChain(self._handed[i, back])
+                self._forwarded[i, back] |= handed_on(chain, columns, reads, needs)
+        return RowChain(self._forwarded[i, back])
 
     def _gather(
         self,
@@ -572,36 +579,35 @@ class ChunkedReplica:
         begins: bool = True,
         ends: bool = True,
     ) -> None:
-        """Visit the chunks of layer i between some intervals.
+        """Process the chunks of layer i between some intervals.
 
         Parameters
         ----------
         kernels, i, back
-            The device's, the layer, and the direction.
+            The device's kernels, the layer, and the direction.
         columns, reads
-            The intervals that are added to, and those that are read.
+            The intervals that are accumulated, and those that are read.
         read
-            Brings the rows of an interval, or some of them, that are read.
+            Uploads the rows of an interval, or some of the rows.
         chained
-            Brings them from another device instead, or hands them on.
+            Copies the rows from another device instead, and forwards them.
         moved
-            [rows, width] where sums wait on the host while others are added to.
+            [rows, width] offloaded partial sums.
         done
-            Called with an interval when its sums are complete, on the device; may use the place of what is
-            read.
+            Called with an interval when its sums are complete on the device; may overwrite the buffer `read`.
         begins, ends
-            Whether nothing was added to the sums before, and nothing will be later. Otherwise they come from
-            `moved`, and go there.
+            Whether the sums start at zero, and whether they are complete at the end. Otherwise they are read
+            from and written to `moved`.
         """
         edges, aggregation = self._edges(i), self._model.layers[i].aggregation
         accumulated, others = (
             (edges.sources, edges.destinations) if back else (edges.destinations, edges.sources)
         )
-        width, read_width = self._given_width(i), self._widths(i)[0]
+        width, read_width = self._input_width(i), self._widths(i)[0]
         if not back:
             width, read_width = read_width, width
         if not reads:
-            # Of a process without targets.
+            # This process has no targets.
             for column in columns:
                 kernels.clear("accumulated", accumulated.length(column), width)
                 done(column)
@@ -646,15 +652,15 @@ class ChunkedReplica:
                 here = there = None
 
 
-def _dealt_waves(sources: Cut, shares: tuple[float, ...]) -> list[list[list[int]]]:
-    """The intervals of remote rows that each device computes, for each exchange."""
+def _assign_waves(sources: Cut, shares: tuple[float, ...]) -> list[list[list[int]]]:
+    """Assign the intervals of remote rows to devices, per exchange."""
     if isinstance(sources, Intervals):
         return []
-    found = []
+    waves = []
     for group in range(1, len(sources.groups)):
         intervals = sources.of_group(group)
-        found.append([[intervals[k] for k in mine] for mine in dealt_columns(len(intervals), shares)])
-    return found
+        waves.append([[intervals[k] for k in mine] for mine in dealt_columns(len(intervals), shares)])
+    return waves
 
 
 def _part(matrix: Array, cut: Cut, i: int) -> Array:
@@ -663,21 +669,21 @@ def _part(matrix: Array, cut: Cut, i: int) -> Array:
 
 
 def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
-    """A chunk as people read it: from its source to its destination, counted from 1."""
+    """Return the trace label of a chunk: source and destination interval, counted from 1."""
     source, destination = (accumulated, read) if back else (read, accumulated)
     return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"
 
 
-def _interval_name(layer: int, what: str, i: int, cut: Cut, *, back: bool = False) -> str:
-    """What is computed of an interval's rows, as people read it, counted from 1."""
-    return f"layer {layer + 1}{' back' if back else ''}, {what} {i + 1} of {cut.num}"
+def _interval_name(layer: int, rows: str, i: int, cut: Cut, *, back: bool = False) -> str:
+    """Return the trace label of work on an interval's rows, counted from 1."""
+    return f"layer {layer + 1}{' back' if back else ''}, {rows} {i + 1} of {cut.num}"
 
 
 def _rows_name(layer: int) -> str:
-    """The rows that a layer, counted from 0, is given."""
+    """Return the checkpoint name of the input rows of a layer, counted from 0."""
     return f"rows of layer {layer + 1}"
 
 
 def _gathered_name(layer: int) -> str:
-    """What a layer, counted from 0, has gathered; in the backward pass its gradient takes its place."""
+    """Return the checkpoint name of the gathered rows of a layer, counted from 0, or of their gradient."""
     return f"gathered by layer {layer + 1}"

@@ -1,1 +1,1 @@
-"""A whole graph cut into intervals of vertices and chunks of edges (NeuGraph, section 3.1)."""
+"""Grid of vertex intervals and edge chunks (NeuGraph, section 3.1)."""

@@ -1,4 +1,4 @@
-"""The edges of a graph by the intervals of their two ends."""
+"""Edges of a graph, sorted into chunks by the intervals of their two ends."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 from __future__ import annotations
@@ -18,32 +18,32 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunk:
-    """The edges between two intervals, by row; only rows that have some. Numbers count from the intervals'
-    starts.
+    """Edges between two intervals, as CSR over the rows that have edges. Row and column numbers are
+    relative to the intervals.
     """
 
     rows: NDArray[np.int32]
     """[n] the rows with edges, ascending."""
     starts: NDArray[np.int32]
-    """[n + 1] where the edges of each of them start."""
+    """[n + 1] the first edge of each row."""
     columns: NDArray[np.int32]
-    """[e] the other ends of the edges."""
+    """[e] the column of each edge."""
 
     @classmethod
     def diagonal(cls, rows: Array, columns: Array) -> EdgeChunk:
-        """One edge for each pair of a row and a column; rows ascend."""
+        """Build a chunk of one edge per pair of a row and a column; rows must ascend."""
         starts = np.arange(len(rows) + 1, dtype=np.int32)
         return cls(rows.astype(np.int32), starts, columns.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCounts:
-    """How much each chunk holds."""
+    """Edges and non-empty rows per chunk."""
 
     edges: NDArray[np.int64]
-    """[rows, columns] edges."""
+    """[rows, columns] number of edges."""
     rows: NDArray[np.int64]
-    """[rows, columns] rows that have some."""
+    """[rows, columns] number of rows with edges."""
 
 
 def count_chunks(
@@ -54,9 +54,9 @@ def count_chunks(
     Parameters
     ----------
     indptr, indices
-        [V + 1], [E] all edges by row.
+        [V + 1], [E] CSR of all edges.
     rows, columns
-        How either end is cut; rows are those of `chosen`, where it is given.
+        Intervals of either end; row intervals are over `chosen` if it is given.
     chosen
         [rows.num_rows] the vertices whose edges count; all by default.
     """
@@ -68,20 +68,20 @@ def count_chunks(
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunks:
-    """All edges of a graph, chunk after chunk: every edge is in exactly one."""
+    """All edges of a graph, grouped by chunk."""
 
     rows: Cut
     columns: Cut
     edge_starts: NDArray[np.int64]
-    """[rows * columns + 1] where the edges of each chunk start."""
+    """[rows * columns + 1] first edge of each chunk."""
     row_starts: NDArray[np.int64]
-    """[rows * columns + 1] where its rows start."""
+    """[rows * columns + 1] first row of each chunk."""
     row_ids: NDArray[np.int32]
-    """The rows with edges of all chunks."""
+    """Rows with edges, of all chunks."""
     offsets: NDArray[np.int32]
-    """Where the edges of each of them start, within its chunk; one more a chunk."""
+    """First edge of each of these rows within its chunk; one more entry per chunk."""
     edges: NDArray[np.int32]
-    """[E] the columns of the edges."""
+    """[E] column of each edge."""
 
     @classmethod
     def of(
@@ -99,9 +99,9 @@ class EdgeChunks:
         Parameters
         ----------
         indptr, indices, rows, columns, chosen
-            The parameters of `count_chunks`.
+            See `count_chunks`.
         memory
-            Where the arrays are taken from.
+            The pool of the arrays.
         counts
             The result of `count_chunks`; counted here by default.
         """
@@ -130,18 +130,18 @@ class EdgeChunks:
         )
 
     def chunk(self, row: int, column: int) -> EdgeChunk:
-        """The edges between interval `row` of the rows and `column` of the columns; views, not copies."""
-        at = row * self.columns.num + column
-        first, last = self.row_starts[at : at + 2]
-        edge_first, edge_last = self.edge_starts[at : at + 2]
+        """Return the edges between row interval `row` and column interval `column`, as views."""
+        index = row * self.columns.num + column
+        first, last = self.row_starts[index : index + 2]
+        edge_first, edge_last = self.edge_starts[index : index + 2]
         return EdgeChunk(
             self.row_ids[first:last],
-            self.offsets[first + at : last + at + 1],
+            self.offsets[first + index : last + index + 1],
             self.edges[edge_first:edge_last],
         )
 
     def turned(self, memory: RecycledMatrices) -> EdgeChunks:
-        """The same edges with rows and columns exchanged: those of a row in the order of its columns."""
+        """Return the transpose; edges of a row are in the order of its columns."""
         filled = np.zeros((self.columns.num, self.rows.num), np.int64)
         for i in range(self.rows.num):
             for j in range(self.columns.num):
@@ -150,15 +150,15 @@ class EdgeChunks:
         out = self._empty(self.columns, self.rows, ChunkCounts(edges, filled), memory)
         for i in range(self.rows.num):
             for j in range(self.columns.num):
-                mine, other = self.chunk(i, j), out.chunk(j, i)
-                _turn(
-                    *(mine.rows, mine.starts, mine.columns, self.columns.length(j)),
-                    *(other.rows, other.starts, other.columns),
+                source, target = self.chunk(i, j), out.chunk(j, i)
+                _transpose(
+                    *(source.rows, source.starts, source.columns, self.columns.length(j)),
+                    *(target.rows, target.starts, target.columns),
                 )
         return out
 
     def release(self, memory: RecycledMatrices) -> None:
-        """Give the arrays back."""
+        """Return the arrays to the pool."""
         for array in (self.row_ids, self.offsets, self.edges):
             memory.give(array)
 
@@ -169,7 +169,7 @@ def _all(chosen: Array | None) -> Array:
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count(indptr, indices, chosen, is_all, row_starts, column_starts, edges, filled):
-    """Edges and rows with edges of each chunk."""
+    """Count edges and rows with edges per chunk."""
     seen = np.full(len(column_starts) - 1, -1, np.int64)
     for i in range(len(row_starts) - 1):
         for r in range(row_starts[i], row_starts[i + 1]):
@@ -178,7 +178,7 @@ def _count(indptr, indices, chosen, is_all, row_starts, column_starts, edges, fi
             for e in range(indptr[v], indptr[v + 1]):
                 u = indices[e]
                 if u < column_starts[k]:
-                    k = 0  # Rows are sorted as a rule, but need not be.
+                    k = 0  # Rows are usually sorted, but need not be.
                 while u >= column_starts[k + 1]:
                     k += 1
                 edges[i, k] += 1
@@ -201,7 +201,7 @@ def _sort(
     offsets,
     edges,
 ):
-    """Put each edge into its chunk, in the order of the rows."""
+    """Sort the edges into chunks, in the order of the rows."""
     num = len(column_starts) - 1
     edge_at, row_at = np.empty(num, np.int64), np.empty(num, np.int64)
     seen = np.full(num, -1, np.int64)
@@ -230,7 +230,7 @@ def _sort(
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count_columns(columns, length):
-    """How many columns have edges."""
+    """Count the columns that have edges."""
     seen = np.zeros(length, np.bool_)
     for e in range(len(columns)):
         seen[columns[e]] = True
@@ -238,8 +238,8 @@ def _count_columns(columns, length):
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
-def _turn(rows, starts, columns, length, out_rows, out_starts, out_columns):
-    """A chunk's edges by column, those of a column in the order of their rows."""
+def _transpose(rows, starts, columns, length, out_rows, out_starts, out_columns):
+    """Transpose a chunk; edges of a column are in the order of their rows."""
     at = np.zeros(length + 1, np.int64)
     for e in range(len(columns)):
         at[columns[e] + 1] += 1

@@ -1,4 +1,4 @@
-"""Rows of a matrix in consecutive intervals."""
+"""Consecutive intervals of the rows of a matrix."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Consecutive intervals of rows, whose lengths differ by one at most."""
+    """Consecutive intervals of rows whose lengths differ by at most one."""
 
     num_rows: int
-    """How many rows there are."""
+    """Number of rows."""
     num: int
-    """How many intervals, from 1 to `num_rows`: none is empty; 0 where there are no rows."""
+    """Number of intervals, from 1 to `num_rows`, so that none is empty; 0 if there are no rows."""
 
     def __post_init__(self) -> None:
         if not min(1, self.num_rows) <= self.num <= self.num_rows:
             raise ValueError(f"{self.num} intervals of {self.num_rows} rows: give from 1 to as many as rows")
 
     def range(self, i: int) -> tuple[int, int]:
-        """The first row of interval i, and the one after its last."""
+        """Return the first row of interval i, and the one after its last."""
         return i * self.num_rows // self.num, (i + 1) * self.num_rows // self.num
 
     def length(self, i: int) -> int:
-        """Rows of interval i."""
+        """Return the number of rows of interval i."""
         start, stop = self.range(i)
         return stop - start
 
     @property
     def longest(self) -> int:
-        """Rows of the longest interval; 0 where there is none."""
+        """Return the number of rows of the longest interval; 0 if there is none."""
         return -(-self.num_rows // max(self.num, 1))
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """[num + 1] int64, where each interval starts, and the number of rows."""
+        """Return [num + 1] int64, the first row of each interval and the number of rows."""
         return np.arange(self.num + 1, dtype=np.int64) * self.num_rows // max(self.num, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedIntervals:
-    """Intervals of groups of rows that follow each other; none has rows of two groups."""
+    """Intervals of consecutive groups of rows; no interval spans two groups."""
 
     groups: tuple[Intervals, ...]
-    """The groups, at least one; those after the first may be empty."""
+    """At least one group; groups after the first may be empty."""
 
     @classmethod
     def of(cls, first: Intervals, counts: Sequence[int]) -> JoinedIntervals:
-        """A group, and after it others of so many rows, cut as rarely as makes no interval longer."""
+        """Append groups with `counts` rows to `first`, in as few intervals as possible that are not
+        longer.
+        """
         longest = max(first.longest, 1)
         return cls((first, *(Intervals(count, -(-count // longest)) for count in counts)))
 
     @property
     def num_rows(self) -> int:
-        """Rows of all groups."""
+        """Return the number of rows of all groups."""
         return sum(group.num_rows for group in self.groups)
 
     @property
     def num(self) -> int:
-        """Intervals of all groups."""
+        """Return the number of intervals of all groups."""
         return sum(group.num for group in self.groups)
 
     def of_group(self, number: int) -> Sequence[int]:
-        """The intervals of a group."""
+        """Return the intervals of a group."""
         first = sum(group.num for group in self.groups[:number])
         return range(first, first + self.groups[number].num)
 
     def range(self, i: int) -> tuple[int, int]:
-        """The first row of interval i, and the one after its last."""
+        """Return the first row of interval i, and the one after its last."""
         rows = 0
         for group in self.groups:
             if i < group.num:
@@ -82,22 +84,22 @@ class JoinedIntervals:
         raise IndexError(f"there are {self.num} intervals")
 
     def length(self, i: int) -> int:
-        """Rows of interval i."""
+        """Return the number of rows of interval i."""
         start, stop = self.range(i)
         return stop - start
 
     @property
     def longest(self) -> int:
-        """Rows of the longest interval."""
+        """Return the number of rows of the longest interval."""
         return max(group.longest for group in self.groups)
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """[num + 1] int64, where each interval starts, and the number of rows."""
+        """Return [num + 1] int64, the first row of each interval and the number of rows."""
         rows = np.cumsum([0, *(group.num_rows for group in self.groups)])
-        found = [group.starts[:-1] + first for group, first in zip(self.groups, rows, strict=False)]
-        return np.concatenate([*found, rows[-1:]])
+        starts = [group.starts[:-1] + first for group, first in zip(self.groups, rows, strict=False)]
+        return np.concatenate([*starts, rows[-1:]])
 
 
 Cut = Intervals | JoinedIntervals
-"""How rows are cut."""
+"""A division of rows into intervals."""

@@ -1,4 +1,4 @@
-"""The least number of intervals with which a device's memory suffices."""
+"""Smallest number of intervals whose chunks fit a device's memory."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from hyrt.quantities import size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSizes:
-    """The largest chunks of a grid, which a device's buffers have to hold."""
+    """Maximum sizes of the chunks of a grid, which determine the sizes of a device's buffers."""
 
     vertices: int
-    """Vertices of an interval."""
+    """Vertices per interval."""
     targets: int
-    """Targets of an interval of them."""
+    """Targets per interval."""
     edges: int
-    """Edges of a chunk."""
+    """Edges per chunk."""
     edge_rows: int
-    """Rows with edges of a chunk."""
+    """Rows with edges per chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkGrid:
-    """How the vertices and the targets are cut, and what the chunks hold."""
+    """Intervals of vertices and targets, and the contents of the chunks."""
 
     vertices: Intervals
-    """Those that are computed."""
+    """The vertices that are computed."""
     sources: Cut
-    """The same, and after them those whose rows come from other processes."""
+    """The same vertices, followed by those whose rows are received from other processes."""
     targets: Intervals
     all_edges: ChunkCounts | None
-    """Edges by destination and source; None where no layer reads them chunk by chunk."""
+    """Edges by destination and source; None if no layer reads them in chunks."""
     target_edges: ChunkCounts
     """Edges into the targets, by destination and source."""
     sizes: ChunkSizes
@@ -65,38 +65,38 @@ class ChunkGrid:
         targets
             [n] the targets, ascending.
         num
-            How many intervals.
+            Number of intervals.
         hidden
-            Whether a layer is computed at all vertices, and not at the targets alone.
+            Whether a layer is computed at all vertices, and not only at the targets.
         remote
-            How many of the topology's last vertices come from other processes, in each exchange; their
-            intervals are no longer than those of the others, which are cut into `num`.
+            Number of the topology's last vertices that each exchange receives from other processes. Their
+            intervals are no longer than those of the other vertices, which are cut into `num`.
         """
         vertices = Intervals(topology.num_vertices - sum(remote), num)
         sources: Cut = JoinedIntervals.of(vertices, remote) if remote else vertices
-        of_targets = Intervals(len(targets), -(-len(targets) // vertices.longest))
+        target_intervals = Intervals(len(targets), -(-len(targets) // vertices.longest))
         indptr, indices = topology.indptr, topology.indices
-        into = count_chunks(indptr, indices, of_targets, sources, targets)
-        edges, rows = [into.edges], [into.rows]
-        # Backward, the rows of a chunk are its columns: as many as there are, or fewer.
-        most_rows = min(_largest(into.edges), vertices.longest)
-        everything = None
+        target_counts = count_chunks(indptr, indices, target_intervals, sources, targets)
+        edges, rows = [target_counts.edges], [target_counts.rows]
+        # In the backward pass, the rows of a chunk are its columns.
+        max_rows = min(_largest(target_counts.edges), vertices.longest)
+        all_counts = None
         if hidden:
-            everything = count_chunks(indptr, indices, vertices, sources)
-            edges.append(everything.edges)
-            rows.append(everything.rows)
-            most_rows = max(most_rows, min(_largest(everything.edges), vertices.longest))
-        found = ChunkSizes(
+            all_counts = count_chunks(indptr, indices, vertices, sources)
+            edges.append(all_counts.edges)
+            rows.append(all_counts.rows)
+            max_rows = max(max_rows, min(_largest(all_counts.edges), vertices.longest))
+        sizes = ChunkSizes(
             vertices=vertices.longest,
-            targets=of_targets.longest,
+            targets=target_intervals.longest,
             edges=max(_largest(each) for each in edges),
-            edge_rows=max(most_rows, *(_largest(each) for each in rows)),
+            edge_rows=max(max_rows, *(_largest(each) for each in rows)),
         )
-        return cls(vertices, sources, of_targets, everything, into, found)
+        return cls(vertices, sources, target_intervals, all_counts, target_counts, sizes)
 
 
 def _largest(counts: NDArray[np.int64]) -> int:
-    """The most of all chunks; 0 where there are none."""
+    """Return the maximum over all chunks; 0 if there are none."""
     return int(counts.max(initial=0))
 
 
@@ -111,40 +111,40 @@ def least_grid(
     first: int = 1,
     device: str = "a device",
 ) -> ChunkGrid:
-    """Cut a graph into as few intervals as fit (NeuGraph, section 3.1).
+    """Cut a graph into the fewest intervals that fit (NeuGraph, section 3.1).
 
-    Where that takes many, it is a number that fits while one less does not: a few less still may, if their
-    borders happen to lie better.
+    If this takes many, the result is a number that fits while one less does not. A few less may still fit by
+    chance of their boundaries.
 
     Parameters
     ----------
     topology, targets, hidden, remote
-        The parameters of `ChunkGrid.of`.
+        See `ChunkGrid.of`.
     needs
-        The bytes that a device takes for chunks of such sizes; more for larger ones.
+        Returns the bytes that a device needs for chunks of these sizes; increases with the sizes.
     budget_bytes
-        The most that it may take.
+        The bytes that are available.
     first
-        The least number of intervals to try.
+        The smallest number of intervals to try.
     device
-        Its name, for messages.
+        Name of the device, for messages.
 
     Raises
     ------
     DeviceOutOfMemory
-        If chunks of single vertices take more, or as many chunks as there may be.
+        If chunks of single vertices, or of the maximum number of intervals, do not fit.
     """
     num_vertices = topology.num_vertices - sum(remote)
-    # In-degrees may count edges that other processes have.
+    # Do not use in-degrees: they may count edges that other processes have.
     num_edges = int((topology.indptr[targets + 1] - topology.indptr[targets]).sum(dtype=np.int64))
-    most_edges = topology.num_edges if hidden else num_edges
+    max_edges = topology.num_edges if hidden else num_edges
 
     def bound(num: int) -> int:
-        """What any grid of so many intervals takes at least: as if all chunks were equal."""
+        """Return a lower bound of the bytes of any grid of `num` intervals: all chunks are equal."""
         longest = -(-num_vertices // num)
         of_targets = max(1, -(-len(targets) // longest))
         sources = num + sum(-(-count // longest) for count in remote)
-        edges = -(-most_edges // (num * sources)) if hidden else -(-num_edges // (sources * of_targets))
+        edges = -(-max_edges // (num * sources)) if hidden else -(-num_edges // (sources * of_targets))
         rows = min(edges, 1)
         short = -(-len(targets) // of_targets)
         return needs(ChunkSizes(vertices=longest, targets=short, edges=edges, edge_rows=rows))
@@ -152,30 +152,32 @@ def least_grid(
     grid: ChunkGrid | None = None
 
     def taken(num: int) -> int:
-        """What a grid takes; the last one that fits is kept."""
+        """Return the bytes of a grid; remember the last grid that fits."""
         nonlocal grid
-        made = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
-        needed = needs(made.sizes)
+        candidate = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
+        needed = needs(candidate.sizes)
         if needed <= budget_bytes:
-            grid = made
+            grid = candidate
         return needed
 
-    most = most_intervals(num_vertices)
+    maximum = most_intervals(num_vertices)
     try:
-        least_number(bound, taken, budget_bytes, first=first, most=most)
+        least_number(bound, taken, budget_bytes, first=first, most=maximum)
     except NoneFits as none:
-        raise exhausted(none.needed, budget_bytes, device, None if most == num_vertices else most) from None
+        raise exhausted(
+            none.needed, budget_bytes, device, None if maximum == num_vertices else maximum
+        ) from None
     assert grid is not None
     return grid
 
 
 def most_intervals(rows: int) -> int:
-    """Into how many intervals rows are cut at the most."""
+    """Return the maximum number of intervals of some rows."""
     return min(rows, MOST_PARTS)
 
 
 def asked_too_few(device: str, num: int, needed: int, free: int) -> DeviceOutOfMemory:
-    """The error where as many chunks as were asked for do not fit; sizes are in bytes."""
+    """Return the error for a configured number of intervals that does not fit; sizes are in bytes."""
     return DeviceOutOfMemory(
         f"{device}: chunks of {num} intervals take {size(needed)}, and {size(free)} are free for them",
         remedy="raise fullgraph.chunks or fullgraph.device_memory, or leave fullgraph.chunks at 0",
@@ -185,9 +187,9 @@ def asked_too_few(device: str, num: int, needed: int, free: int) -> DeviceOutOfM
 def exhausted(
     needed: int, budget: int, device: str = "a device", intervals: int | None = None
 ) -> DeviceOutOfMemory:
-    """The error where no chunks fit; sizes are in bytes.
+    """Return the error if no grid fits; sizes are in bytes.
 
-    `intervals` is into how many the vertices were cut at the most, where that is not one for each.
+    `intervals` is the maximum number of intervals, if it is below one per vertex.
     """
     chunks = "chunks of single vertices" if intervals is None else f"{intervals:,} x {intervals:,} chunks"
     return DeviceOutOfMemory(

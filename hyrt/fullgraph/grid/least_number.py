@@ -1,20 +1,20 @@
-"""The least number of intervals that fits, where it takes long to find out what a number takes."""
+"""Search for the smallest feasible number, if feasibility is expensive to check."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# So many numbers are tried one by one.
+# Number of candidates that are tried one by one before steps grow.
 _ONE_BY_ONE = 32
 
 
 class NoneFits(Exception):
-    """Not even the largest number fits.
+    """Raised if even the largest number is infeasible.
 
     Parameters
     ----------
     needed
-        What that takes, or more than which it takes.
+        Its cost, or a lower bound of it.
     """
 
     def __init__(self, needed: int) -> None:
@@ -25,27 +25,26 @@ class NoneFits(Exception):
 def least_number(
     bound: Callable[[int], int], needs: Callable[[int], int], most_taken: int, *, first: int, most: int
 ) -> int:
-    """Find the least number from `first` to `most` that takes no more than `most_taken`.
+    """Find the smallest number from `first` to `most` whose cost is at most `most_taken`.
 
-    What a number takes need not fall from each to the next one. Where many do not fit, the result is one that
-    does while one less does not: steps become longer then, and what was passed over is halved until it is
-    found.
+    Costs need not decrease monotonically. If many numbers are infeasible, the search takes growing steps and
+    then bisects; the result is feasible while one less is not.
 
     Parameters
     ----------
     bound
-        What a number takes at the least; falls, and is found at once.
+        Cheap lower bound of the cost; decreasing.
     needs
-        What a number takes.
+        The cost.
     most_taken
-        The most that may be taken.
+        The maximum cost.
     first, most
-        The least and the largest number to try.
+        The smallest and the largest number to try.
 
     Raises
     ------
     NoneFits
-        If `most` takes more.
+        If the cost of `most` is too high.
     """
     low, high = max(1, min(first, most)), most
     if bound(high) > most_taken:

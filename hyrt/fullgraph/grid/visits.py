@@ -1,4 +1,4 @@
-"""In which order the chunks of edges are read."""
+"""Order in which the chunks of edges are processed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Order = Literal["column-row", "row-column"]
-"""`column-row`: column by column forward, row by row backward, where rows are sources and columns
-destinations, so that what is accumulated stays (NeuGraph, section 3.1). `row-column`: the other way
-round, so that what is read stays, and what is accumulated comes and goes."""
+"""`column-row`: column by column in the forward pass and row by row in the backward pass (rows are
+sources, columns destinations), so that accumulated rows stay on the device (NeuGraph, section 3.1).
+`row-column`: the reverse, so that rows that are read stay, and accumulated rows are swapped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkVisit:
-    """One chunk of edges: rows of interval `read` are added to those of interval `accumulated`.
+    """Step over one chunk of edges: rows of interval `read` are added to interval `accumulated`.
 
-    Forward, sources are read and destinations accumulated; backward, the gradients of destinations are read
-    and those of sources accumulated.
+    In the forward pass, sources are read and destinations accumulated; in the backward pass, gradients of
+    destinations are read and gradients of sources accumulated.
     """
 
     accumulated: int
@@ -29,16 +30,16 @@ class ChunkVisit:
 
 
 def visits(accumulated: Iterable[int], read: Sequence[int], order: Order) -> Iterator[ChunkVisit]:
-    """All chunks between some intervals, each once.
+    """Iterate over all chunks between some intervals, each once.
 
     Parameters
     ----------
     accumulated
-        The intervals that are added to; for `row-column`, to be gone through again and again.
+        The intervals that are accumulated; iterated repeatedly for `row-column`.
     read
-        The intervals of the other kind.
+        The intervals that are read.
     order
-        Which of them stays.
+        Determines which intervals stay on the device.
     """
     if order == "column-row":
         for i in accumulated:

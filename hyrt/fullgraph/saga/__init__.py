@@ -1,1 +1,1 @@
-"""The gathering of a user's own layers over a whole graph."""
+"""Edge loops of built-in and user-defined layers over a full graph."""

@@ -1,1 +1,1 @@
-"""Steps over a whole graph that are stopped in the middle, and go on from there."""
+"""Mid-step checkpoints of full-graph training."""
