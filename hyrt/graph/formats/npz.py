@@ -249,7 +249,7 @@ def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
     try:
         return NpzMember(path, key, source).header.shape
     except DataError:
-        return None  # Not an error of what is not read; what is read is opened again.
+        return None  # Only used to check unused keys; used keys are opened again and raise the error.
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:

@@ -128,7 +128,7 @@ class FeatureRows:
 
     @property
     def kept(self) -> NarrowRows | None:
-        """The codes of rows that are stored quantized, or None."""
+        """Return the codes of rows that are stored quantized, or None."""
         return self.source.kept if isinstance(self.source, NarrowFeatures) else None
 
     @staticmethod
@@ -195,12 +195,12 @@ class Dataset:
 
     @property
     def normalized(self) -> str:
-        """The kind of the last scaling that was applied to the features; `none` without scalings."""
+        """Return the kind of the last scaling that was applied to the features; `none` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property
     def scalings(self) -> Scalings:
-        """The scalings of all features, by vertex type."""
+        """Return the scalings of all features, by vertex type."""
         if self.tables is None:
             return {"": self.scaling}
         return {name: table.scaling for name, table in self.tables.items()}

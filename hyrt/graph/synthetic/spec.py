@@ -45,13 +45,15 @@ class SyntheticSpec:
 
     @property
     def type_counts(self) -> dict[str, int]:
-        """Number of vertices of each type of a heterogeneous graph: half are papers, a tenth are fields."""
+        """Return the number of vertices of each type of a heterogeneous graph: half are papers, a tenth are
+        fields.
+        """
         papers, fields = self.vertices // 2, self.vertices // 10
         return {"paper": papers, "author": self.vertices - papers - fields, "field": fields}
 
     @property
     def type_widths(self) -> dict[str, int]:
-        """Feature width of each type of a heterogeneous graph, 0 for types without features."""
+        """Return the feature width of each type of a heterogeneous graph, 0 for types without features."""
         return {"paper": self.features, "author": max(1, self.features // 2), "field": 0}
 
     def __post_init__(self) -> None:

@@ -32,32 +32,34 @@ class EdgeTable(Section):
     """Table of edges."""
 
     files: Columns
-    """Which of the files that are given have edges: names, or patterns such as `edges-*.csv`. A folder counts
-    as one name, and all tables in it belong together."""
+    """The input files with edges: names, or patterns such as `edges-*.csv`. A folder counts as one name, and
+    all tables in it belong together."""
     source: Column
-    """The column of the vertex that an edge comes from."""
+    """The column of the source vertex."""
     target: Column
-    """The column of the vertex that it goes to."""
+    """The column of the target vertex."""
     weight: Column | None = None
-    """The column of its weight, a number above 0; `null` for none."""
+    """The column of the edge weight, a number above 0; `null` for none."""
     type: Column | None = None
-    """The column of its type: whole numbers from 0 on, or texts, which are numbered."""
+    """The column of the edge type: whole numbers from 0 on, or texts, which are numbered."""
     time: Column | None = None
-    """The column of its time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. Of several edges
-    from one vertex to another, the earliest time counts."""
+    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. If several
+    edges connect the same two vertices, the earliest time is kept."""
     features: Columns = Field(default=[])
-    """The columns of its features: names, or patterns such as `f*` of columns that are nothing else."""
+    """The columns of the edge features: names, or patterns such as `f*`, which match only columns without
+    another role."""
     undirected: bool = False
-    """Whether each row is an edge in both directions. A file that has both directions already is not."""
+    """Whether each row is an edge in both directions. Set it to false if the file already has both
+    directions."""
     duplicates: Literal["merge", "first", "refuse"] = "merge"
-    """What is done with several edges from one vertex to another: `merge` keeps one, whose weight is the sum,
-    `first` keeps the one that comes first, and `refuse` takes them for errors."""
+    """How several edges from one vertex to another are treated: `merge` keeps one edge with the sum of the
+    weights, `first` keeps the first edge, and `refuse` reports an error."""
     self_loops: Literal["keep", "drop", "refuse"] = "keep"
-    """What is done with edges from a vertex to itself."""
+    """How edges from a vertex to itself are treated."""
     unknown: Literal["refuse", "drop"] = "refuse"
-    """What is done with edges of vertices that the table of vertices does not have."""
+    """How edges with a vertex that is missing in the table of vertices are treated."""
     text: TextForm = TextForm()
-    """How CSV files are written."""
+    """The form of CSV files."""
 
     @model_validator(mode="after")
     def _fits(self) -> EdgeTable:
@@ -75,28 +77,29 @@ class VertexRows(Section):
     """Table of vertices."""
 
     files: Columns
-    """Which of the files that are given have vertices."""
+    """The input files with vertices."""
     id: Column | None = None
-    """The column of the id that the edges name a vertex by; `null` where the first row is the vertex
-    `first_id`, and so on."""
+    """The column of the id by which edges refer to a vertex; `null` if the rows are the vertices `first_id`,
+    `first_id` + 1 and so on."""
     label: Columns = Field(default=[])
-    """The column of the label; several columns are several labels of 0 and 1, or several numbers."""
+    """The column of the label. Several columns are several labels of 0 and 1, or several numbers."""
     label_kind: Literal["classes", "names", "flags", "numbers"] = "classes"
-    """What labels are: `classes` are whole numbers from 0 on, `names` are names of classes, which are put in
-    order and numbered, `flags` are labels of 0 and 1, one a column, and `numbers` are to be predicted as they
-    are. Vertices without a label have -1 or nothing."""
+    """The kind of labels: `classes` are whole numbers from 0 on, `names` are class names, which are sorted
+    and numbered, `flags` are labels of 0 and 1 with one column per label, and `numbers` are regression
+    targets. For vertices without a label, the value is -1 or empty."""
     features: Columns = Field(default=[])
-    """The columns of the features: names, or patterns such as `f*` of columns that are nothing else. A column
-    of a Parquet file may have lists of one length. Without any, the feature of a vertex is the logarithm of
-    its degree."""
+    """The columns of the features: names, or patterns such as `f*`, which match only columns without another
+    role. A column of a Parquet file may have lists of equal length. Without feature columns, the feature of a
+    vertex is the logarithm of its degree."""
     fill: float | None = None
-    """The number that stands in the place of a missing feature; without one, it is an error."""
+    """The number that replaces a missing feature; without it, a missing feature is an error."""
     split: Column | None = None
-    """The column that says `train`, `val` or `test`."""
+    """The column with the split of a vertex: `train`, `val` or `test`."""
     masks: Columns = Field(default=[])
-    """In place of `split`: three columns of 0 and 1 (or true and false) for training, validation and test."""
+    """An alternative to `split`: three columns of 0 and 1 (or true and false) for training, validation and
+    test."""
     text: TextForm = TextForm()
-    """How CSV files are written."""
+    """The form of CSV files."""
 
     @model_validator(mode="after")
     def _fits(self) -> VertexRows:
@@ -113,13 +116,13 @@ class RandomSplit(Section):
     """Random split of the labelled vertices, if no column defines a split."""
 
     train: Share = 0.6
-    """Which part of them is trained on."""
+    """Fraction of the labelled vertices for training."""
     val: Share = 0.2
-    """Which part chooses the best epoch."""
+    """Fraction for validation, which selects the best epoch."""
     test: Share = 0.2
-    """Which part is tested on."""
+    """Fraction for the test."""
     seed: Index = 0
-    """The seed of the draw."""
+    """Seed of the random split."""
 
     @model_validator(mode="after")
     def _fits(self) -> RandomSplit:
@@ -132,13 +135,13 @@ class ImportSchema(Section):
     """Tables of a homogeneous graph."""
 
     ids: Literal["positions", "names"] = "positions"
-    """What ids of vertices are: `positions` are whole numbers that count from `first_id`, `names` are texts
-    or any numbers, and are numbered: in the order of the table of vertices, or as edges name them first."""
+    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
+    or arbitrary numbers, which are numbered in the order of the table of vertices, or else of the edges."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
     num_vertices: Annotated[int, Field(ge=1, lt=2**62), NoTruth] | None = None
     """The number of vertices, with `ids: positions` and without a table of vertices; `null` if only ids that
-    edges name are vertices."""
+    occur in edges are vertices."""
     edges: EdgeTable
     vertices: VertexRows | None = None
     split: RandomSplit = RandomSplit()

@@ -35,7 +35,7 @@ class VertexIds(Protocol):
 
     @property
     def num_vertices(self) -> int:
-        """Number of vertices that are known so far."""
+        """Return the number of vertices that are known so far."""
 
     def names_in_order(self) -> Iterator[object] | None:
         """Return the ids of all vertices in the order of their numbers; None if the ids are these numbers."""

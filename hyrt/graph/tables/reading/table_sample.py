@@ -49,7 +49,7 @@ class TableSample:
 
     @property
     def given(self) -> str:
-        """Name of the file or folder in a schema."""
+        """Return the name of the file or folder in a schema."""
         return self.path.name or self.path.resolve().name
 
     def values(self, column: str) -> list[Any]:

@@ -26,23 +26,23 @@ def _without_none(value: object) -> object:
 
 
 class TextForm(Section):
-    """How a CSV file is written; Parquet files need none of it."""
+    """Form of a CSV file. It has no effect on Parquet files."""
 
     delimiter: Annotated[str, BeforeValidator(_as_tab), AfterValidator(_plain)] = ","
-    """The letter between two values, such as `;`; `tab` for a tab."""
+    """The character between two values, such as `;`; `tab` for a tab."""
     header: bool = True
-    """Whether the first line has the names of the columns. Without names, columns are called by their
-    numbers: 1, 2 and so on."""
+    """Whether the first line has the column names. Otherwise columns are named by their numbers: 1, 2 and so
+    on."""
     quote: Annotated[str, AfterValidator(_plain)] = '"'
-    """The letter around values that have the delimiter in them; empty where there is none."""
+    """The character around values that contain the delimiter; empty if there is none."""
     decimal: Literal[".", ","] = "."
-    """What stands between a number and its decimal places."""
+    """The decimal point."""
     nulls: Annotated[list[str], BeforeValidator(_without_none)] = Field(
         default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"]
     )
-    """What stands for a missing value."""
+    """The texts that represent a missing value."""
     encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"
-    """The encoding of the letters: `cp1252` is what programs for Windows write that do not write UTF-8."""
+    """The text encoding. Windows programs that do not write UTF-8 usually write `cp1252`."""
 
     @model_validator(mode="after")
     def _fits(self) -> TextForm:

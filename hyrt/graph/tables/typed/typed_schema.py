@@ -21,16 +21,16 @@ from hyrt.section import NoTruth, Section
 
 
 class VertexType(Section):
-    """One type of vertices."""
+    """Vertex type."""
 
     ids: Literal["positions", "names"] = "positions"
-    """What its ids are: `positions` are whole numbers that count from `first_id`, `names` are texts or any
-    numbers, and are numbered: in the order of the table, or as relations name them first."""
+    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
+    or arbitrary numbers, which are numbered in the order of the table, or else of the relations."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NoTruth] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
     num_vertices: Annotated[int, Field(ge=1, lt=2**62), NoTruth] | None = None
-    """The number of its vertices, with `ids: positions` and without a table; `null` if only ids that
-    relations name are vertices."""
+    """The number of vertices, with `ids: positions` and without a table; `null` if only ids that occur in
+    relations are vertices."""
     table: VertexRows | None = None
     """The table of its vertices; `null` where there is none, and relations alone name them. A type without
     features learns a row for each vertex."""
@@ -45,23 +45,23 @@ class RelationTable(Section):
     """The table of the edges of one relation."""
 
     relation: list[str]
-    """The type that its edges come from, its name, and the type they go to: `[author, writes, paper]`."""
+    """Source type, name and destination type of the relation: `[author, writes, paper]`."""
     files: Columns
-    """Which of the files that are given have its edges: names or patterns."""
+    """The input files with edges of the relation: names or patterns."""
     source: Column
-    """The column of the vertex that an edge comes from."""
+    """The column of the source vertex."""
     target: Column
-    """The column of the vertex that it goes to."""
+    """The column of the target vertex."""
     weight: Column | None = None
-    """The column of an edge's weight, a number above 0; `null` for none. Where other relations have weights,
-    those of this one are 1 then."""
+    """The column of the edge weight, a number above 0; `null` for none. If only other relations have weights,
+    the weights of this one are 1."""
     time: Column | None = None
-    """The column of an edge's time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. Of several
-    edges from one vertex to another, the earliest time counts."""
+    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. If several
+    edges connect the same two vertices, the earliest time is kept."""
     unknown: Literal["refuse", "drop"] = "refuse"
-    """What is done with edges of vertices that the table of their type does not have."""
+    """How edges with a vertex that is missing in the table of its type are treated."""
     text: TextForm = TextForm()
-    """How CSV files are written."""
+    """The form of CSV files."""
 
     @model_validator(mode="after")
     def _fits(self) -> RelationTable:
@@ -70,18 +70,19 @@ class RelationTable(Section):
 
 
 class TypedImportSchema(Section):
-    """The tables of a typed graph."""
+    """Tables of a heterogeneous graph."""
 
     target_type: str
-    """The type whose vertices have labels and splits."""
+    """The vertex type with labels and splits."""
     types: dict[str, VertexType]
-    """The types of vertices by name."""
+    """The vertex types by name."""
     relations: Annotated[list[RelationTable], Field(min_length=1)]
     """The relations."""
     reverse: bool = False
-    """Whether each relation also gets one that goes the other way; within a type, both directions are one."""
+    """Whether each relation also gets a reverse relation; a relation within one type becomes undirected
+    instead."""
     split: RandomSplit = RandomSplit()
-    """The split of the vertices that have a label, where no column says it."""
+    """The random split of the labelled vertices, if no column defines a split."""
 
     @model_validator(mode="after")
     def _fits(self) -> TypedImportSchema:
