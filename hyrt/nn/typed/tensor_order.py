@@ -15,9 +15,9 @@ class TensorOrder:
     """The fields of `hyrt.nn.typed.type_order.TypeOrder` as tensors."""
 
     order: torch.Tensor
-    """[n] int64 the position of each vertex of the new order."""
+    """[n] int64 the original position of each vertex in the new order."""
     places: torch.Tensor
-    """[n] int64 the inverse: the index of each position in the new order."""
+    """[n] int64 the inverse: the new index of each original position."""
     starts: tuple[int, ...]
     """[T + 1] the start of each type in the new order."""
 

@@ -43,11 +43,11 @@ class TypeOrder:
     """Positions in an array of vertices, sorted by type and then by position."""
 
     order: NDArray[np.int32]
-    """[n] the position of each vertex of the new order."""
+    """[n] the original position of each vertex in the new order."""
     places: NDArray[np.int32]
-    """[n] the inverse: the index of each position in the new order."""
+    """[n] the inverse: the new index of each original position."""
     types: NDArray[Any]
-    """[n] int8, or int32 if there are many types: the type of each position."""
+    """[n] int8, or int32 if there are many types: the type at each original position."""
     starts: tuple[int, ...]
     """[T + 1] the start of each type in the new order."""
 
