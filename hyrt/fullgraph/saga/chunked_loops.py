@@ -1,4 +1,4 @@
-"""Loops over edges on a device: matrices stay on the host, and rows of a few chunks are there at a time."""
+"""Loop backend of devices: matrices stay on the host, and rows of a few chunks are on a device at a time."""
 
 from __future__ import annotations
 
@@ -33,47 +33,49 @@ from hyrt.nn.fused.numba_loops import run_on_host
 
 Array = NDArray[Any]
 
-# Sets of edges that are kept in chunks: all and those into the targets, in both directions.
-_KEPT = 4
+# Cached edge sets: all edges and those into the targets, in both directions.
+_MAX_CACHED = 4
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Edges in chunks, and what they were made of, lest other arrays get its place in memory."""
+class _CachedEdges:
+    """Edges in chunks, with the source arrays, which must stay alive because the cache key is their
+    identity.
+    """
 
     edges: Edges
     chunks: EdgeChunks | None
-    """None where all of them are one."""
+    """None if all edges are one chunk."""
     numbers: dict[str, Array] = field(default_factory=dict)
-    """[E] the number of each edge in its place, where loops have asked for it, by their near end: a symmetric
-    graph has the same edges for both."""
+    """[E] edge numbers in chunk order, by the near end of the loops that need them; a symmetric graph has
+    the same edges for both ends.
+    """
 
 
 LoopMember = LoopRoom | HostLoops
-"""What runs loops: a device, or a team of the host's threads, over rows that lie in memory."""
+"""Runs loops: a device, or a team of host threads on rows in host memory."""
 
 
 class ChunkedLoops:
-    """`hyrt.nn.fused.loop_runner.LoopRunner` of a device, or of several (NeuGraph, section 3.1).
+    """`hyrt.nn.fused.loop_runner.LoopRunner` of one or several devices (NeuGraph, section 3.1).
 
-    Near rows are added to, far rows are read. Forward, destinations are near, so that chunks are read column
-    by column; for the gradients of the sources, row by row. What is added to and does not stay on the device
-    comes back to its place on the host.
+    Near rows are accumulated, far rows are read. In the forward pass, destinations are near, and chunks are
+    read column by column; for gradients of sources, row by row. Accumulated rows that do not stay on the
+    device are written back to the host.
 
-    Several devices compute intervals of near rows each, dealt out by their shares: forward the destinations,
-    for the gradients of the sources these (section 3.3). No two write the same row, and what is added up over
-    all rows is added in the order of the devices.
+    Each of several devices computes intervals of near rows, assigned by their shares (section 3.3). No two
+    devices write the same row; totals over all rows are summed in the order of the devices.
 
     Parameters
     ----------
     members
         The devices.
     options
-        How many intervals there are to be, and their order.
+        Number of intervals and their order.
     budget
-        How much host memory edges in chunks may use.
+        Host memory limit of the chunked edges.
     shares
-        How fast each device is, in any unit.
+        Relative speed of each device.
     """
 
     def __init__(
@@ -89,17 +91,17 @@ class ChunkedLoops:
         self._options = options
         self._budget = budget
         self._host = RecycledMatrices(budget)
-        # With fewer, some devices would have nothing to do.
-        self._least = least_parts(self._shares)
-        self._kept: dict[tuple[int, ...], _Kept] = {}
-        # Edges, and bytes of near and far rows, that fit in `_least` intervals.
+        # With fewer intervals, some devices would be idle.
+        self._min_intervals = least_parts(self._shares)
+        self._cached: dict[tuple[int, ...], _CachedEdges] = {}
+        # Edges and row bytes that fit in `_min_intervals` intervals.
         self._fits: set[tuple[tuple[int, ...], tuple[int, int]]] = set()
         self._rows = 0
         # Bytes to each device and from it, by its name.
         self._copied: dict[str, tuple[int, int]] = {}
         self.begin()
         self.num: int | None = None
-        """Into how many intervals the vertices of a whole graph are cut; None before the first loop."""
+        """Number of vertex intervals of the full graph; None before the first loop."""
 
     def __call__(
         self,
@@ -122,10 +124,10 @@ class ChunkedLoops:
             cut, numbers = None, edges.numbers
             num_near = len(edges.indptr) - 1 if edges.rows is None else len(edges.rows)
             if runs:
-                kept = self._chunks(runs)
-                cut, numbers = kept.chunks, self._numbers(runs[0], kept)
+                cached = self._chunks(runs)
+                cut, numbers = cached.chunks, self._numbers(runs[0], cached)
             else:
-                self.num = max(1, min(self._options.num or self._least, num_near))
+                self.num = max(1, min(self._options.num or self._min_intervals, num_near))
             near: Cut = Intervals(num_near, min(self.num or 1, num_near)) if cut is None else cut.rows
             try:
                 into = f"{about or 'loop'}, into {loop.near}s"
@@ -136,7 +138,7 @@ class ChunkedLoops:
                     raise
                 self._grow(2 * num)
             finally:
-                # After an error, with what the loop had taken.
+                # Also after an error: free what the loop had allocated.
                 for room, run in zip(self._rooms, runs, strict=True):
                     room.release()
                     in_bytes, out_bytes = self._copied.get(room.name, (0, 0))
@@ -151,7 +153,7 @@ class ChunkedLoops:
         numbers: Array | None,
         into: str,
     ) -> list[Array]:
-        """Run a loop on all devices; what is added up over all rows. `into` names it."""
+        """Run a loop on all devices and return the totals over all rows. `into` labels it in a trace."""
         if len(self._members) == 1 and runs:
             with self._rooms[0].errors():
                 return runs[0].all(cut, self._options.order, numbers)
@@ -181,16 +183,16 @@ class ChunkedLoops:
 
     @property
     def least(self) -> int:
-        """Into how many intervals the longer end is cut at the least; it grows with what has not fitted."""
-        return self._least
+        """Return the minimum number of intervals of the longer end; it grows if memory runs out."""
+        return self._min_intervals
 
     def cut_at_least(self, num: int) -> None:
-        """Cut into so many intervals or more."""
-        if num > self._least:
+        """Raise the minimum number of intervals."""
+        if num > self._min_intervals:
             self._grow(num)
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Reset the statistics."""
         self._rows = 0
         self._copied = {}
         self._started = time.perf_counter()
@@ -198,12 +200,12 @@ class ChunkedLoops:
             member.begin()
 
     def figures(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
-        """What the loops since `begin` took; None where there were none.
+        """Return the statistics of the loops since `begin`; None if there were none.
 
         Parameters
         ----------
         host_bytes, file_bytes
-            Bytes of what the host keeps of the model's rows, and of these what lives in a file.
+            Bytes of the model's rows on the host, and how many of them are in files.
         """
         if self.num is None or not self._rows:
             return None
@@ -227,39 +229,39 @@ class ChunkedLoops:
         )
 
     def release(self) -> None:
-        """Give all memory back, on the devices and on the host."""
-        self._grow(self._least)
+        """Free all memory, on the devices and on the host."""
+        self._grow(self._min_intervals)
         for room in self._rooms:
             room.release()
 
     def _grow(self, num: int) -> None:
         """Cut into more intervals from now on."""
-        self._least = num
-        self._kept.clear()
+        self._min_intervals = num
+        self._cached.clear()
         self._fits.clear()
         self._host = RecycledMatrices(self._budget)
 
-    def _chunks(self, runs: Sequence[LoopRun]) -> _Kept:
-        """The edges in chunks."""
+    def _chunks(self, runs: Sequence[LoopRun]) -> _CachedEdges:
+        """Return the edges in chunks."""
         run, edges = runs[0], runs[0].edges
         if edges.by_number:
-            return _Kept(edges, None)
+            return _CachedEdges(edges, None)
         key = tuple(id(each) for each in (edges.indptr, edges.columns, edges.rows, edges.positions))
         self._choose(runs, key)
         assert self.num is not None
-        if key not in self._kept:
-            while len(self._kept) >= _KEPT:
-                oldest = next(iter(self._kept))
-                if (chunks := self._kept.pop(oldest).chunks) is not None:
+        if key not in self._cached:
+            while len(self._cached) >= _MAX_CACHED:
+                oldest = next(iter(self._cached))
+                if (chunks := self._cached.pop(oldest).chunks) is not None:
                     chunks.release(self._host)
                 self._fits = {each for each in self._fits if each[0] != oldest}
             is_one = self.num == 1 and run.is_plain
-            made = None if is_one else run.loop_edges.chunks(self.num, self._host)
-            self._kept[key] = _Kept(edges, made)
-        return self._kept[key]
+            chunks = None if is_one else run.loop_edges.chunks(self.num, self._host)
+            self._cached[key] = _CachedEdges(edges, chunks)
+        return self._cached[key]
 
-    def _numbers(self, run: LoopRun, kept: _Kept) -> Array | None:
-        """The number of each edge in the order of the chunks, where rows of edges are read."""
+    def _numbers(self, run: LoopRun, kept: _CachedEdges) -> Array | None:
+        """Return the edge numbers in chunk order, if loops read rows of edges."""
         if kept.chunks is None or not run.reads_edges:
             return run.edges.numbers
         if run.near not in kept.numbers:
@@ -268,26 +270,26 @@ class ChunkedLoops:
         return kept.numbers[run.near]
 
     def _choose(self, runs: Sequence[LoopRun], key: tuple[int, ...]) -> None:
-        """Into how many intervals vertices are cut: as asked for, or the least that has fitted so far."""
-        run, asked = runs[0], self._options.num
-        if key in self._kept and (key, run.row_bytes) in self._fits:
+        """Choose the number of intervals: as configured, or the smallest that has fitted so far."""
+        run, requested = runs[0], self._options.num
+        if key in self._cached and (key, run.row_bytes) in self._fits:
             return
-        if asked:
-            num = min(asked, run.most_intervals)
+        if requested:
+            num = min(requested, run.most_intervals)
             for each, room in zip(runs, self._rooms, strict=True):
                 needed, free = needs_of(run.loop_edges, each.needs, num), room.free_bytes()
                 if needed > free:
                     raise asked_too_few(room.name, num, needed, free)
         else:
-            num = self._least
+            num = self._min_intervals
             for each, room in zip(runs, self._rooms, strict=True):
                 num = least_cut(run.loop_edges, each.needs, room.free_bytes(), num, room.name)
-            if num > self._least:
+            if num > self._min_intervals:
                 self._grow(num)
         self.num = num
         self._fits.add((key, run.row_bytes))
 
 
 def _sum(terms: Sequence[Array]) -> Array:
-    """Numbers of several devices, added in their order."""
+    """Sum numbers of several devices in their order."""
     return reduce(np.add, terms)

@@ -1,4 +1,4 @@
-"""How the two ends of edges are cut so that a loop over them fits into a device."""
+"""Grid of chunks with which an edge loop fits a device."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoopGridSizes:
-    """The largest chunks of a grid."""
+    """Maximum sizes of the chunks of a grid."""
 
     near: int
-    """Rows of an interval that are added to."""
+    """Accumulated rows per interval."""
     far: int
-    """Rows of an interval that are read."""
+    """Read rows per interval."""
     edges: int
-    """Edges of a chunk."""
+    """Edges per chunk."""
 
 
 @dataclass(frozen=True)
 class LoopEdges:
-    """The edges of a loop by its near rows, those that do not count left out."""
+    """Edges of a loop by near row, without edges that do not count."""
 
     indptr: Array
     columns: Array
     chosen: Array | None
-    """The rows in question; all by default."""
+    """The near rows; all by default."""
     numbers: Array | None
-    """[E] the number of each edge by destination; consecutive by default."""
+    """[E] edge numbers by destination; consecutive by default."""
     num_near: int
     num_far: int
 
     @classmethod
     def of(cls, edges: Edges, num_far: int) -> LoopEdges:
-        """The edges that a loop is given.
+        """Build from the edges of a loop.
 
         Parameters
         ----------
         edges
             By the near end.
         num_far
-            Rows of the other end: of its positions, where they have some.
+            Rows of the far end, or of its positions.
         """
         indptr, columns, numbers = edges.indptr, edges.columns, edges.numbers
         if edges.positions is not None:
             places = edges.positions[columns]
-            there = places >= 0
-            counts = np.concatenate([[0], np.cumsum(there, dtype=np.int64)])
-            indptr, columns = counts[indptr], places[there]
-            numbers = np.flatnonzero(there) if numbers is None else numbers[there]
+            is_kept = places >= 0
+            counts = np.concatenate([[0], np.cumsum(is_kept, dtype=np.int64)])
+            indptr, columns = counts[indptr], places[is_kept]
+            numbers = np.flatnonzero(is_kept) if numbers is None else numbers[is_kept]
         num_near = len(indptr) - 1 if edges.rows is None else len(edges.rows)
         return cls(indptr, columns, edges.rows, numbers, num_near, num_far)
 
@@ -73,22 +73,22 @@ class LoopEdges:
         return int((self.indptr[self.chosen + 1] - self.indptr[self.chosen]).sum(dtype=np.int64))
 
     def cuts(self, num: int) -> tuple[Intervals, Intervals]:
-        """Intervals of near and far rows, none longer than if the longer end were cut into `num`."""
+        """Return intervals of near and far rows, no longer than `num` intervals of the longer end."""
         longest = -(-max(self.num_near, self.num_far) // num)
         near, far = (Intervals(rows, -(-rows // longest)) for rows in (self.num_near, self.num_far))
         return near, far
 
     def counts(self, num: int) -> ChunkCounts:
-        """What the chunks of such a grid hold."""
+        """Count the edges of the chunks of such a grid."""
         return count_chunks(self.indptr, self.columns, *self.cuts(num), self.chosen)
 
     def chunks(self, num: int, memory: RecycledMatrices) -> EdgeChunks:
-        """The edges in chunks."""
+        """Sort the edges into chunks."""
         near, far = self.cuts(num)
         return EdgeChunks.of(self.indptr, self.columns, near, far, memory, self.chosen)
 
     def numbers_in_chunks(self, num: int) -> Array:
-        """[E] the number of each edge, in the order in which `chunks` has them."""
+        """Return [E] edge numbers in the order of `chunks`."""
         near, far = self.cuts(num)
         counts, edges = np.diff(self.indptr), np.arange(int(self.indptr[-1]))
         if self.chosen is not None:
@@ -108,43 +108,43 @@ class LoopEdges:
 def least_cut(
     edges: LoopEdges, needs: Callable[[LoopGridSizes], int], free_bytes: int, first: int, device: str
 ) -> int:
-    """Into how many intervals the longer end is cut at the least, so that chunks fit.
+    """Return the smallest number of intervals of the longer end whose chunks fit.
 
     Parameters
     ----------
     edges
         The edges.
     needs
-        The bytes that a loop takes for chunks of such sizes; more for larger ones.
+        Returns the bytes that a loop needs for chunks of these sizes; increases with the sizes.
     free_bytes
-        The most that it may take.
+        The bytes that are available.
     first
-        The least number to try.
+        The smallest number to try.
     device
-        Its name, for messages.
+        Name of the device, for messages.
 
     Raises
     ------
     DeviceOutOfMemory
-        If chunks of single rows take more, or as many chunks as there may be.
+        If chunks of single rows, or of the maximum number of intervals, do not fit.
     """
     rows = max(edges.num_near, edges.num_far)
-    most = most_intervals(rows)
+    maximum = most_intervals(rows)
 
     def bound(num: int) -> int:
-        """What any such grid takes at least: as if all chunks were equal."""
+        """Return a lower bound of the bytes of any such grid: all chunks are equal."""
         near, far = edges.cuts(num)
         return needs(LoopGridSizes(near.longest, far.longest, -(-edges.num_edges // (near.num * far.num))))
 
     try:
         return least_number(
-            bound, lambda num: needs_of(edges, needs, num), free_bytes, first=first, most=most
+            bound, lambda num: needs_of(edges, needs, num), free_bytes, first=first, most=maximum
         )
     except NoneFits as none:
-        raise exhausted(none.needed, free_bytes, device, None if most == rows else most) from None
+        raise exhausted(none.needed, free_bytes, device, None if maximum == rows else maximum) from None
 
 
 def needs_of(edges: LoopEdges, needs: Callable[[LoopGridSizes], int], num: int) -> int:
-    """What a loop takes for a grid."""
+    """Return the bytes that a loop needs for a grid."""
     near, far = edges.cuts(num)
     return needs(LoopGridSizes(near.longest, far.longest, int(edges.counts(num).edges.max())))

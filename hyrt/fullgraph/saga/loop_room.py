@@ -1,4 +1,4 @@
-"""What a device offers for loops over edges whose matrices live in the host's memory."""
+"""Interface of a device that runs edge loops on matrices in host memory."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from hyrt.nn.fused.edge_loop import EdgeLoop
 
 Array = NDArray[Any]
 Held = Any
-"""Memory of a device."""
+"""Device array."""
 
 
 class LoopRoom(Protocol):
-    """A device's memory, and its queue: all calls take effect in their order."""
+    """Memory and queue of a device: all calls take effect in order."""
 
     name: str
-    """The device's name, for messages."""
+    """Name of the device, for messages."""
     reads_in_place: bool
     """Whether `put` copies nothing that loops only read."""
 
     def free_bytes(self) -> int:
-        """How much loops may take, while they hold nothing."""
+        """Return the bytes that loops may take while none is allocated."""
         ...
 
     def put(self, array: Array, *, writes: bool = False) -> Held:
-        """Bring a C-contiguous array there, which stays as it is until `finish`. Raises DeviceOutOfMemory.
+        """Upload a C-contiguous array, which must not change until `finish`. Raises DeviceOutOfMemory.
 
-        Where loops write there, the array stays as it is nevertheless.
+        Writes of loops to the device array never reach the host array.
         """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Held:
-        """Memory for an array. Raises DeviceOutOfMemory."""
+        """Allocate an uninitialised array. Raises DeviceOutOfMemory."""
         ...
 
     def get(self, held: Held, out: Array) -> None:
-        """Copy to a C-contiguous array, which is there after `finish`."""
+        """Copy to a C-contiguous array, which is complete after `finish`."""
         ...
 
     def give(self, held: Iterable[Held]) -> None:
-        """Take memory back, for what comes later in the queue."""
+        """Release arrays for later calls in the queue."""
         ...
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
-        """How many partial sums there are of what is added up over so many rows."""
+        """Return the number of partial sums of totals over `num_rows` rows."""
         ...
 
     def launch(
@@ -59,29 +59,31 @@ class LoopRoom(Protocol):
         ...
 
     def about(self, work: str) -> None:
-        """What the calls that follow are about, for a trace; empty for nothing in particular."""
+        """Label the following calls in a trace; empty for no label."""
         ...
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Reset the statistics."""
         ...
 
     def tell(self) -> None:
-        """Hand what was run since the last call to who traces the device; called after `finish`."""
+        """Report the work since the last call to the device's trace; call after `finish`."""
         ...
 
     def work(self) -> ChunkWork:
-        """How long it copied and computed from `begin` to the last `tell`; loops count what they copy."""
+        """Return the time of copies and computation from `begin` to the last `tell`; loops count copied
+        bytes.
+        """
         ...
 
     def errors(self) -> AbstractContextManager[None]:
-        """A context in which errors of the driver that mean a lack of memory are DeviceOutOfMemory."""
+        """Return a context in which driver errors that mean out of memory become DeviceOutOfMemory."""
         ...
 
     def finish(self) -> None:
-        """Until all is done."""
+        """Wait until all calls are done."""
         ...
 
     def release(self) -> None:
-        """Take all memory back, once nothing uses it; idempotent."""
+        """Free all memory once nothing uses it; idempotent."""
         ...

@@ -27,20 +27,20 @@ _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _LaunchedEdges:
-    """Some edges between two intervals, counted from their starts."""
+    """Edges between two intervals, with relative numbers."""
 
     rows: Array | None
-    """The near rows that have some; the first ones by default."""
+    """The near rows that have edges; the first rows by default."""
     starts: Array
     columns: Array
     numbers: Array | None = None
-    """Their numbers, where rows of edges are read; consecutive by default."""
+    """Edge numbers, if rows of edges are read; consecutive by default."""
     is_loops: bool = False
-    """Whether they are from vertices to themselves."""
+    """Whether these are self loops."""
 
 
 class LoopRun:
-    """A loop over matrices in the host's memory.
+    """A loop over matrices in host memory.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class LoopRun:
     loop, edges, operands, outs, winners
         See `hyrt.nn.fused.loop_runner.LoopRunner`.
     about
-        What the loop is about, for a trace.
+        Trace label of the loop.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LoopRun:
         """`in_bytes` and `out_bytes`: copied to the device, and from it."""
 
     def _destinations(self) -> Array | None:
-        """The vertices that gather; None where they are all, or the first ones, in order."""
+        """Return the destinations; None if they are all vertices, or the first ones, in order."""
         if self.edges.rows is not None or self.edges.positions is None:
             return self.edges.rows
         there = np.flatnonzero(self.edges.positions >= 0)
@@ -90,12 +90,12 @@ class LoopRun:
 
     @property
     def num_near(self) -> int:
-        """Rows of the near end."""
+        """Return the number of near rows."""
         return len(self.edges.indptr) - 1 if self.edges.rows is None else len(self.edges.rows)
 
     @cached_property
     def num_far(self) -> int:
-        """Rows of the far end."""
+        """Return the number of far rows."""
         far = [
             k for k in self._read if self._loop.is_far(self._loop.form.operands[k]) and self._end(k) != "edge"
         ]
@@ -107,22 +107,22 @@ class LoopRun:
 
     @cached_property
     def loop_edges(self) -> LoopEdges:
-        """The edges by near row; takes time where only some destinations gather."""
+        """Return the edges by near row; slow if only some destinations gather."""
         return LoopEdges.of(self.edges, self.num_far)
 
     @cached_property
     def reads_edges(self) -> bool:
-        """Whether rows or factors of edges are read."""
+        """Return whether rows or factors of edges are read."""
         return self.edges.factors is not None or any(self._end(k) == "edge" for k in self._read)
 
     @property
     def most_intervals(self) -> int:
-        """As many as there are rows of the longer end, if there may be so many."""
+        """Return the maximum number of intervals of the longer end."""
         return most_intervals(max(self.num_near, self.num_far))
 
     @property
     def is_plain(self) -> bool:
-        """Whether the edges need not be copied to be one chunk."""
+        """Return whether the edges are one chunk without a copy."""
         chooses = self.edges.rows is not None or self.edges.positions is not None
         return not chooses and int(self.edges.indptr[-1]) < 2**31
 
@@ -139,7 +139,7 @@ class LoopRun:
 
     @cached_property
     def row_bytes(self) -> tuple[int, int]:
-        """Bytes of a near row and of a far row."""
+        """Return the bytes of a near row and of a far row."""
         near = sum(part.rows.itemsize * part.rows.shape[1] for part in self._state(continues=True).parts)
         both = {True: 0, False: near}
         for k in self._read:
@@ -152,14 +152,14 @@ class LoopRun:
         return both[False], both[True]
 
     def needs(self, sizes: LoopGridSizes) -> int:
-        """Bytes that chunks of such sizes take at the most."""
+        """Return the maximum bytes that chunks of these sizes need."""
         near, far = self.row_bytes
         shared = sum(4 * self._operands[k].size for k in self._read if self._end(k) == "shared")
         totals = 0
         if any(self._loop.by_chunk):
             wide = sum(self._total_width(k) for k in range(len(self._loop.form.results)))
             totals = 4 * wide * self._room.num_totals(self._loop, sizes.near)
-        # Where edges start, their rows, and their far ends; edges of vertices from themselves are one each.
+        # Offsets, rows and far ends of the edges; self loops are one edge per row.
         edges = _INT.itemsize * (2 * sizes.near + 2 + max(sizes.edges, sizes.near))
         of_edges = sum(int(self._operands[k].shape[1]) for k in self._read if self._end(k) == "edge")
         edges += _FLOAT.itemsize * sizes.edges * of_edges
@@ -185,11 +185,11 @@ class LoopRun:
 
     @property
     def is_empty(self) -> bool:
-        """Whether one of the ends has no rows: of a process without targets, while others have some."""
+        """Return whether one end has no rows, as in a process without targets."""
         return not (self.num_near and self.num_far)
 
     def nothing(self) -> list[Array]:
-        """What comes of no edges."""
+        """Return the result of a loop without edges."""
         state = self._state(continues=True)
         for part in state.parts:
             part.rows[:] = part.start
@@ -208,28 +208,28 @@ class LoopRun:
         Parameters
         ----------
         cut
-            The edges in chunks; None where they are one.
+            The edges in chunks; None if they are one chunk.
         order
-            In which order chunks are read.
+            Order in which chunks are processed.
         numbers
-            [E] the number of each edge, in the order of the chunks; consecutive by default.
+            [E] edge numbers in chunk order; consecutive by default.
         columns
             The intervals of near rows; all by default.
 
         Returns
         -------
-        What is added up over their rows.
+        The totals over their rows.
         """
         near = Intervals(self.num_near, 1) if cut is None else cut.rows
         far = Intervals(self.num_far, 1) if cut is None else cut.columns
         continues = cut is not None or self.edges.loops > 0
         state = self._state(continues=continues)
-        found = [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
+        totals = [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
         shared = {f"x{k}": self._put(self._operands[k]) for k in self._read if self._end(k) == "shared"}
         here: int | None = None
         there: int | None = None
-        mine = range(near.num) if columns is None else columns
-        for visit in visits(mine, range(far.num), order):
+        near_intervals = range(near.num) if columns is None else columns
+        for visit in visits(near_intervals, range(far.num), order):
             i, j = visit.accumulated, visit.read
             if i != here:
                 self._leave(state, near, here)
@@ -245,19 +245,19 @@ class LoopRun:
                     self._far = self._rows(far.range(j), far=True)
                     there = j
                 partial = self._launch(chunk, state, shared, near.range(i), far.range(j), continues=continues)
-                for total, part in zip(found, partial, strict=True):
+                for total, part in zip(totals, partial, strict=True):
                     total += part
         self._leave(state, near, here)
         self._room.about("")
         self._room.give([*self._far.values(), *shared.values()])
         self._room.finish()
         self._room.tell()
-        for i in mine:
+        for i in near_intervals:
             state.finish(*near.range(i))
-        return found
+        return totals
 
     def _enter(self, state: LoopState, near: tuple[int, int], *, is_first: bool, continues: bool) -> None:
-        """Bring what near rows give, and what is added to."""
+        """Upload the near rows of an interval and its accumulators."""
         start, stop = near
         self._near = self._rows(near, far=False)
         for part in state.parts:
@@ -265,25 +265,25 @@ class LoopRun:
             if not continues:
                 self._near[part.name] = self._room.empty(rows.shape, rows.dtype)
                 continue
-            begun = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
-            self._near[part.name] = self._put(begun, writes=True)
+            initial = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
+            self._near[part.name] = self._put(initial, writes=True)
 
     def _leave(self, state: LoopState, near: Cut, here: int | None) -> None:
-        """Bring what was added to back to its place on the host."""
+        """Write the accumulators of an interval back to the host."""
         if here is None:
             return
         start, stop = near.range(here)
         for part in state.parts:
             self._get(self._near[part.name], part.rows[start:stop])
-        # What was brought for an interval may be a copy that only waits to be read.
+        # Uploaded arrays may be temporaries that are still being read.
         self._room.finish()
         self._room.give(self._near.values())
         self._near = {}
 
     def _rows(self, interval: tuple[int, int], *, far: bool) -> dict[str, Held]:
-        """What the rows of an interval give."""
+        """Upload the rows of an interval."""
         start, stop = interval
-        found = {}
+        arrays = {}
         is_destination = far != self._is_near_destination
         chosen = None if self._chosen is None else self._chosen[start:stop]
         for k in self._read:
@@ -292,15 +292,15 @@ class LoopRun:
                 continue
             rows = self._operands[k]
             is_listed = operand.end == "destination" and chosen is not None
-            found[f"x{k}"] = self._put(rows[chosen] if is_listed else rows[start:stop])
+            arrays[f"x{k}"] = self._put(rows[chosen] if is_listed else rows[start:stop])
         if is_destination:
             if self._winners is not None:
-                found["winners"] = self._put(self._winners[start:stop])
+                arrays["winners"] = self._put(self._winners[start:stop])
             for name, scale in (("scale", self.edges.row_scale), ("loop_scale", self.edges.loop_scale)):
                 if scale is not None:
                     mine = scale[start:stop] if chosen is None else scale[chosen]
-                    found[name] = self._put(np.ascontiguousarray(mine, _FLOAT))
-        return found
+                    arrays[name] = self._put(np.ascontiguousarray(mine, _FLOAT))
+        return arrays
 
     def _chunks(
         self,
@@ -310,7 +310,7 @@ class LoopRun:
         far: tuple[int, int],
         at: tuple[int, int],
     ) -> Iterator[_LaunchedEdges]:
-        """The edges between two intervals, those from vertices to themselves first."""
+        """Yield the edges between two intervals, self loops first."""
         if self.edges.loops:
             loops = self._loops(near, far)
             if len(loops.columns):
@@ -327,16 +327,16 @@ class LoopRun:
             yield _LaunchedEdges(chunk.rows, chunk.starts, chunk.columns, mine)
 
     def _loops(self, near: tuple[int, int], far: tuple[int, int]) -> EdgeChunk:
-        own = np.arange(*near)
+        rows = np.arange(*near)
         if self._is_near_destination:
-            other = own if self._chosen is None else self._chosen[slice(*near)]
+            other = rows if self._chosen is None else self._chosen[slice(*near)]
             counts = other < self.edges.loops
         else:
             positions = self.edges.positions
-            counts = own < self.edges.loops
-            other = own if positions is None else positions[slice(*near)]
+            counts = rows < self.edges.loops
+            other = rows if positions is None else positions[slice(*near)]
         there = counts & (other >= far[0]) & (other < far[1])
-        return EdgeChunk.diagonal(own[there] - near[0], other[there] - far[0])
+        return EdgeChunk.diagonal(rows[there] - near[0], other[there] - far[0])
 
     def _launch(
         self,
@@ -348,7 +348,7 @@ class LoopRun:
         *,
         continues: bool,
     ) -> list[Array]:
-        """Run the loop over a chunk; what it adds up over all rows."""
+        """Run the loop over a chunk and return its contribution to the totals."""
         edges, room, loop = self.edges, self._room, self._loop
         given = {**self._near, **self._far, **shared}
         brought = {"starts": chunk.starts, "columns": chunk.columns}

@@ -1,4 +1,4 @@
-"""What a loop adds to: on the host for all near rows, on a device for those of an interval."""
+"""Accumulators of a loop: on the host for all near rows, on a device for the rows of an interval."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """One matrix of a state."""
+    """One accumulator matrix."""
 
     name: str
-    """Of the kernel's argument."""
+    """Name of the kernel argument."""
     rows: Array
-    """[near, width], where it comes to be on the host."""
+    """[near, width] on the host."""
     start: int
-    """What it begins with."""
+    """Initial value."""
 
 
 class LoopState:
-    """The matrices that a loop adds to.
+    """Accumulators of a loop.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ class LoopState:
     outs
         See `hyrt.nn.fused.loop_runner.LoopRunner`.
     num_near
-        How many rows are computed.
+        Number of near rows.
     places
-        [num_near] where their gradients have their rows in `outs`; all in order by default.
+        [num_near] positions of their gradients in `outs`; in order by default.
     continues
-        Whether the device adds to what is there. Else it gives what is wanted itself.
+        Whether the device adds to existing values. Otherwise it writes final results.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LoopState:
         self._outs = outs
         self.parts = list(self._made(num_near))
         self.totals = [k for k in range(len(loop.form.results)) if loop.is_total(k)]
-        """The results that are added up over all rows."""
+        """Results that are summed over all rows."""
 
     def _made(self, num: int) -> Iterator[StatePart]:
         loop, outs = self._loop, list(self._outs)
@@ -82,7 +82,7 @@ class LoopState:
             yield StatePart("o1", kept, 0)
 
     def finish(self, start: int, stop: int) -> None:
-        """Make what is wanted of some rows that have come back."""
+        """Compute final results of rows that were copied back."""
         if self._places is not None:
             wanted = [out for out in self._outs if out is not None]
             for out, part in zip(wanted, self.parts, strict=True):

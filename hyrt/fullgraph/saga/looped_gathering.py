@@ -1,4 +1,4 @@
-"""How the built-in layers gather over a whole graph on a device that runs loops over edges."""
+"""Gathers of the built-in layers over a full graph on a device that runs edge loops."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ Arrays = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class WholeEdges:
-    """All edges of a graph in both directions, with the factors of destinations."""
+    """All edges of a graph in both directions, with the scales of destinations."""
 
     topology: Topology
     has_loops: bool = False
-    """Whether vertices have an edge from themselves besides their own."""
+    """Whether every vertex has a self loop in addition to its edges."""
     row_scale: Array | None = None
     loop_scale: Array | None = None
     """`row_scale` and `loop_scale`: see `Edges`."""
     factors: Array | None = None
-    """[E] factors of the edges by destination; None for all one."""
+    """[E] edge factors by destination; None if all are one."""
 
     __repr__ = one_line
 
     def by_destination(self, at: Destinations | None) -> Edges:
-        """The edges into all vertices, or some."""
+        """Return the edges into all vertices, or into a subset."""
         edges = self._edges(self.topology)
         return edges if at is None else replace(edges, rows=at.vertices)
 
     def by_source(self, at: Destinations | None) -> Edges:
-        """The same edges from all vertices."""
+        """Return the same edges by source."""
         edges = self._edges(self.topology.transposed)
         if self.factors is not None:
             edges = replace(edges, numbers=self.topology.transposed_edges)
@@ -72,7 +72,7 @@ class WholeEdges:
 
 @dataclass(frozen=True, slots=True)
 class LoopedSumGathering:
-    """Sums of source rows with factors of both ends; see `hyrt.fullgraph.gathering.LinearGathering`."""
+    """Sums of source rows with a scale per end; see `hyrt.fullgraph.gathering.LinearGathering`."""
 
     edges: WholeEdges
     sum: LoopedSum
@@ -88,9 +88,10 @@ class LoopedSumGathering:
         own: Array | None,
         weights: Array | None = None,
     ) -> LoopedSumGathering:
-        """A sum with the factors [V] of destinations, of sources, of a vertex's own row, and [E] of edges.
+        """Build a sum with scales [V] of destinations, of sources and of self loops, and factors [E] of
+        edges.
 
-        The own row is an edge from the vertex to itself, so its factor is divided by that of the source.
+        A self loop is an edge, so its scale is divided by the scale of the source.
         """
         loop_scale = own
         if own is not None and source_scale is not None:
@@ -101,7 +102,7 @@ class LoopedSumGathering:
     def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
         edges, rows = self.edges.by_destination(over.at), loop_rows(messages[0])
         self.sum.forward(edges, rows, dense := _dense(out), over.workers)
-        _give_back(dense, out)
+        _copy_back(dense, out)
         return ()
 
     def backward(
@@ -116,7 +117,7 @@ class LoopedSumGathering:
 
 @dataclass(frozen=True, slots=True)
 class LoopedMaximumGathering:
-    """The largest of each column over the source rows; see `hyrt.fullgraph.gathering.MaximumGathering`."""
+    """Column-wise maximum over source rows; see `hyrt.fullgraph.gathering.MaximumGathering`."""
 
     edges: WholeEdges
     reads_messages_back: bool = False
@@ -127,7 +128,7 @@ class LoopedMaximumGathering:
         rows, dense = loop_rows(messages[0]), _dense(out)
         loop, _ = largest_loops(rows.shape[1])
         run_loop(loop, self.edges.by_destination(over.at), [rows], (dense, winners), None, over.workers)
-        _give_back(dense, out)
+        _copy_back(dense, out)
         return () if winners is None else (winners,)
 
     def backward(
@@ -154,29 +155,29 @@ class LoopedAttentionGathering:
     layer: int
     """1..L."""
     vertices: Array | None = None
-    """[V] the numbers by which masks know the vertices; their own by default."""
+    """[V] vertex ids that key the dropout masks; row numbers by default."""
     reads_messages_back: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
     __repr__ = one_line
 
     def forward(self, messages: Arrays, out: Array, over: GatheringPass) -> Arrays:
-        gather, operands = self._given(messages, over.masks)
+        gather, operands = self._loops(messages, over.masks)
         kept: Arrays = ()
         memory, edges = over.memory, self.edges.by_destination(over.at)
         if memory is not None:
             kept = memory.take((len(out), self.what.heads), out.dtype), memory.take(out.shape, out.dtype)
         gather.forward(edges, operands, out, kept[0] if kept else None, over.workers)
         if kept:
-            # The gradient takes the place of what was gathered, and both are needed at once.
+            # The gradient overwrites the gathered rows, and the backward pass needs both.
             np.copyto(kept[1], out)
         return kept
 
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not over.accumulate, "a layer with attention has messages of its own"
-        gather, operands = self._given(messages, over.masks)
+        assert not over.accumulate, "attention messages are separate matrices"
+        gather, operands = self._loops(messages, over.masks)
         denominators, gathered = kept
         rows, of_sources, of_destinations = out
         run_attention_back(
@@ -191,8 +192,8 @@ class LoopedAttentionGathering:
         )
         return ()
 
-    def _given(self, messages: tuple[Array, ...], masks: Masks | None) -> tuple[FusedGather, list[Array]]:
-        """The loops, and what they read."""
+    def _loops(self, messages: tuple[Array, ...], masks: Masks | None) -> tuple[FusedGather, list[Array]]:
+        """Return the loops and their operands."""
         what, mask = self.what, None
         if masks is not None and what.dropout:
             mask = AttentionMask.of(what.dropout, masks.seed, masks.step, self.layer)
@@ -205,15 +206,15 @@ class LoopedAttentionGathering:
 
 
 def loop_rows(rows: Array) -> Array:
-    """Rows as loops take them: C-contiguous float32, in place where they are."""
+    """Return rows as loops read them: C-contiguous float32, in place if possible."""
     return np.ascontiguousarray(as_numbers(rows), np.float32)
 
 
 def _dense(out: Array) -> Array:
-    """A matrix, or one of its shape where it is a part of another's columns."""
+    """Return a matrix, or a C-contiguous one of its shape if it is a slice of columns."""
     return out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
 
 
-def _give_back(dense: Array, out: Array) -> None:
+def _copy_back(dense: Array, out: Array) -> None:
     if dense is not out:
         np.copyto(out, dense)

@@ -1,4 +1,4 @@
-"""Gathering the messages of a `SagaLayer` over a whole graph."""
+"""Gather of a `SagaLayer` over a full graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = tuple[Array, ...]
 
 
 class SagaGathering:
-    """Combines messages of both ends of all edges; see `hyrt.fullgraph.gathering.Gathering`.
+    """Combines messages that read both ends of all edges; see `hyrt.fullgraph.gathering.Gathering`.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class SagaGathering:
     topology
         All edges.
     dtype
-        The messages' numbers.
+        The dtype of the messages.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class SagaGathering:
     def backward(
         self, messages: Arrays, kept: Arrays, grad: Array, out: Arrays, over: GatheringPass
     ) -> Sequence[torch.Tensor]:
-        assert not over.accumulate, "a layer with messages of both ends has messages of its own"
+        assert not over.accumulate, "messages of both ends are separate matrices"
         return self.what.backward(
             *(self._edges(over.at), lambda: self._by_source(over.at), messages, self._fixed),
             *(kept, grad, out, over.workers),
@@ -84,10 +84,10 @@ class SagaGathering:
         )
 
     def _by_source(self, at: Destinations | None) -> Edges:
-        turned = self.topology.transposed
+        transposed = self.topology.transposed
         return Edges(
-            indptr=turned.indptr,
-            columns=turned.indices,
+            indptr=transposed.indptr,
+            columns=transposed.indices,
             positions=None if at is None else at.positions,
             numbers=self.topology.transposed_edges if self.what.program.edge_reads else None,
             row_scale=self._scale,
@@ -97,7 +97,9 @@ class SagaGathering:
 
 
 def _has_parallel_edges(topology: Topology) -> bool:
-    """Whether several edges join the same two vertices; an edge that won is known by its source alone."""
+    """Return whether several edges join the same two vertices; the winner of a maximum is stored as its
+    source only.
+    """
     equal = topology.indices[1:] == topology.indices[:-1]
     starts = topology.indptr[1:-1]
     equal[starts[(starts > 0) & (starts < topology.num_edges)] - 1] = False

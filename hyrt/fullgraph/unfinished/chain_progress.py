@@ -1,4 +1,6 @@
-"""How far a step is whose vertices the host computes, gathering by gathering, and where it pauses."""
+"""Progress of a full-graph step on the host, from gather to gather, at which it can be interrupted and
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +21,34 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class ChainState:
-    """What the rest of a step needs of what is done."""
+    """State that the rest of a step needs."""
 
     layers: list[Gathered] = field(default_factory=list)
-    """The layers that have gathered, and whose gradients have not gone back yet."""
+    """Gathered layers whose backward pass has not run yet."""
     messages: tuple[Array, ...] = ()
     own: Array | None = None
-    """`messages` and `own`: what the next layer gathers, and the rows that the stage after it reads."""
+    """`messages` and `own`: messages of the next gather, and the rows that the stage after it reads."""
     grads: tuple[Array, ...] = ()
-    """Backward, the gradients of what the next stage made."""
+    """Backward: gradients of the next stage's outputs."""
     told: Told | None = None
-    """The loss sum and the counts; None before the loss is there."""
+    """The loss sum and the counts; None before the loss is computed."""
 
 
 class ChainProgress:
-    """Counts the halves of the layers of a step: gathering, and computing rows; in both directions.
+    """Counts the half layers of a step: gather and dense stage, in both directions.
 
     Parameters
     ----------
     plan
-        What the step depends on; plain values that JSON holds.
+        Inputs that determine the step, as plain JSON values.
     sums
         The gradient sums of the step.
     keeper
-        Keeps what is done; None keeps nothing.
+        Writes mid-step checkpoints; None disables them.
     kept
-        What is done already; None where nothing is.
+        The checkpoint to resume from, if there is one.
     num_halves
-        How many halves the step has.
+        Number of half layers of the step.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class ChainProgress:
         self.state = ChainState()
 
     def is_over(self, restore: Callable[[KeptStep], None]) -> bool:
-        """Whether the half that comes is done already; `restore` is called where it is the last that is."""
+        """Return whether the next half is already done; call `restore` if it is the last one that is."""
         if self._kept is None:
             return False
         self._number += 1
@@ -76,12 +78,12 @@ class ChainProgress:
         return True
 
     def ended(self) -> None:
-        """A half is done.
+        """Mark a half as done, and save a checkpoint if one is due.
 
         Raises
         ------
         StepStopped
-            If the step is to end; what is done is kept.
+            If the step must stop; the completed part is saved.
         """
         self._number += 1
         if self._keeper is None:
@@ -95,7 +97,7 @@ class ChainProgress:
         names: dict[int, str] = {}
 
         def name(array: Array | None) -> str | None:
-            """An array that has several purposes is kept once."""
+            """Return the name of an array; an array with several uses is saved once."""
             if array is None:
                 return None
             if id(array) not in names:
@@ -143,11 +145,10 @@ class ChainProgress:
 
 @dataclass(frozen=True, slots=True)
 class KeptArrays:
-    """What is kept of a step, as arrays again."""
+    """Arrays of a step, read from a checkpoint."""
 
     layers: Sequence[tuple[Array, bool, tuple[Array, ...], tuple[Array, ...], Array | None]]
-    """Of each layer what it has gathered, whether that takes a gradient, its messages, what else it keeps,
-    and its own rows."""
+    """Per layer: gathered rows, whether they need a gradient, messages, other saved tensors, input rows."""
     messages: tuple[Array, ...]
     own: Array | None
     grads: tuple[Array, ...]
@@ -155,22 +156,22 @@ class KeptArrays:
 
     @classmethod
     def read(cls, kept: KeptStep, take: Callable[[tuple[int, ...], DTypeLike], Array]) -> KeptArrays:
-        """Read all matrices; `take` gives memory for one."""
-        found: dict[str, Array] = {}
+        """Read all matrices; `take` allocates one."""
+        arrays: dict[str, Array] = {}
         for name, (shape, dtype) in kept.matrices.items():
-            found[name] = take(shape, dtype)
-            kept.fill(name, found[name])
+            arrays[name] = take(shape, dtype)
+            kept.fill(name, arrays[name])
         rest = kept.position.rest
 
         def one(name: str | None) -> Array | None:
-            return None if name is None else found[name]
+            return None if name is None else arrays[name]
 
         def several(names: Sequence[str]) -> tuple[Array, ...]:
-            return tuple(found[name] for name in names)
+            return tuple(arrays[name] for name in names)
 
         return cls(
             layers=[
-                (found[values], takes_gradient, several(messages), several(others), one(own))
+                (arrays[values], takes_gradient, several(messages), several(others), one(own))
                 for values, takes_gradient, messages, others, own in rest["layers"]
             ],
             messages=several(rest["messages"]),
@@ -181,7 +182,9 @@ class KeptArrays:
 
 
 def restore_sums(kept: KeptStep, sums: Sequence[ChunkSum]) -> None:
-    """Put back what each sum had come to."""
-    for each, there, terms in zip(sums, kept.position.rest["there"], kept.position.sums, strict=True):
-        left = iter(terms)
-        each.totals = [torch.from_numpy(next(left).copy()) if is_there else None for is_there in there]
+    """Restore the gradient sums of a checkpoint."""
+    for chunk_sum, there, terms in zip(sums, kept.position.rest["there"], kept.position.sums, strict=True):
+        remaining = iter(terms)
+        chunk_sum.totals = [
+            torch.from_numpy(next(remaining).copy()) if is_there else None for is_there in there
+        ]

@@ -1,6 +1,5 @@
-"""The file in which what is done of a step is kept: an uncompressed .npz, read and written in pieces.
-
-Its matrices may be larger than memory: they are written from where they lie, and read to where they belong.
+"""Mid-step checkpoint file: an uncompressed .npz that is streamed in pieces, so its matrices may exceed
+memory.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ Array = NDArray[Any]
 _FORMAT = 1
 _ABOUT = "about"
 _PIECE = 1 << 24
-# So many bytes are written between two syncs: a single one at the end might take as long as a stall.
+# Bytes between two syncs: a single sync at the end might look like a stall.
 _SYNCED = 1 << 28
 
 
-def _nothing() -> None:
-    """Nobody watches."""
+def _no_op() -> None:
+    """Do nothing (default progress callback)."""
 
 
 def write_kept(
@@ -41,29 +40,29 @@ def write_kept(
     matrices: Mapping[str, Array],
     about: Mapping[str, Any],
     before: Callable[[str], None] = lambda doing: None,
-    moved: Callable[[], None] = _nothing,
+    moved: Callable[[], None] = _no_op,
 ) -> None:
-    """Write a step that is under way, whole or not at all.
+    """Write a mid-step checkpoint atomically.
 
     Parameters
     ----------
     path
         The file, which is replaced.
     position
-        How far the step is.
+        The position of the step.
     matrices
-        What it has computed, by name.
+        The matrices of the step, by name.
     about
-        What else is to be known of it; plain values that JSON holds.
+        Further metadata, as plain JSON values.
     before
         See `atomic_file`.
     moved
-        Called after each piece that was written.
+        Called after each written piece.
 
     Raises
     ------
     OSError
-        If it cannot be written; what was there before is untouched.
+        If it cannot be written; the previous file is unchanged.
     """
     sums = {f"sum {member} {k}": each for member, of in enumerate(position.sums) for k, each in enumerate(of)}
     text = json.dumps(
@@ -101,86 +100,86 @@ def write_kept(
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """Such a file, found whole; see `hyrt.fullgraph.unfinished.step_keeper.KeptStep`."""
+    """A checked mid-step checkpoint file; see `hyrt.fullgraph.unfinished.step_keeper.KeptStep`."""
 
     path: Path
     position: StepPosition
     about: Mapping[str, Any]
     matrices: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-    moved: Callable[[], None] = _nothing
+    moved: Callable[[], None] = _no_op
     """Called after each piece that was read."""
 
     @classmethod
-    def read(cls, path: Path, moved: Callable[[], None] = _nothing) -> KeptFile:
-        """Read all but the matrices, and check these.
+    def read(cls, path: Path, moved: Callable[[], None] = _no_op) -> KeptFile:
+        """Read everything except the matrices, whose checksums are verified.
 
         Raises
         ------
         CheckpointError
-            If it is damaged, or another version's.
+            If it is damaged, or of another version.
         """
         try:
             with zipfile.ZipFile(path) as file:
                 for each in file.infolist():
                     with file.open(each) as stream:
-                        # At its end the checksum is compared.
+                        # Reading to the end verifies the checksum.
                         while stream.read(_PIECE):
                             moved()
-                known = json.loads(bytes(_array(file, _ABOUT)))
-                if known["format"] != _FORMAT:
+                metadata = json.loads(bytes(_array(file, _ABOUT)))
+                if metadata["format"] != _FORMAT:
                     raise CheckpointError(
-                        f"{path}: format {known['format']}, but this version reads {_FORMAT}"
+                        f"{path}: format {metadata['format']}, but this version reads {_FORMAT}"
                     )
                 sums = [
                     [_array(file, f"sum {member} {k}") for k in range(count)]
-                    for member, count in enumerate(known["sums"])
+                    for member, count in enumerate(metadata["sums"])
                 ]
                 kinds = {}
                 for name in file.namelist():
                     if name.startswith("matrix "):
                         with file.open(name) as stream:
                             kinds[name.removeprefix("matrix ").removesuffix(".npy")] = _header(stream)
-                if lost := set(known["matrices"]) - set(kinds):
+                if lost := set(metadata["matrices"]) - set(kinds):
                     raise CheckpointError(f"{path}: damaged: {listed(sorted(lost))} is lost")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {told_of_system(error)}") from error
         except (*ARCHIVE_DAMAGE, LookupError, TypeError) as error:
             raise CheckpointError(f"{path}: damaged: {error or type(error).__name__}") from error
         position = StepPosition(
-            plan=known["plan"],
-            number=known["number"],
-            columns=known["columns"],
-            num_passes=known["passes"],
-            losses={q: (loss, counts) for q, loss, counts in known["losses"]},
+            plan=metadata["plan"],
+            number=metadata["number"],
+            columns=metadata["columns"],
+            num_passes=metadata["passes"],
+            losses={q: (loss, counts) for q, loss, counts in metadata["losses"]},
             sums=sums,
-            rest=known["rest"],
+            rest=metadata["rest"],
         )
-        return cls(path, position, known["about"], kinds, moved)
+        return cls(path, position, metadata["about"], kinds, moved)
 
     def fill(self, name: str, out: Array) -> None:
         with zipfile.ZipFile(self.path) as file, file.open(f"matrix {name}.npy") as stream:
             shape, dtype = _header(stream)
             if shape != out.shape or dtype != out.dtype:
                 raise CheckpointError(
-                    f"{self.path}: {name} is {dtype} {shape}, where this step has {out.dtype} {out.shape}"
+                    f"{self.path}: {name} is {dtype} {shape}, but this step has {out.dtype} {out.shape}"
                 )
             for piece in _pieces(out):
-                found = stream.read(len(piece))
-                if len(found) != len(piece):
+                num_read = stream.read(len(piece))
+                if len(num_read) != len(piece):
                     raise CheckpointError(f"{self.path}: {name} ends early")
-                piece[:] = found
+                piece[:] = num_read
                 self.moved()
 
 
 def _pieces(array: Array) -> Iterator[memoryview]:
-    """The bytes of a C-contiguous array, one piece after the other."""
+    """Yield the bytes of a C-contiguous array in pieces."""
     all_bytes = array.reshape(-1).view(np.uint8).data
     for at in range(0, len(all_bytes), _PIECE):
         yield all_bytes[at : at + _PIECE]
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the array that a stream begins with."""
+    """Read the shape and dtype of the array at the start of a stream."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(stream)
@@ -189,5 +188,5 @@ def _header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 def _array(file: zipfile.ZipFile, name: str) -> Array:
     with file.open(f"{name}.npy") as stream:
-        found: Array = npy.read_array(stream)
-        return found
+        array: Array = npy.read_array(stream)
+        return array

@@ -1,4 +1,4 @@
-"""Where what is done of a step is kept, and what is kept of it."""
+"""Interface of mid-step checkpoints, and their contents."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ Told = tuple[float, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class StepPosition:
-    """How far a step is that is computed in passes over columns, by several devices or one."""
+    """Position in a step that one or several devices compute in passes over columns."""
 
     plan: Mapping[str, Any]
-    """What the passes and columns depend on; plain values that JSON holds."""
+    """Inputs that determine passes and columns, as plain JSON values."""
     number: int
-    """The pass that is under way, from 0."""
+    """The current pass, from 0."""
     columns: Sequence[int]
-    """How many of its columns each device has done, of those that are dealt to it, in their order."""
+    """Number of completed columns of each device, in the order of its assigned columns."""
     num_passes: int
-    """How many passes the step has."""
+    """Number of passes of the step."""
     losses: Mapping[int, Told] = field(default_factory=dict)
-    """By the number of an interval of targets."""
+    """Loss and counts by target interval."""
     sums: Sequence[Sequence[Array]] = ()
-    """The gradient sums of each device, or of each half of a layer."""
+    """Gradient sums of each device, or of each half of a layer."""
     rest: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known; plain values that JSON holds."""
+    """Further state, as plain JSON values."""
 
 
 class KeptStep(Protocol):
-    """What is kept of a step."""
+    """Mid-step checkpoint."""
 
     @property
     def position(self) -> StepPosition:
-        """How far it was."""
+        """Return the position of the step."""
         ...
 
     @property
     def matrices(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """The shape and the dtype of each matrix."""
+        """Return the shape and dtype of each matrix."""
         ...
 
     def fill(self, name: str, out: Array) -> None:
-        """Copy a matrix to a C-contiguous one of its shape and dtype."""
+        """Read a matrix into a C-contiguous array of its shape and dtype."""
         ...
 
 
 class StepKeeper(Protocol):
-    """Keeps what is done of a long step, so that a run that is stopped goes on with the rest of it."""
+    """Saves the completed part of a long step, from which an interrupted run resumes."""
 
     @property
     def is_due(self) -> bool:
-        """Whether what is done is to be kept now; asked often, by any thread."""
+        """Return whether a checkpoint is due; called often, by any thread."""
         ...
 
     @property
     def stops(self) -> bool:
-        """Whether the step is to end once that is kept."""
+        """Return whether the step must stop after the checkpoint."""
         ...
 
     def keep(self, position: StepPosition, matrices: Mapping[str, Array]) -> None:
-        """Keep a step; nothing changes meanwhile.
+        """Save a checkpoint; nothing changes meanwhile.
 
         Raises
         ------
@@ -76,16 +76,16 @@ class StepKeeper(Protocol):
         ...
 
     def begun(self, step: int) -> KeptStep | None:
-        """What was kept of a step that this process has not begun yet; None where it begins at its beginning.
+        """Return the checkpoint of a step that this process has not started yet; None if there is none.
 
-        It is given once.
+        Each checkpoint is returned once.
         """
         ...
 
     def begins(self, plan: Mapping[str, Any], kept: KeptStep | None) -> None:
-        """Hear where a step begins: after what is kept of it, or None at its beginning."""
+        """Report that a step starts, from a checkpoint or from its beginning (None)."""
         ...
 
     def moved(self) -> None:
-        """Hear that a device has done some of a step; from any thread."""
+        """Report that a device made progress; from any thread."""
         ...

@@ -1,4 +1,4 @@
-"""How far a step is that devices compute in passes over columns, and how they pause between columns."""
+"""Progress of a chunked step through its passes over columns, and its pauses between columns."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from hyrt.fullgraph.unfinished.step_keeper import KeptStep, StepKeeper, StepPosi
 
 Array = NDArray[Any]
 
-# Columns that are enqueued beside the one that a device computes: it has something to do, and no more is lost
-# than these when a run is stopped.
+# Columns that are enqueued ahead: the device stays busy, and a stopped run loses few.
 _AHEAD = 1
 
 
 class PassChain(Protocol):
-    """What devices tell each other in a pass."""
+    """Synchronization of devices in a pass."""
 
     def part(self) -> AbstractContextManager[None]:
-        """A context in which a device does its part."""
+        """Return a context for a device's work."""
         ...
 
 
 class StepProgress:
-    """Counts the columns of a step's passes, and keeps what is done where that is asked for.
+    """Counts the columns of a step's passes, and saves checkpoints.
 
-    Devices compute their first columns at the same time, then their second ones, and may wait for each other
-    in one such round, but not for what comes in a later one. So all pause after the last round that any of
-    them has begun.
+    Devices compute their first columns at the same time, then their second ones. They may wait for each other
+    within such a round, but never for a later one. All devices therefore pause after the last round that any
+    of them has started.
 
     Parameters
     ----------
     num_members
-        How many devices compute.
+        Number of devices.
     num_passes
-        How many passes the step has.
+        Number of passes of the step.
     plan
-        What its passes and columns depend on; plain values that JSON holds.
+        Inputs that determine passes and columns, as plain JSON values.
     keeper
-        Keeps what is done; None keeps nothing, and then devices do not wait between columns.
+        Writes checkpoints; None disables them, and devices do not wait between columns.
     kept
-        What is done already; None where nothing is.
+        The checkpoint to resume from, if there is one.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class StepProgress:
         self._number = 0
         self._lock = threading.Lock()
         self.losses: dict[int, Callable[[], Told]] = {}
-        """Tells, by the number of an interval of targets, its loss and counts, once all is done."""
+        """By target interval, a function that returns its loss and counts once all work is done."""
         self.matrices: dict[str, Array] = {}
-        """What the passes to come need of those that are done: all of it lies in the host's memory."""
+        """Host matrices that later passes need."""
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -78,9 +77,9 @@ class StepProgress:
         self._begin_part()
 
     def _begin_part(self) -> None:
-        """Go on after what is done."""
-        # The last column that each has begun, and the last one that any may begin.
-        self._begun = [done - 1 for done in self._done]
+        """Continue after the completed columns."""
+        # Last column that each device has started, and the last one that any may start.
+        self._started = [done - 1 for done in self._done]
         self._first = max(self._done)
         self._last: int | None = None
 
@@ -93,25 +92,25 @@ class StepProgress:
         *,
         by_column: bool = True,
     ) -> None:
-        """Do a pass, or what is left of it; the passes of a step come in the same order each time.
+        """Run a pass, or the rest of it; the passes of a step are always in the same order.
 
         Parameters
         ----------
         together
             The devices.
         columns
-            Those of each device, in its order.
+            The columns of each device, in its order.
         begin
-            Makes what devices tell each other, anew after a pause.
+            Creates the synchronization of the devices; called again after a pause.
         part
-            What a device does: with its number, its kernels, its columns and what `begin` made.
+            Work of a device: called with its index, its kernels, its columns and the result of `begin`.
         by_column
-            Whether columns are complete one after the other; else it pauses at the end alone.
+            Whether columns are completed one by one; otherwise it can only pause at the end.
 
         Raises
         ------
         StepStopped
-            If the step is to end; what is done is kept.
+            If the step must stop; the completed part is saved.
         """
         if self._kept is not None:
             if self._number < self._kept.position.number:
@@ -138,7 +137,7 @@ class StepProgress:
     def _columns(
         self, member: int, kernels: ChunkKernels, columns: Sequence[int], *, by_column: bool
     ) -> Sequence[int] | Iterator[int]:
-        """The columns of a device that are left, as long as it may go on."""
+        """Return the remaining columns of a device, until it must pause."""
         first = self._done[member]
         if self._keeper is None or not by_column:
             self._done[member] = len(columns)
@@ -161,12 +160,12 @@ class StepProgress:
 
     def _may_begin(self, member: int, k: int, keeper: StepKeeper) -> bool:
         with self._lock:
-            # After a pause at least one column is done, whatever is asked for.
-            if self._last is None and max(self._begun) >= self._first and keeper.is_due:
-                self._last = max(self._begun)
+            # Complete at least one column after a pause, even if a checkpoint is due.
+            if self._last is None and max(self._started) >= self._first and keeper.is_due:
+                self._last = max(self._started)
             if self._last is not None and k > self._last:
                 return False
-            self._begun[member] = k
+            self._started[member] = k
             return True
 
     def _keep(self, together: Together, keeper: StepKeeper) -> None:
@@ -191,13 +190,13 @@ class StepProgress:
             raise StepStopped
 
     def _restore(self, together: Together, kept: KeptStep) -> None:
-        """Go on where a process before was."""
+        """Resume at the position of a checkpoint."""
         position = kept.position
         for name, matrix in self.matrices.items():
             kept.fill(name, matrix)
         self._done = list(position.columns)
         self._begin_part()
-        self.losses.update({q: partial(_told, told) for q, told in position.losses.items()})
+        self.losses.update({q: partial(_identity, told) for q, told in position.losses.items()})
 
         def write(member: int, kernels: ChunkKernels) -> None:
             kernels.set_sums(position.sums[member])
@@ -205,6 +204,6 @@ class StepProgress:
         together.run(write)
 
 
-def _told(told: Told) -> Told:
-    """What an earlier process was told."""
+def _identity(told: Told) -> Told:
+    """Return its argument (the restored loss of an interval)."""
     return told
