@@ -66,10 +66,10 @@ def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> d
     numbers
         [n] the number that each row had in the data before vertices were put in another order.
     """
-    found = SuspiciousColumns(features.width)
     count = len(numbers)
     if (_BLOCKS * _BLOCK_ROWS + _MAX_LABELLED) * features.width > _MAX_VALUES or not count:
         return {}
+    found = SuspiciousColumns(features.width)
     starts = np.linspace(0, max(count - _BLOCK_ROWS, 0), _BLOCKS).astype(np.int64)
     rows = np.unique(np.minimum(starts[:, None] + np.arange(_BLOCK_ROWS), count - 1))
     found.add(_rows(features, rows), None, numbers[rows])
