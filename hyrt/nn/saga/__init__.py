@@ -1,1 +1,1 @@
-"""Layers as Scatter, ApplyEdge, Gather and ApplyVertex, read from a user's torch code and fused."""
+"""Message passing layers (SAGA-NN: Scatter, ApplyEdge, Gather, ApplyVertex), traced from torch code."""

@@ -1,4 +1,4 @@
-"""What destinations gather of their edges' messages, by torch's own operators."""
+"""Reduction of edge messages at their destinations, with torch operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hyrt.nn.tensor_operators.segments import from_destinations, segment_max, to
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 
 Accumulator = Literal["sum", "mean", "max", "attention", "concatenation"]
-"""What becomes of the messages that a vertex receives."""
+"""Reduction of the messages that a vertex receives."""
 
 
 def combine(
@@ -25,7 +25,7 @@ def combine(
     factors: torch.Tensor | None,
     slots: int = 0,
 ) -> torch.Tensor:
-    """Combine the messages of edges, differentiable and without float atomics.
+    """Reduce the messages of edges, differentiable and without float atomics.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ def combine(
     block
         The edges.
     factors
-        [E, 1] factors of the messages of sums; None for all one.
+        [E, 1] factors of the messages for sums; None for 1.
     slots
-        For `concatenation`, how many messages a destination has room for, and no destination has more edges.
+        For `concatenation`, the number of messages per destination; no destination has more edges.
 
     Returns
     -------
@@ -48,14 +48,14 @@ def combine(
     flat = message.flatten(1)
     if accumulate == "concatenation":
         within = torch.arange(len(flat), device=flat.device) - block.indptr[:-1].index_select(0, block.rows())
-        # No two edges have one place.
-        places = flat.new_zeros(block.num_dst * slots, flat.shape[1])
-        return places.index_copy(0, block.rows() * slots + within, flat).view(block.num_dst, -1)
+        # Each edge has a separate slot.
+        slot_rows = flat.new_zeros(block.num_dst * slots, flat.shape[1])
+        return slot_rows.index_copy(0, block.rows() * slots + within, flat).view(block.num_dst, -1)
     if accumulate == "max":
         _, winners = segment_max(flat.detach(), block.indptr)
         if not len(flat):
             return flat.new_zeros(winners.shape)
-        # No two destinations have an edge in common, so none of these adds to what another has added.
+        # Destinations share no edges, so the backward pass adds at max_count one gradient to each edge.
         return torch.where(winners >= 0, flat.gather(0, winners.clamp(min=0)), 0)
     if accumulate == "attention":
         heads = message.shape[1] if message.ndim == 3 else 1
@@ -71,28 +71,28 @@ def combine(
 
 
 def check_slots(layer: nn.Module, slots: int, counts: NDArray[Any], vertices: NDArray[Any]) -> None:
-    """Check that a layer that concatenates messages has room for those of each vertex.
+    """Check that a layer that concatenates messages has a slot for every edge of a vertex.
 
     Parameters
     ----------
     layer
         The layer.
     slots
-        How many messages there is room for.
+        Number of slots per vertex.
     counts
-        [n] the edges of each vertex.
+        [n], number of edges of each vertex.
     vertices
-        [n] their numbers in the graph.
+        [n], vertex ids.
 
     Raises
     ------
     UnsupportedModel
-        Naming the vertex with most edges, if they are too many.
+        If a vertex has too many edges; the message names the vertex with the maximum.
     """
-    most = int(counts.max(initial=0))
-    if most > slots:
+    max_count = int(counts.max(initial=0))
+    if max_count > slots:
         name = type(layer).__name__
         raise UnsupportedModel(
             f"{name} has {slots} slots for messages, but vertex {int(vertices[int(np.argmax(counts))])} has "
-            f"{most} edges: set {name}.slots={most}, or sample fewer neighbours"
+            f"{max_count} edges: set {name}.slots={max_count}, or sample fewer neighbours"
         )

@@ -1,7 +1,7 @@
-"""Edges computed by torch, some at a time: what `apply_edge` does where it is no form.
+"""Gather with `apply_edge` computed by torch in chunks of edges, if it cannot be fused.
 
-Values of edges exist for one chunk only. The backward pass computes a chunk again and differentiates it. What
-chunks add to a sum is added in the order of the chunks, whichever is ready first.
+Edge values exist for one chunk only. The backward pass recomputes a chunk and differentiates it. Sums are
+accumulated in chunk order, whichever chunk is finished first.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from hyrt.nn.whole_graph.edge_ranges import edge_ranges
 Array = NDArray[Any]
 
 CHUNK_EDGES = 1 << 14
-"""Edges of a chunk: enough that calls of torch cost little beside the work. One destination may have more."""
+"""Edges per chunk, enough to make the call overhead of torch negligible. One destination may have more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some destinations' edges, a destination's edge from itself first."""
+    """Edges of a range of destinations; self-loops come first."""
 
     rows: Array
-    """[n] the destinations."""
+    """[n] destinations."""
     indptr: Array
-    """[n + 1] where each one's edges start."""
+    """[n + 1] start of each destination's edges."""
     sources: Array
-    """[e] the source of each edge."""
+    """[e] source of each edge."""
     owners: Array
-    """[e] which of the destinations each edge goes to."""
+    """[e] index in `rows` of each edge's destination."""
     numbers: Array
-    """[e] the number of each edge, -1 of one from the destination itself."""
+    """[e] id of each edge, -1 for self-loops."""
 
-    def places(self, num_edges: int) -> Array:
-        """[e] where each edge is among rows of edges, of which those from vertices to themselves are last."""
+    def edge_indices(self, num_edges: int) -> Array:
+        """Return [e], the index of each edge in arrays of edge values, in which self-loops come last."""
         return np.where(self.numbers < 0, num_edges + self.rows[self.owners], self.numbers)
 
 
@@ -66,51 +66,52 @@ def _chunk(edges: Edges, start: int, stop: int) -> _Chunk:
 
 
 def _factors(edges: Edges, chunk: _Chunk, dtype: Any) -> Array | None:
-    """[e, 1] what the messages of a sum are multiplied by."""
+    """Return [e, 1], the factors of messages for sums; None for 1."""
     if edges.row_scale is None and edges.factors is None and edges.loop_scale is None:
         return None
-    is_loop, found = chunk.numbers < 0, np.ones(len(chunk.numbers), dtype)
+    is_loop, factors = chunk.numbers < 0, np.ones(len(chunk.numbers), dtype)
     rows = chunk.rows[chunk.owners]
     if edges.row_scale is not None:
-        found *= np.where(is_loop, 1, edges.row_scale[rows])
+        factors *= np.where(is_loop, 1, edges.row_scale[rows])
     if edges.factors is not None:
-        found *= np.where(is_loop, 1, edges.factors[np.maximum(chunk.numbers, 0)])
+        factors *= np.where(is_loop, 1, edges.factors[np.maximum(chunk.numbers, 0)])
     if edges.loop_scale is not None:
-        found *= np.where(is_loop, edges.loop_scale[rows], 1)
-    return found[:, None]
+        factors *= np.where(is_loop, edges.loop_scale[rows], 1)
+    return factors[:, None]
 
 
 def _compute(
     program: EdgeProgram, layer: nn.Module, edges: Edges, chunk: _Chunk, leaves: Sequence[torch.Tensor],
-    given: Sequence[Given],
+    inputs: Sequence[Given],
 ) -> torch.Tensor:  # fmt: skip
-    values = {each.node: leaf.view(-1, *each.shape) for each, leaf in zip(given, leaves, strict=True)}
+    values = {value.node: leaf.view(-1, *value.shape) for value, leaf in zip(inputs, leaves, strict=True)}
     factors = _factors(edges, chunk, leaves[0].detach().numpy().dtype)
     owners, sources = torch.from_numpy(chunk.owners), torch.from_numpy(chunk.sources)
-    none = owners[:0]
+    empty = owners[:0]
     block = TensorBlock(
         indptr=torch.from_numpy(chunk.indptr),
         columns=sources,
-        sources=none,
+        sources=empty,
         num_dst=len(chunk.rows),
-        degrees=none,
-        source_degrees=none,
+        degrees=empty,
+        source_degrees=empty,
         layer=0,
         derived=Derived(rows=owners),
     )
-    along = None if factors is None else torch.from_numpy(factors)
-    return combine(program.accumulate, program.edge_values(layer, values), block, along, program.slots)
+    edge_factors = None if factors is None else torch.from_numpy(factors)
+    messages = program.edge_values(layer, values)
+    return combine(program.accumulate, messages, block, edge_factors, program.slots)
 
 
 def _leaves(
-    edges: Edges, chunk: _Chunk, operands: Sequence[Array], given: Sequence[Given]
+    edges: Edges, chunk: _Chunk, operands: Sequence[Array], inputs: Sequence[Given]
 ) -> list[torch.Tensor]:
     rows = {
         "source": chunk.sources,
         "destination": chunk.rows[chunk.owners],
-        "edge": chunk.places(len(edges.columns)),
+        "edge": chunk.edge_indices(len(edges.columns)),
     }
-    return [torch.from_numpy(x[rows[each.end]]) for x, each in zip(operands, given, strict=True)]
+    return [torch.from_numpy(x[rows[value.end]]) for x, value in zip(operands, inputs, strict=True)]
 
 
 def gather_in_chunks(
@@ -121,13 +122,13 @@ def gather_in_chunks(
     out: Array,
     workers: Workers | None,
 ) -> None:
-    """Gather at destinations; see `FusedGather.forward`. Operands are those of both ends and of edges."""
-    given = [each for each in program.given if each.end != "shared"]
+    """Gather at destinations; see `FusedGather.forward`. Operands are values of both ends and of edges."""
+    inputs = [value for value in program.given if value.end != "shared"]
 
-    def work(chunk: _Chunk, place: slice) -> Callable[[], None]:
+    def work(chunk: _Chunk, out_rows: slice) -> Callable[[], None]:
         with torch.no_grad():
-            leaves = _leaves(edges, chunk, operands, given)
-            out[place] = _compute(program, layer, edges, chunk, leaves, given).numpy()
+            leaves = _leaves(edges, chunk, operands, inputs)
+            out[out_rows] = _compute(program, layer, edges, chunk, leaves, inputs).numpy()
         return lambda: None
 
     _in_order(edges, work, workers)
@@ -143,39 +144,40 @@ def gather_back_in_chunks(
     parameters: Sequence[nn.Parameter],
     workers: Workers | None,
 ) -> list[torch.Tensor]:
-    """The gradients of what both ends give, which are added to `outs`, and those of parameters.
+    """Add the gradients of both ends' values to `outs`, and return the gradients of parameters.
 
     Parameters
     ----------
     program, layer, edges, operands, workers
-        The same as for `gather_in_chunks`.
+        As in `gather_in_chunks`.
     grad
-        [m, width] the gradient of what was gathered.
+        [m, width], gradient of the gathered rows.
     outs
-        One matrix for each operand that is not fixed.
+        One matrix per operand that is not fixed.
     parameters
-        The parameters in question.
+        The parameters that need a gradient.
     """
-    given = [each for each in program.given if each.end != "shared"]
-    totals = [torch.zeros_like(each) for each in parameters]
+    inputs = [value for value in program.given if value.end != "shared"]
+    totals = [torch.zeros_like(parameter) for parameter in parameters]
 
-    def work(chunk: _Chunk, place: slice) -> Callable[[], None]:
+    def work(chunk: _Chunk, out_rows: slice) -> Callable[[], None]:
         with torch.enable_grad():
-            leaves = _leaves(edges, chunk, operands, given)
-            rows = [leaf.requires_grad_(not each.is_fixed) for leaf, each in zip(leaves, given, strict=True)]
-            wanted = [leaf for leaf, each in zip(rows, given, strict=True) if not each.is_fixed]
-            result = _compute(program, layer, edges, chunk, leaves, given)
-            found = torch.autograd.grad(
-                result, [*wanted, *parameters], torch.from_numpy(grad[place]), allow_unused=True
+            leaves = _leaves(edges, chunk, operands, inputs)
+            pairs = list(zip(leaves, inputs, strict=True))
+            rows = [leaf.requires_grad_(not value.is_fixed) for leaf, value in pairs]
+            variables = [leaf for leaf, value in zip(rows, inputs, strict=True) if not value.is_fixed]
+            result = _compute(program, layer, edges, chunk, leaves, inputs)
+            terms = torch.autograd.grad(
+                result, [*variables, *parameters], torch.from_numpy(grad[out_rows]), allow_unused=True
             )
 
         def commit() -> None:
-            ends = [each.end for each in given if not each.is_fixed]
-            for out, end, term in zip(outs, ends, found, strict=False):
+            ends = [value.end for value in inputs if not value.is_fixed]
+            for out, end, term in zip(outs, ends, terms, strict=False):
                 if term is not None:
-                    at = chunk.sources if end == "source" else chunk.rows[chunk.owners]
-                    torch.from_numpy(out).index_add_(0, torch.from_numpy(at), term)
-            for total, term in zip(totals, found[len(ends) :], strict=True):
+                    indices = chunk.sources if end == "source" else chunk.rows[chunk.owners]
+                    torch.from_numpy(out).index_add_(0, torch.from_numpy(indices), term)
+            for total, term in zip(totals, terms[len(ends) :], strict=True):
                 if term is not None:
                     total.add_(term)
 
@@ -188,19 +190,19 @@ def gather_back_in_chunks(
 def _in_order(
     edges: Edges, work: Callable[[_Chunk, slice], Callable[[], None]], workers: Workers | None
 ) -> None:
-    """Do `work` for chunks of edges, and what it returns in the order of the chunks."""
+    """Run `work` for all chunks in parallel, and the callbacks that it returns in chunk order."""
     borders = edge_ranges(edges.indptr, edges.rows, CHUNK_EDGES).tolist()
-    lock, waiting, done = threading.Lock(), {}, [0]
-    alone = Workers(1, "edges")
+    lock, pending, num_done = threading.Lock(), {}, [0]
+    single = Workers(1, "edges")
 
     def ranges(first: int, last: int) -> None:
         for k in range(first, last):
-            with working(alone):
+            with working(single):
                 commit = work(_chunk(edges, borders[k], borders[k + 1]), slice(borders[k], borders[k + 1]))
             with lock:
-                waiting[k] = commit
-                while (ready := waiting.pop(done[0], None)) is not None:
-                    done[0] += 1
-                    ready()
+                pending[k] = commit
+                while (next_commit := pending.pop(num_done[0], None)) is not None:
+                    num_done[0] += 1
+                    next_commit()
 
     (workers or current_workers()).run(ranges, len(borders) - 1, 1)

@@ -1,4 +1,4 @@
-"""What edges have of their own, as a layer's edges read it."""
+"""Types, weights and features of edges, as input of `apply_edge`."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ Array = NDArray[Any]
 
 
 class EdgesWithValues(Protocol):
-    """Edges that may have types, weights and features: a topology, or a block."""
+    """Edges with optional types, weights and features: a topology or a block."""
 
     @property
     def indptr(self) -> Any:
-        """[n + 1] where the edges into each vertex start."""
+        """Return [n + 1], the start of each vertex's incoming edges."""
         ...
 
     @property
     def edge_types(self) -> Any:
-        """[E] or None."""
+        """Return [E] or None."""
         ...
 
     @property
     def edge_weights(self) -> Any:
-        """[E] or None."""
+        """Return [E] or None."""
         ...
 
     @property
     def edge_rows(self) -> Any:
-        """[E, d] or None: what is read as `edge.data`."""
+        """Return [E, d] or None: the values of `edge.data`."""
         ...
 
 
 def edge_columns(program: EdgeProgram, layer: nn.Module, edges: EdgesWithValues) -> dict[str, Any]:
-    """What a layer reads of edges, by its name: [E] types and weights, [E, d] data.
+    """Return the edge values that a layer reads, by name: [E] types and weights, [E, d] data.
 
     Raises
     ------
     UnsupportedModel
-        If the edges have not what it reads, a type that it does not know, or another number of columns.
+        If a value that the layer reads is missing, a type is out of range, or a width differs.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in program.edge_reads:
         values = {"type": edges.edge_types, "weight": edges.edge_weights, "data": edges.edge_rows}[name]
         if values is None:
-            raise without_types(layer) if name == "type" else _without(layer, name)
+            raise without_types(layer) if name == "type" else _missing_values_error(layer, name)
         if name == "type" and isinstance(values, np.ndarray):
             known_types(layer, values)
         columns = int(getattr(layer, "edge_features", 0))
@@ -59,64 +59,64 @@ def edge_columns(program: EdgeProgram, layer: nn.Module, edges: EdgesWithValues)
                 f"{type(layer).__name__} takes {columns} features of an edge, but edges have "
                 f"{values.shape[1]}: give the layer edge_features={values.shape[1]}"
             )
-        found[name] = values
-    return found
+        result[name] = values
+    return result
 
 
-def _without(layer: nn.Module, name: str) -> UnsupportedModel:
-    what, key = (
+def _missing_values_error(layer: nn.Module, name: str) -> UnsupportedModel:
+    description, key = (
         ("weights", "edge_weight, one number") if name == "weight" else ("features", "edge_features, a row")
     )
     return UnsupportedModel(
-        f"{type(layer).__name__} reads edge.{name}, but the edges have no {what}: give the dataset the key "
-        f"{key} for each edge"
+        f"{type(layer).__name__} reads edge.{name}, but the edges have no {description}: give the dataset "
+        f"the key {key} for each edge"
     )
 
 
 def loop_rows(name: str, values: Array, indptr: Array) -> Array:
-    """[n, ...] what edges from n vertices to themselves have: weight 1, and the mean of a vertex's data.
+    """Return the values of n self-loops, [n, ...]: weight 1, and the mean of the vertex's edge data.
 
     Parameters
     ----------
     name
-        The name of the column.
+        Name of the column.
     values
-        [E, ...] of the other edges, by destination.
+        [E, ...], values of the other edges, by destination.
     indptr
-        [n + 1] where those into each vertex start.
+        [n + 1], start of each vertex's incoming edges.
     """
     counts = np.diff(indptr)
     if name == "weight":
         return np.ones((len(counts), 1), values.dtype)
     means = np.zeros((len(counts), values.shape[1]), values.dtype)
-    some = np.flatnonzero(counts)
-    if len(some):
-        sums = np.add.reduceat(values, indptr[some], axis=0, dtype=np.float64)
-        means[some] = sums / counts[some, None]
+    nonempty = np.flatnonzero(counts)
+    if len(nonempty):
+        sums = np.add.reduceat(values, indptr[nonempty], axis=0, dtype=np.float64)
+        means[nonempty] = sums / counts[nonempty, None]
     return means
 
 
 def known_types(layer: nn.Module, types: Array | None) -> Array:
-    """The types [E] of edges, all of which a layer knows.
+    """Return the edge types [E] after checking that a layer supports them.
 
     Raises
     ------
     UnsupportedModel
-        If edges have no types, or one that the layer does not know.
+        If edges have no types, or a type that is out of the layer's range.
     """
     if types is None:
         raise without_types(layer)
-    known, highest = int(getattr(layer, "edge_types", 0)), int(types.max(initial=0))
-    if highest >= known:
+    num_types, highest = int(getattr(layer, "edge_types", 0)), int(types.max(initial=0))
+    if highest >= num_types:
         raise UnsupportedModel(
-            f"{type(layer).__name__} knows {known} types of edges, from 0 on, but edge "
+            f"{type(layer).__name__} knows {num_types} types of edges, from 0 on, but edge "
             f"{int(np.argmax(types))} has type {highest}: give the layer edge_types={highest + 1}"
         )
     return types
 
 
 def without_types(layer: nn.Module) -> UnsupportedModel:
-    """What is said where a layer looks at types of edges that have none."""
+    """Return the error for a layer that reads edge types if the edges have none."""
     return UnsupportedModel(
         f"{type(layer).__name__} reads edge.type, but the edges have no types: give the dataset the key "
         "edge_type, one number for each edge"

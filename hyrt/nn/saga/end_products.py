@@ -1,4 +1,4 @@
-"""Messages that are rows of an edge's ends as they are, or products of them with a matrix of parameters."""
+"""Messages that are the rows of an edge's ends, or linear maps of these rows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from torch.fx import Node
 
 @dataclass(frozen=True, slots=True)
 class EndProduct:
-    """What vertices as one end give: their rows, or a product of these."""
+    """Message of vertices as one end of edges: their rows, or a linear map of their rows."""
 
     end: Literal["source", "destination"]
     weight: str | None
-    """The name of the parameter [width, in]; None for the rows themselves."""
+    """Name of the parameter [width, in]; None for the rows themselves."""
     bias: str | None
-    """The name of the parameter [width]; None where there is none."""
+    """Name of the parameter [width]; None for no bias."""
 
 
 def product_of_end(node: Node, end: Literal["source", "destination"]) -> EndProduct | None:
-    """What was read for an end as a product; None where more is computed."""
+    """Return a traced value as a linear map of an end's rows; None if it is another computation."""
     if node.op == "placeholder":
         return EndProduct(end, None, None)
     if node.target is not torch.nn.functional.linear:
         return None
-    given: Mapping[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
-    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    arguments: Mapping[str, Any] = (
+        dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    )
+    x, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     if x.op != "placeholder" or not _is_parameter(weight) or not (bias is None or _is_parameter(bias)):
         return None
     return EndProduct(end, str(weight.target), None if bias is None else str(bias.target))

@@ -1,4 +1,4 @@
-"""Element-wise operations of torch on an edge, rewritten as a form."""
+"""Lowering of traced element-wise torch operations to edge expressions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COMPARED = {"gt": (0, 1, False), "lt": (1, 0, False), "le": (0, 1, True), "ge":
 
 
 class NotElementWise(Exception):
-    """An operation is none of a form; the message names it and its line."""
+    """An operation cannot be lowered to an edge expression; the message names it and its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormOperand:
-    """An operand of a form, and where it comes from."""
+    """Operand of an edge expression, with the traced node that computes it."""
 
     node: Node
     end: End
@@ -33,16 +33,16 @@ class FormOperand:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A comparison: whether a value is above zero, or is not."""
+    """Comparison of a value with zero: value > 0, or its negation if `turned`."""
 
     value: int
     turned: bool
 
 
 def _keeps_all(index: Any) -> bool:
-    """Whether an index does nothing but add dimensions, as in x[:, :, None]."""
-    each = index if isinstance(index, tuple) else (index,)
-    return all(one is None or one is ... or one == slice(None) for one in each)
+    """Return whether an index only adds dimensions, as in x[:, :, None]."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(item is None or item is ... or item == slice(None) for item in items)
 
 
 def _finite(number: float) -> float:
@@ -52,16 +52,16 @@ def _finite(number: float) -> float:
 
 
 class FormReader:
-    """Rewrites operations as a form.
+    """Lowering of traced operations to an edge expression.
 
     Parameters
     ----------
     shapes
-        The shapes of their results.
+        Shapes of the operations' results.
     ends
-        The end of each value that an edge is given.
+        End of each input value of an edge.
     constants
-        Numbers that are the same for all edges and never change, by their nodes.
+        Constant numbers that are the same for all edges, by node.
     """
 
     def __init__(self, shapes: Shapes, ends: Mapping[Node, End], constants: Mapping[Node, float]) -> None:
@@ -72,55 +72,55 @@ class FormReader:
         self.operands: list[FormOperand] = []
 
     def read(self, nodes: Sequence[Node], results: Sequence[Node]) -> Form:
-        """The form of some operations.
+        """Lower operations to an expression.
 
         Parameters
         ----------
         nodes
-            What is computed on an edge, in order.
+            Operations on an edge, in order.
         results
-            What it gives: a message, or a score and a message.
+            The results: a message, or a score and a message.
 
         Raises
         ------
         NotElementWise
-            Naming the first operation that no form has.
+            If an operation cannot be lowered; the message names the first one.
         """
         self._heads, self._width = self._size(nodes, results)
         self._builder = FormBuilder(self._heads, self._width)
         for node in nodes:
             self._values[node] = self._translate(node)
         b = self._builder
-        found = [self._number(each) for each in results]
+        values = [self._number(node) for node in results]
         message = self._shapes[results[-1]]
         if math.prod(message) != self._heads * self._width:
             raise NotElementWise(
-                f"{where(results[-1])} gives messages of shape {message}, not of {self._words()}"
+                f"{where(results[-1])} gives messages of shape {message}, not of {self._shape_text()}"
             )
-        found[-1] = b.spread(found[-1])
-        if len(found) > 1 and b.kind(found[0]) == "row":
+        values[-1] = b.spread(values[-1])
+        if len(values) > 1 and b.kind(values[0]) == "row":
             if self._width != 1:
                 raise NotElementWise(
                     f"the score of {where(results[0])} has {self._width} columns a head: give one"
                 )
             # A head of one column is a row and a column.
-            found[0] = b.sum(found[0])
-        return b.form(found)
+            values[0] = b.sum(values[0])
+        return b.form(values)
 
     def _size(self, nodes: Sequence[Node], results: Sequence[Node]) -> tuple[int, int]:
-        """Heads, and the columns of one."""
-        seen = {*nodes, *results, *(each for node in nodes for each in node.all_input_nodes)}
-        own = [self._shapes.get(each, ()) for each in seen if self._ends.get(each) != "shared"]
-        by_head = [shape for shape in own if len(shape) == 2]
+        """Infer the number of heads, and the number of columns per head."""
+        seen = {*nodes, *results, *(operand for node in nodes for operand in node.all_input_nodes)}
+        edge_shapes = [self._shapes.get(node, ()) for node in seen if self._ends.get(node) != "shared"]
+        by_head = [shape for shape in edge_shapes if len(shape) == 2]
         if by_head:
             return max(s[0] for s in by_head), max(s[1] for s in by_head)
-        return 1, max([1, *(s[0] for s in (self._shapes.get(each, ()) for each in seen) if len(s) == 1)])
+        return 1, max([1, *(s[0] for s in (self._shapes.get(node, ()) for node in seen) if len(s) == 1)])
 
     def _kind(self, shape: tuple[int, ...], *, shared: bool = False) -> Kind | None:
-        """Whether values of a shape are rows or columns as they are; None if they are neither."""
+        """Return whether values of a shape are rows or columns; None for other shapes."""
         heads, width = self._heads, self._width
         if shared:
-            # Without the dimension of edges, torch aligns shapes at their ends.
+            # Without the edge dimension, torch aligns shapes at their last dimensions.
             while shape and shape[0] == 1:
                 shape = shape[1:]
             if shape in ((), (1,)):
@@ -138,19 +138,19 @@ class FormReader:
         end, shape = self._ends[node], self._shapes[node]
         kind = self._kind(shape, shared=end == "shared")
         if kind is None and end != "shared":
-            # What torch would spread over heads or columns, is spread before.
+            # Values that torch would broadcast over heads are broadcast before the loop.
             kind = "row" if shape == (1, self._width) else None
         if kind is None:
-            raise NotElementWise(f"{where(node)} has values of shape {shape}, not of {self._words()}")
+            raise NotElementWise(f"{where(node)} has values of shape {shape}, not of {self._shape_text()}")
         self.operands.append(FormOperand(node, end, kind))
         return self._builder.operand(end, kind)
 
-    def _words(self) -> str:
+    def _shape_text(self) -> str:
         columns = f"{self._width} columns"
         return columns if self._heads == 1 else f"{self._heads} heads of {columns}"
 
     def _number(self, argument: Any, kind: Kind = "column") -> int:
-        """An argument of an operation as a value."""
+        """Return an argument of an operation as a value."""
         b = self._builder
         if isinstance(argument, bool | int | float):
             return b.constant(_finite(float(argument)), kind)
@@ -175,12 +175,12 @@ class FormReader:
         if node.op == "call_module":
             raise NotElementWise(f"{where(node)} is a module of torch's ({name_of(node)})")
         name, shape = name_of(node), self._shapes.get(node)
-        value = self._by_name(name, node)
+        value = self._lower_by_name(name, node)
         if value is None:
             raise NotElementWise(f"{where(node)} is '{name}', which is none of the element-wise operations")
         kind = self._builder.kind(value if isinstance(value, int) else value.value)
         if shape is None or self._kind(shape) != kind:
-            # A head of one column is a row and a column; a constant is spread with what it meets.
+            # A head of one column is a row and a column; a constant is broadcast with the other operand.
             if (
                 shape is not None
                 and kind == "column"
@@ -189,22 +189,24 @@ class FormReader:
             ):
                 return self._builder.spread(value)
             if not (self._width == 1 and shape is not None and math.prod(shape) == self._heads):
-                raise NotElementWise(f"{where(node)} has values of shape {shape}, not of {self._words()}")
+                raise NotElementWise(
+                    f"{where(node)} has values of shape {shape}, not of {self._shape_text()}"
+                )
         return value
 
-    def _by_name(self, name: str, node: Node) -> int | Condition | None:
+    def _lower_by_name(self, name: str, node: Node) -> int | Condition | None:
         b, args, kwargs = self._builder, node.args, dict(node.kwargs)
         kwargs.pop("inplace", None)
         if name in _SAME:
             return self._number(args[0])
         if name in _RESHAPED:
-            return self._reshaped(node)
+            return self._lower_reshape(node)
         if name in ("sum", "mean"):
-            return self._summed(node, name)
+            return self._lower_sum(node, name)
         if name == "where":
-            return self._chosen(node)
+            return self._lower_where(node)
         if name in ("eq", "ne"):
-            return self._is_of_type(args, turned=name == "ne")
+            return self._type_condition(args, turned=name == "ne")
         if name in _COMPARED:
             first, second, turned = _COMPARED[name]
             values = b.alike(*(self._number(each) for each in args))
@@ -212,30 +214,30 @@ class FormReader:
         if name in ("add", "sub", "mul", "div", "truediv", "maximum", "minimum") and len(args) == 2:
             if kwargs:
                 return None
-            return self._of_two(name, *b.alike(*(self._number(each) for each in args)))
+            return self._lower_binary(name, *b.alike(*(self._number(each) for each in args)))
         if name in ("clamp", "clip", "hardtanh", "relu6"):
-            return self._clamped(name, node)
+            return self._lower_clamp(name, node)
         if name == "pow":
-            return self._power(node)
+            return self._lower_power(node)
         if not args or not isinstance(args[0], Node):
             return None
-        return self._of_one(name, self._number(args[0]), [*args[1:]], kwargs)
+        return self._lower_unary(name, self._number(args[0]), [*args[1:]], kwargs)
 
-    def _chosen(self, node: Node) -> int | None:
-        """One of two values: `torch.where(condition, a, b)`, or `a.where(condition, b)`."""
+    def _lower_where(self, node: Node) -> int | None:
+        """Lower `torch.where(condition, a, b)` or `a.where(condition, b)`."""
         names = ["condition", "input", "other"]
         if node.op == "call_method":
             names = ["input", "condition", "other"]
-        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        if sorted(given) != sorted(names):
+        arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        if sorted(arguments) != sorted(names):
             return None
-        test = self._condition(given["condition"])
-        values = [self._number(given[each]) for each in ("input", "other")]
-        at, *choice = self._builder.alike(test.value, *values)
-        return self._builder.where_positive(at, *(reversed(choice) if test.turned else choice))
+        test = self._condition(arguments["condition"])
+        values = [self._number(arguments[name]) for name in ("input", "other")]
+        condition, *choice = self._builder.alike(test.value, *values)
+        return self._builder.where_positive(condition, *(reversed(choice) if test.turned else choice))
 
-    def _is_of_type(self, args: Sequence[Any], *, turned: bool) -> Condition | None:
-        """Whether an edge's type is a number. Other values may be no number (nan), which equals nothing."""
+    def _type_condition(self, args: Sequence[Any], *, turned: bool) -> Condition | None:
+        """Lower the comparison of an edge type with a number; reject other values, which may be NaN."""
         b = self._builder
         values = b.alike(*(self._number(each) for each in args))
         if not any(self._ends.get(each) == "edge" for each in args if isinstance(each, Node)):
@@ -245,7 +247,7 @@ class FormReader:
         equal = b.where_positive(above, zero, b.where_positive(below, zero, one))
         return Condition(equal, turned)
 
-    def _of_two(self, name: str, a: int, c: int) -> int:
+    def _lower_binary(self, name: str, a: int, c: int) -> int:
         b = self._builder
         match name:
             case "add":
@@ -259,28 +261,28 @@ class FormReader:
                     first, second = b.subtract(c, a), b.subtract(a, c)
                 else:
                     first, second = b.subtract(a, c), b.subtract(c, a)
-                # Torch gives each of two equal values half of the gradient.
+                # As in torch, two equal values each get half of the gradient.
                 both = b.add(b.where_positive(first, a, c), b.where_positive(second, c, a))
                 return b.multiply(b.constant(0.5, b.kind(both)), both)
             case _:
                 return b.divide(a, c)
 
-    def _of_one(self, name: str, a: int, rest: list[Any], kwargs: dict[str, Any]) -> int | None:
-        """A function of one value, with constants."""
+    def _lower_unary(self, name: str, a: int, rest: list[Any], kwargs: dict[str, Any]) -> int | None:
+        """Lower a function of one value, with constant parameters."""
         b = self._builder
         kind = b.kind(a)
 
         def constant(number: float) -> int:
             return b.constant(number, kind)
 
-        def given(at: int, name: str, default: float) -> float:
-            return float(kwargs.get(name, rest[at] if len(rest) > at else default))
+        def parameter(position: int, name: str, default: float) -> float:
+            return float(kwargs.get(name, rest[position] if len(rest) > position else default))
 
         def positive_part(value: int) -> int:
             return b.where_positive(value, value, constant(0))
 
-        def size(value: int) -> int:
-            # Torch's gradient of zero is zero, and rows of both ends are often equal.
+        def absolute(value: int) -> int:
+            # As in torch, the gradient at zero is zero. Rows of both ends are often equal.
             minus = b.negative(value)
             both = b.add(b.where_positive(value, value, minus), b.where_positive(minus, minus, value))
             return b.multiply(constant(0.5), both)
@@ -291,7 +293,7 @@ class FormReader:
             case "exp" | "log" | "sqrt" | "tanh" | "sigmoid":
                 return b.function(name, a)
             case "abs" | "absolute":
-                return size(a)
+                return absolute(a)
             case "rsqrt":
                 return b.divide(constant(1), b.function("sqrt", a))
             case "reciprocal":
@@ -301,18 +303,18 @@ class FormReader:
             case "relu":
                 return positive_part(a)
             case "leaky_relu":
-                return b.where_positive(a, a, b.multiply(constant(given(0, "negative_slope", 0.01)), a))
+                return b.where_positive(a, a, b.multiply(constant(parameter(0, "negative_slope", 0.01)), a))
             case "elu":
-                # The exponential of the positive part is not taken: it may be infinite. Of zero, torch's
-                # gradient is alpha.
+                # Exclude the positive part from the exponential, which may overflow. As in torch, the
+                # gradient at zero is alpha.
                 power = b.function("exp", b.where_positive(a, constant(0), a))
-                below = b.multiply(constant(given(0, "alpha", 1.0)), b.subtract(power, constant(1)))
+                below = b.multiply(constant(parameter(0, "alpha", 1.0)), b.subtract(power, constant(1)))
                 return b.where_positive(a, a, below)
             case "silu":
                 return b.multiply(a, b.function("sigmoid", a))
             case "softplus":
-                # Above the threshold it is the value itself, which differs where the threshold is low.
-                if given(0, "beta", 1.0) != 1 or given(1, "threshold", 20.0) < 20:
+                # torch returns the value itself above the threshold, which differs for low thresholds.
+                if parameter(0, "beta", 1.0) != 1 or parameter(1, "threshold", 20.0) < 20:
                     return None
                 return self._softplus(a)
             case "logsigmoid" | "log_sigmoid":
@@ -321,14 +323,14 @@ class FormReader:
                 return None
 
     def _softplus(self, a: int) -> int:
-        """The logarithm of 1 + exp(a), without an exponential above 1."""
+        """Lower log(1 + exp(a)) without exponentials above 1."""
         b = self._builder
         zero, one = b.constant(0, b.kind(a)), b.constant(1, b.kind(a))
         minus_size = b.where_positive(a, b.negative(a), a)
         rest = b.function("log", b.add(one, b.function("exp", minus_size)))
         return b.add(b.where_positive(a, a, zero), rest)
 
-    def _clamped(self, name: str, node: Node) -> int:
+    def _lower_clamp(self, name: str, node: Node) -> int:
         b = self._builder
         value, *rest = node.args
         limits: dict[str, Any] = dict(zip(("min", "max"), rest, strict=False)) | dict(node.kwargs)
@@ -344,12 +346,12 @@ class FormReader:
                 inside, beyond = b.subtract(a, end), b.subtract(end, a)
                 if word == "max":
                     inside, beyond = beyond, inside
-                # At the limit torch lets the gradient pass, but not in its activations.
+                # At the limit, torch.clamp passes the gradient, but the activations do not.
                 is_activation = name in ("hardtanh", "relu6")
                 a = b.where_positive(inside, a, end) if is_activation else b.where_positive(beyond, end, a)
         return a
 
-    def _power(self, node: Node) -> int | None:
+    def _lower_power(self, node: Node) -> int | None:
         b = self._builder
         value, power = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("exponent")
         if not isinstance(value, Node) or not isinstance(power, int | float):
@@ -366,13 +368,13 @@ class FormReader:
             product = b.multiply(product, a)
         return product if power > 0 else b.divide(one, product)
 
-    def _reshaped(self, node: Node) -> int | None:
-        """A value in another shape: the same numbers in the same order, of the same kind."""
-        given = node.args[0]
+    def _lower_reshape(self, node: Node) -> int | None:
+        """Lower a reshape that keeps the numbers, their order and the kind."""
+        source = node.args[0]
         if name_of(node) == "getitem" and not _keeps_all(node.args[1]):
             return None
-        value = self._number(given)
-        before, after = self._shapes[given], self._shapes[node]  # type: ignore[index]
+        value = self._number(source)
+        before, after = self._shapes[source], self._shapes[node]  # type: ignore[index]
         if math.prod(before) != math.prod(after):
             return (
                 self._builder.spread(value)
@@ -381,14 +383,14 @@ class FormReader:
             )
         return value
 
-    def _summed(self, node: Node, name: str) -> int | None:
-        """A sum over the columns of a head."""
+    def _lower_sum(self, node: Node, name: str) -> int | None:
+        """Lower a sum or mean over the columns of a head."""
         names = ("input", "dim", "keepdim")
-        given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        value, dims = given["input"], given.get("dim")
+        arguments: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        value, dims = arguments["input"], arguments.get("dim")
         shape = self._shapes[value]
         dims = [dims] if isinstance(dims, int) else list(dims or [])
-        if dims not in ([-1], [len(shape)]) or shape[-1] != self._width or "dtype" in given:
+        if dims not in ([-1], [len(shape)]) or shape[-1] != self._width or "dtype" in arguments:
             return None
         if self._width == 1 and shape[-1] == 1:
             return self._number(value)

@@ -1,4 +1,4 @@
-"""The gathering of a layer's messages over any edges: fused, or in chunks of edges."""
+"""Gather of a layer's messages over any edges: fused, or in chunks of edges."""
 
 from __future__ import annotations
 
@@ -22,92 +22,93 @@ from hyrt.nn.saga.program import EdgeProgram
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]
-_Each = TypeVar("_Each")
+_Item = TypeVar("_Item")
 Take = Callable[[tuple[int, ...], DTypeLike], Array]
-"""Gives an uninitialised array."""
+"""Function that allocates an uninitialized array."""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaSum:
-    """How the messages of a `SagaLayer` are combined.
+    """Gather of a `SagaLayer`: its messages and their reduction.
 
-    Messages are what vertices give as sources and then what they give as destinations, as
-    `EdgeProgram.of_end` lists them.
+    Messages are the values that vertices send as sources, followed by the values that they send as
+    destinations, in the order of `EdgeProgram.of_end`.
     """
 
     program: EdgeProgram
     layer: nn.Module
-    """Whose parameters edges read."""
+    """Layer with the parameters that the edge computation reads."""
     loops: bool
-    """Whether vertices have an edge from themselves besides their own."""
+    """Whether vertices have a self-loop in addition to their edges."""
 
     __repr__ = one_line
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that edges read and that take a gradient."""
+        """Return the parameters that the edge computation reads and that require a gradient."""
         names = self.program.edge_parameters
         if not names:
             return []
-        # A parameter may have several names, of which edges read any.
+        # A shared parameter has several names, and the edge computation may read it by any of them.
         read = {
-            id(each): each
-            for name, each in self.layer.named_parameters(remove_duplicate=False)
-            if each.requires_grad and any(name == n or name.startswith(f"{n}.") for n in names)
+            id(parameter): parameter
+            for name, parameter in self.layer.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad and any(name == n or name.startswith(f"{n}.") for n in names)
         }
         return list(read.values())
 
     @property
     def ends(self) -> list[str]:
-        """The end of each message."""
-        return [each.end for end in ("source", "destination") for each in self.program.of_end(end)]
+        """Return the end of each message."""
+        return [value.end for end in ("source", "destination") for value in self.program.of_end(end)]
 
     @property
     def message_widths(self) -> tuple[int, ...]:
-        """Columns of the messages."""
+        """Return the width of each message."""
         ends = ("source", "destination")
-        return tuple(each.width for end in ends for each in self.program.of_end(end))  # type: ignore[arg-type]
+        return tuple(value.width for end in ends for value in self.program.of_end(end))  # type: ignore[arg-type]
 
     def fixed_rows(
         self, sources: Array, destinations: Array, edges: EdgesWithValues, dtype: DTypeLike
     ) -> list[Array]:
-        """What is given of in-degrees, and of what edges have of their own: C-contiguous matrices.
+        """Compute the inputs without gradient, from in-degrees and edge values, as C-contiguous matrices.
 
-        Those of edges have a row for each edge by destination, and where vertices have an edge from
-        themselves, one for each of these after them.
+        Matrices of edges have one row per edge by destination, followed by one row per self-loop if there are
+        self-loops.
 
         Parameters
         ----------
         sources, destinations
             In-degrees of both ends.
         edges
-            The edges by destination: a block or a topology.
+            Edges by destination: a block or a topology.
         dtype
-            The matrices' numbers.
+            Dtype of the matrices.
 
         Raises
         ------
         UnsupportedModel
-            If the layer reads what the edges have not, or a type that it does not know.
+            If the edges lack a value that the layer reads, or have a type that is out of range.
         """
-        found: list[Array] = []
+        matrices: list[Array] = []
         for end, degrees in (("source", sources), ("destination", destinations)):
             if self.program.of_end(end, fixed=True):  # type: ignore[arg-type]
                 column = torch.from_numpy(np.ascontiguousarray(degrees, dtype)[:, None])
                 rows = self.program.degree_rows(self.layer, column, end)  # type: ignore[arg-type]
-                found += [np.ascontiguousarray(each.numpy(), dtype) for each in rows]
+                matrices += [np.ascontiguousarray(values.numpy(), dtype) for values in rows]
         if not self.program.edge_reads:
-            return found
+            return matrices
         columns = {}
         for name, values in edge_columns(self.program, self.layer, edges).items():
-            own = values.astype(dtype, copy=False).reshape(len(values), -1)
+            rows_of_edges = values.astype(dtype, copy=False).reshape(len(values), -1)
             if self.loops:
-                own = np.concatenate([own, loop_rows(name, own, edges.indptr)])
-            columns[name] = torch.from_numpy(np.ascontiguousarray(own))
-        found += [
-            np.ascontiguousarray(each.numpy(), dtype) for each in self.program.edge_rows(self.layer, columns)
+                loop_values = loop_rows(name, rows_of_edges, edges.indptr)
+                rows_of_edges = np.concatenate([rows_of_edges, loop_values])
+            columns[name] = torch.from_numpy(np.ascontiguousarray(rows_of_edges))
+        matrices += [
+            np.ascontiguousarray(rows.numpy(), dtype) for rows in self.program.edge_rows(self.layer, columns)
         ]
-        return found
+        return matrices
 
     def forward(
         self,
@@ -123,21 +124,21 @@ class SagaSum:
         Parameters
         ----------
         edges
-            By destination.
+            Edges by destination.
         messages
-            A C-contiguous matrix for each message.
+            One C-contiguous matrix per message.
         fixed
-            What `fixed_rows` has given.
+            The result of `fixed_rows`.
         out
-            [m, width]; overwritten.
+            [m, width], the gathered rows; overwritten.
         workers
-            The team of threads; the calling thread's by default.
+            Thread team; the calling thread's by default.
         take
-            Where matrices are taken from for what `backward` needs besides; None where there is no backward.
+            Allocator of the matrices that `backward` needs in addition; None if there is no backward pass.
 
         Returns
         -------
-        Those matrices.
+        These matrices.
         """
         program, fused = self.program, self.program.fused
         if fused is None:
@@ -149,16 +150,16 @@ class SagaSum:
             with torch.no_grad():
                 shared = program.shared(self.layer)
         operands = self._operands(messages, fixed, shared)
-        kept: tuple[Array, ...] = ()
+        saved: tuple[Array, ...] = ()
         if take is not None and fused.combine == "max":
-            kept = (take(out.shape, np.int32),)
+            saved = (take(out.shape, np.int32),)
         if take is not None and fused.combine == "attention":
-            kept = (take((len(out), fused.form.heads), out.dtype), take(out.shape, out.dtype))
-        fused.forward(edges, operands, out, kept[0] if kept else None, workers)
-        if len(kept) == 2:
-            # The gradient may take the place of what was gathered, and both are needed at once.
-            np.copyto(kept[1], out)
-        return kept
+            saved = (take((len(out), fused.form.heads), out.dtype), take(out.shape, out.dtype))
+        fused.forward(edges, operands, out, saved[0] if saved else None, workers)
+        if len(saved) == 2:
+            # The caller may overwrite `out` with its gradient, but backward needs both.
+            np.copyto(saved[1], out)
+        return saved
 
     def backward(
         self,
@@ -171,34 +172,34 @@ class SagaSum:
         outs: Sequence[Array | None],
         workers: Workers | None,
     ) -> list[torch.Tensor]:
-        """Take the gradient of what was gathered back to the messages.
+        """Backpropagate the gradient of the gathered rows to the messages.
 
         Parameters
         ----------
         edges, messages, fixed, kept, workers
-            What `forward` was given and has returned.
+            Arguments and result of `forward`.
         by_source
-            Gives the same edges by source.
+            Function that returns the same edges by source.
         grad
-            [m, width] C-contiguous.
+            [m, width], C-contiguous gradient of the gathered rows.
         outs
-            The gradients of the messages; overwritten. None where one is not wanted.
+            Gradients of the messages; overwritten. None for a gradient that is not needed.
 
         Returns
         -------
-        The gradients of `parameters`.
+        Gradients of `parameters`.
         """
         program, fused, parameters = self.program, self.program.fused, self.parameters
         ends = self.ends
         if fused is None:
-            given = [
+            message_grads = [
                 np.zeros_like(message) if out is None else out
                 for out, message in zip(outs, messages, strict=True)
             ]
-            for out in given:
+            for out in message_grads:
                 out.fill(0)
             operands = self._operands(messages, fixed, None)
-            ordered = self._in_given_order(given)
+            ordered = self._in_program_order(message_grads)
             return gather_back_in_chunks(
                 program, self.layer, edges, operands, grad, ordered, parameters, workers
             )
@@ -206,7 +207,7 @@ class SagaSum:
         if program.of_end("shared"):
             with torch.enable_grad():
                 shared = program.shared(self.layer)
-        operands = self._operands(messages, fixed, [each.detach() for each in shared])
+        operands = self._operands(messages, fixed, [value.detach() for value in shared])
         winners = None
         if fused.combine == "max":
             (winners,) = kept
@@ -215,7 +216,7 @@ class SagaSum:
             fused.means(grad, kept[1], means, workers)
             operands += [kept[0], means]
         operands.append(grad)
-        fused = self._wanted(fused, outs)
+        fused = self._select_gradients(fused, outs)
         pairs_of_ends = [(out, end) for out, end in zip(outs, ends, strict=True) if out is not None]
         to_destinations = [out for out, end in pairs_of_ends if end == "destination"]
         if edges.rows is not None:
@@ -224,65 +225,69 @@ class SagaSum:
         to_sources = [out for out, end in pairs_of_ends if end == "source"]
         if fused.goes_both_ways(edges, workers):
             ends_of_edges = to_destinations, to_sources
-            of_shared = fused.to_both_ends(edges, operands, *ends_of_edges, winners, workers)
+            shared_grads = fused.to_both_ends(edges, operands, *ends_of_edges, winners, workers)
         else:
-            of_shared = fused.to_destinations(edges, operands, to_destinations, winners, workers)
+            shared_grads = fused.to_destinations(edges, operands, to_destinations, winners, workers)
             if to_sources:
                 fused.to_sources(by_source(), operands, to_sources, winners, workers)
         if not parameters:
             return []
-        along = [torch.from_numpy(each)[None] for each in of_shared]
-        # Constants that edges share take no gradient.
-        pairs = [(value, g) for value, g in zip(shared, along, strict=True) if value.requires_grad]
-        found = torch.autograd.grad(
+        gradients = [torch.from_numpy(gradient)[None] for gradient in shared_grads]
+        # Shared constants require no gradient.
+        pairs = [(value, g) for value, g in zip(shared, gradients, strict=True) if value.requires_grad]
+        parameter_grads = torch.autograd.grad(
             [value for value, _ in pairs], parameters, [g for _, g in pairs], allow_unused=True
         )
         return [
-            torch.zeros_like(each) if term is None else term
-            for each, term in zip(parameters, found, strict=True)
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(parameters, parameter_grads, strict=True)
         ]
 
-    def _wanted(self, fused: FusedGather, outs: Sequence[Array | None]) -> FusedGather:
-        """The loops without the gradients of the messages that are not wanted."""
+    def _select_gradients(self, fused: FusedGather, outs: Sequence[Array | None]) -> FusedGather:
+        """Return the loops without the gradients of messages whose `outs` is None."""
         flags = [out is not None for out in outs]
         if all(flags):
             return fused
-        of_messages = iter(self._in_given_order(flags))
+        message_flags = iter(self._in_program_order(flags))
         ends = ("source", "destination")
         return fused.taking(
             tuple(
-                next(of_messages) if each.end in ends and not each.is_fixed else True
-                for each in self.program.given
+                next(message_flags) if value.end in ends and not value.is_fixed else True
+                for value in self.program.given
             )
         )
 
-    def _in_given_order(self, messages: Sequence[_Each]) -> list[_Each]:
-        """Messages, or what there is of each, in the order of the program's values."""
-        by_end = {end: iter(self._part(messages, end)) for end in ("source", "destination")}
+    def _in_program_order(self, messages: Sequence[_Item]) -> list[_Item]:
+        """Sort one item per message into the order of the program's inputs."""
+        by_end = {end: iter(self._select_end(messages, end)) for end in ("source", "destination")}
         return [
-            next(by_end[each.end]) for each in self.program.given if each.end in by_end and not each.is_fixed
+            next(by_end[value.end])
+            for value in self.program.given
+            if value.end in by_end and not value.is_fixed
         ]
 
-    def _part(self, messages: Sequence[_Each], end: str) -> list[_Each]:
-        return [each for each, its_end in zip(messages, self.ends, strict=True) if its_end == end]
+    def _select_end(self, messages: Sequence[_Item], end: str) -> list[_Item]:
+        return [item for item, item_end in zip(messages, self.ends, strict=True) if item_end == end]
 
     def _operands(
         self, messages: Sequence[Array], fixed: Sequence[Array], shared: Sequence[torch.Tensor] | None
     ) -> list[Array]:
-        """All values that an edge is given, in the program's order; without the shared ones where None."""
-        rows = iter(self._in_given_order(messages))
+        """Return all inputs of an edge in the program's order, without shared inputs if `shared` is None."""
+        rows = iter(self._in_program_order(messages))
         ends: tuple[End, ...] = ("source", "destination", "edge")
         counts = [len(self.program.of_end(end, fixed=True)) for end in ends]
         borders = [0, *accumulate(counts)]
-        of_end = {end: iter(fixed[slice(*part)]) for end, part in zip(ends, pairwise(borders), strict=True)}
-        of_all = iter([np.ascontiguousarray(each.detach().numpy()) for each in shared or ()])
-        found = []
-        for each in self.program.given:
-            if each.end == "shared":
+        fixed_by_end = {
+            end: iter(fixed[slice(*bounds)]) for end, bounds in zip(ends, pairwise(borders), strict=True)
+        }
+        shared_rows = iter([np.ascontiguousarray(value.detach().numpy()) for value in shared or ()])
+        operands = []
+        for value in self.program.given:
+            if value.end == "shared":
                 if shared is not None:
-                    found.append(next(of_all))
-            elif each.is_fixed:
-                found.append(next(of_end[each.end]))
+                    operands.append(next(shared_rows))
+            elif value.is_fixed:
+                operands.append(next(fixed_by_end[value.end]))
             else:
-                found.append(next(rows))
-        return found
+                operands.append(next(rows))
+        return operands

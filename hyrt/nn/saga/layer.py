@@ -1,4 +1,4 @@
-"""A layer of a user's own, as what is done on edges and what is done at vertices."""
+"""Base class of user-defined layers, written as an edge function and a vertex function."""
 
 from __future__ import annotations
 
@@ -28,61 +28,61 @@ from hyrt.nn.saga.vertex_program import VertexProgram, read_vertex
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
-# What each layer has besides what its class has.
+# Instance attributes of every layer, in addition to class attributes.
 _TAKEN = frozenset({*vars(nn.Module()), "in_features", "out_features", "_programs"})
 
 
 class Edge(Protocol):
-    """What `SagaLayer.apply_edge` is given: all edges at once, one a row."""
+    """Input of `SagaLayer.apply_edge`: all edges at once, one row per edge."""
 
     src: torch.Tensor
-    """[E, in] the source's row."""
+    """[E, in], row of the source."""
     dst: torch.Tensor
-    """[E, in] the destination's row."""
+    """[E, in], row of the destination."""
     src_degree: torch.Tensor
-    """[E, 1] the number of edges into the source, in the whole graph."""
+    """[E, 1], full-graph in-degree of the source."""
     dst_degree: torch.Tensor
-    """[E, 1] the number of edges into the destination, in the whole graph."""
+    """[E, 1], full-graph in-degree of the destination."""
     type: torch.Tensor
-    """[E, 1] the edge's type, from 0 to the layer's `edge_types` - 1, as a floating-point number."""
+    """[E, 1], type of the edge, from 0 to the layer's `edge_types` - 1, as a floating-point number."""
     weight: torch.Tensor
-    """[E, 1] the edge's weight; 1 of one from a vertex to itself."""
+    """[E, 1], weight of the edge; 1 for self-loops."""
     data: torch.Tensor
-    """[E, d] the edge's features, of which the layer says in `edge_features` how many there are; its weight
-    where edges have no features. One from a vertex to itself has the mean of the vertex's others."""
+    """[E, d], features of the edge, with d = `edge_features` of the layer; the weight if edges have no
+    features. A self-loop has the mean of the vertex's other edges."""
 
 
 class SagaLayer(Layer):
     """A layer as Scatter, ApplyEdge, Gather and ApplyVertex (NeuGraph, section 2.2).
 
-    A layer of your own derives from it, makes its parameters in `__init__`, and has two methods:
-    `apply_edge` computes an edge's message, `apply_vertex` the vertex's new row from its old one and what
-    `accumulate` has made of the messages that it received. Both are torch code, which is read once, before
-    there are rows. What depends on one end alone is computed once a vertex; where the rest is element-wise,
-    it becomes one loop that gathers, forward and backward, without an array of a row an edge. What is neither
-    is computed by torch in chunks of edges.
+    A user-defined layer derives from this class, creates its parameters in `__init__`, and has two methods:
+    `apply_edge` computes an edge's message; `apply_vertex` computes a vertex's new row from its old row and
+    the messages that it received, reduced by `accumulate`. Both methods are torch code that is traced once,
+    without concrete rows. Values that depend on one end are computed once per vertex. If the other operations
+    are element-wise, they are fused with the gather into one loop, forward and backward, without arrays of
+    one row per edge. Otherwise torch computes them in chunks of edges.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     """
 
     accumulate: ClassVar[Accumulator] = "sum"
-    """What becomes of messages: `sum`, where each of k sampled neighbours out of d counts d / k times;
-    `mean`; `max`, element-wise; `attention`, where `apply_edge` returns a pair of the edge's score, [E] or
-    [E, heads], and its message, [E, width] or [E, heads, width], and messages are summed with the softmax of
-    the scores over a vertex's edges as weights; `concatenation`, where they stand beside each other in the
-    order of the edges, in `slots` places. Without edges all are zero."""
+    """Reduction of messages. `sum`: each of k sampled neighbours out of d counts d / k times. `mean`. `max`:
+    element-wise. `attention`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
+    message, [E, width] or [E, heads, width]; messages are summed with the softmax of the scores over a
+    vertex's edges as weights. `concatenation`: messages are concatenated in edge order, in `slots` slots. The
+    result is zero for vertices without edges."""
     slots: int = 0
-    """For `concatenation`, the most edges that a vertex may have, its own loop among them; a place without an
-    edge is zero."""
+    """For `concatenation`, the maximum number of edges per vertex, including its self-loop; unused slots are
+    zero."""
     self_loops: ClassVar[bool] = False
-    """Whether each vertex has an edge from itself, which takes the place of any in the data."""
+    """Whether each vertex has a self-loop, which replaces self-loops in the data."""
     edge_types: int = 0
-    """How many types of edges the layer tells apart; 0 where it does not look at `edge.type`."""
+    """Number of edge types; 0 if the layer does not read `edge.type`."""
     edge_features: int = 0
-    """How many columns `edge.data` has; 0 where the layer does not look at it."""
+    """Number of columns of `edge.data`; 0 if the layer does not read it."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -92,18 +92,18 @@ class SagaLayer(Layer):
 
     @abstractmethod
     def apply_edge(self, edge: Edge) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """[E, width] or [E, heads, width] messages of edges; for `attention`, their scores and messages."""
+        """Compute messages [E, width] or [E, heads, width]; for `attention`, scores and messages."""
 
     @abstractmethod
     def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
-        """[n, out_features] new rows of vertices.
+        """Compute the new rows of vertices, [n, out_features].
 
         Parameters
         ----------
         vertex
-            [n, in_features] their rows.
+            [n, in_features], old rows of the vertices.
         gathered
-            [n, width] or [n, heads, width], as the messages; for `concatenation` [n, slots, ...].
+            [n, width] or [n, heads, width], like the messages; for `concatenation` [n, slots, ...].
         """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -117,29 +117,29 @@ class SagaLayer(Layer):
             )
         super().__setattr__(name, value)
         if is_part and is_taken:
-            # The one word that layers with edges want: found before the method, which nobody calls of a part
-            # of a model.
+            # `to` is allowed as a submodule name: an instance attribute hides `nn.Module.to`, which is only
+            # called on whole models.
             self.__dict__[name] = value
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """[num_dst, out_features] from [num_src, in_features] rows."""
+        """Compute [num_dst, out_features] from [num_src, in_features] rows."""
         program, vertex = self._read()
         if isinstance(block, TensorBlock):
             dense = _tensor(x)
             gathered = gather_over_tensors(program, self, block, dense, loops=self.self_loops)
-            own: torch.Tensor | SparseRows = dense[: block.num_dst]
+            head: torch.Tensor | SparseRows = dense[: block.num_dst]
         else:
             block, rows = relabelled(block, x, number_of(self).dtype)
-            gathered, own = gather_over_block(self._combination(program), block, rows)
-        return self._updated(vertex, gathered, own, relu=relu)
+            gathered, head = gather_over_block(self._make_gather(program), block, rows)
+        return self._updated_rows(vertex, gathered, head, relu=relu)
 
     def parts(self, *, multiply_first: bool) -> LayerParts:
         program, vertex = self._read()
 
         def apply(
-            gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+            gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
         ) -> torch.Tensor:
-            return self._updated(vertex, gathered, own, relu=relu)
+            return self._updated_rows(vertex, gathered, self_rows, relu=relu)
 
         def part(
             scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None,
@@ -156,7 +156,7 @@ class SagaLayer(Layer):
             )
 
         if program.sent is not None and not is_on_device():
-            # Messages of sources alone are added up as those of the built-in layers.
+            # Messages that depend on sources only are gathered like in the built-in layers.
             assert program.accumulate != "attention"
             assert program.accumulate != "concatenation"
             gather = Aggregation(program.accumulate, "none", weighted=False)
@@ -165,7 +165,7 @@ class SagaLayer(Layer):
             return part(
                 lambda rows: tuple(program.rows(self, rows, "source")), (program.gathered_width,), gather
             )
-        combination = self._combination(program)
+        combination = self._make_gather(program)
         return part(
             lambda rows: (*program.rows(self, rows, "source"), *program.rows(self, rows, "destination")),
             combination.message_widths,
@@ -182,28 +182,28 @@ class SagaLayer(Layer):
 
     @property
     def edge_reads(self) -> tuple[str, ...]:
-        """What `apply_edge` looks at of edges, of `type`, `weight` and `data`."""
+        """Return the fields of edges that `apply_edge` reads, out of `type`, `weight` and `data`."""
         return self._read()[0].edge_reads
 
     @property
     def unfused(self) -> str:
-        """Why what is left on edges is not one loop; empty where it is."""
+        """Return the reason why the edge computation is not one fused loop; empty if it is."""
         return self._read()[0].unfused
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         program, vertex = self._read()
         sources = sum(each.width for each in program.of_end("source"))
         destinations = sum(each.width for each in program.of_end("destination"))
-        # Every edge may have a source of its own, whose row is copied and whose values are made twice: as
-        # they are computed, and as a matrix.
+        # In the worst case every edge has a separate source. Its row is copied, and its values exist twice:
+        # as computed, and as a matrix.
         row = self.in_features + 2 * (sources + destinations) + program.gathered_width + vertex.numbers
         return Footprint(row + self.out_features, self.in_features + 2 * sources)
 
-    def _combination(self, program: EdgeProgram) -> SagaSum:
+    def _make_gather(self, program: EdgeProgram) -> SagaSum:
         return SagaSum(program, self, self.self_loops)
 
     def _read(self) -> tuple[EdgeProgram, VertexProgram]:
-        """The layer's methods, read at the first call; they may differ between training and evaluation."""
+        """Trace the layer's methods at the first call, separately for training and evaluation."""
         edge, vertex = self._programs.get(self.training, (None, None))
         if edge is None or vertex is None:
             edge = read_edge(self, self.accumulate, self.in_features, loops=self.self_loops)
@@ -225,16 +225,16 @@ class SagaLayer(Layer):
                 "type: leave out self_loops, and add the vertex's message to itself in apply_vertex"
             )
 
-    def _updated(
+    def _updated_rows(
         self,
         vertex: VertexProgram,
         gathered: torch.Tensor,
-        own: torch.Tensor | SparseRows | None,
+        self_rows: torch.Tensor | SparseRows | None,
         *,
         relu: bool,
     ) -> torch.Tensor:
         edge, _ = self._read()
-        return vertex(self, own, gathered.view(-1, *edge.gathered_shape), relu=relu)
+        return vertex(self, self_rows, gathered.view(-1, *edge.gathered_shape), relu=relu)
 
 
 def _tensor(x: Rows) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""`apply_edge`, read once: what is computed for a vertex, what for an edge, and how messages are gathered."""
+"""Traced `apply_edge`, divided into per-vertex and per-edge work and the gather of messages."""
 
 from __future__ import annotations
 
@@ -34,53 +34,53 @@ _END: dict[str, End] = {
     "weight": "edge",
     "data": "edge",
 }
-_OF_EDGES = ("type", "weight", "data")
+_EDGE_FIELDS = ("type", "weight", "data")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an edge is given: a value that is computed once for each vertex or once for all, or is its own."""
+    """Input of the edge computation: a value per vertex, per edge, or shared by all edges."""
 
     node: Node
     end: End
     width: int
-    """Columns of its matrix."""
+    """Number of columns of its matrix."""
     shape: tuple[int, ...]
-    """The shape of a row, as `apply_edge` computes it."""
+    """Shape of a row as computed by `apply_edge`."""
     is_fixed: bool
-    """Whether it depends on degrees or on what edges have alone, so that it has no gradient."""
+    """Whether it depends only on degrees or edge values, so that it has no gradient."""
     heads: tuple[int, int] | None = None
-    """Of a form's operand, the heads and columns that it is spread over."""
+    """Heads and columns to which an operand of an edge expression is broadcast."""
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeProgram:
-    """`apply_edge`, taken apart.
+    """Traced `apply_edge`, divided by where values are computed.
 
-    It is the same for all copies of a layer: their parameters are given with each call.
+    All copies of a layer share it, since the layer with its parameters is an argument of each call.
     """
 
     graph: Graph
     given: tuple[Given, ...]
     accumulate: Accumulator
     fused: FusedGather | None
-    """The loops that gather; None where edges are computed by torch, chunk by chunk."""
+    """Fused gather loops; None if torch computes the edges in chunks."""
     on_edge: tuple[Node, ...]
-    """What is computed on an edge, without `fused`."""
+    """Operations on an edge, for the computation without `fused`."""
     message_shape: tuple[int, ...]
-    """The shape of a message."""
+    """Shape of a message."""
     slots: int
-    """How many messages stand beside each other in what a vertex gathers; 0 where they become one."""
+    """Number of messages that are concatenated per vertex; 0 if messages are reduced to one."""
     sent: Node | None
-    """The message, where it is computed of the source alone."""
+    """Node of the message if it depends on the source only."""
     unfused: str = ""
-    """Why there is no `fused`; empty where there is."""
+    """Reason why `fused` is None; empty if it is not."""
     edge_numbers: int = 0
-    """Numbers that torch computes on an edge, without `fused`."""
+    """Count of numbers that torch computes per edge, without `fused`."""
 
     @property
     def gathered_shape(self) -> tuple[int, ...]:
-        """The shape of what a vertex gathers."""
+        """Return the shape of a gathered row."""
         return (self.slots, *self.message_shape) if self.slots else self.message_shape
 
     @property
@@ -89,89 +89,95 @@ class EdgeProgram:
 
     @property
     def edge_reads(self) -> tuple[str, ...]:
-        """What of edges is looked at, of `type`, `weight` and `data`."""
-        return tuple(str(each.node.target) for each in self.given if each.end == "edge")
+        """Return the fields of edges that are read, out of `type`, `weight` and `data`."""
+        return tuple(str(value.node.target) for value in self.given if value.end == "edge")
 
     @cached_property
     def products(self) -> tuple[EndProduct, ...] | None:
-        """What sources give and what destinations give, where each is their rows or a product of these."""
-        found = []
+        """Return the inputs from vertices if all of them are rows or linear maps of rows, otherwise None."""
+        products = []
         for end in ("source", "destination"):
-            for each in self.of_end(end):
-                product = product_of_end(each.node, end)
-                if product is None or math.prod(each.shape) != each.width:
+            for value in self.of_end(end):
+                product = product_of_end(value.node, end)
+                if product is None or math.prod(value.shape) != value.width:
                     return None
-                found.append(product)
-        return tuple(found)
+                products.append(product)
+        return tuple(products)
 
     def of_end(self, end: End, *, fixed: bool = False) -> list[Given]:
-        """What vertices as one end give, from their rows or from what is `fixed`; or what edges give."""
-        return self._of_ends[end, fixed][0]
+        """Return the inputs from one end: computed from rows or, if `fixed`, from degrees or edge values."""
+        return self._inputs_by_end[end, fixed][0]
 
     @cached_property
-    def _of_ends(self) -> dict[tuple[End, bool], tuple[list[Given], list[Node]]]:
-        """What each end gives, and the operations that make it: over a small block, to find them is long."""
-        found: dict[tuple[End, bool], tuple[list[Given], list[Node]]] = {}
+    def _inputs_by_end(self) -> dict[tuple[End, bool], tuple[list[Given], list[Node]]]:
+        """Return the inputs of each end and their operations; cached, since small blocks are fast."""
+        inputs_by_end: dict[tuple[End, bool], tuple[list[Given], list[Node]]] = {}
         for end in get_args(End):
             for fixed in (False, True):
-                chosen = [each for each in self.given if each.end == end and each.is_fixed == fixed]
-                found[end, fixed] = chosen, _needed(self.graph, [each.node for each in chosen])
-        return found
+                chosen = [value for value in self.given if value.end == end and value.is_fixed == fixed]
+                nodes = _dependencies(self.graph, [value.node for value in chosen])
+                inputs_by_end[end, fixed] = chosen, nodes
+        return inputs_by_end
 
     def rows(self, layer: nn.Module, rows: torch.Tensor | SparseRows, end: End) -> list[torch.Tensor]:
-        """What vertices as one end give: [n, width] for each of `of_end`, differentiable.
+        """Compute the inputs from one end, [n, width] for each of `of_end`, differentiable.
 
         Parameters
         ----------
         layer
             The layer.
         rows
-            [n, in] of the vertices.
+            [n, in], rows of the vertices.
         end
             Source or destination.
         """
         return self._values(layer, end, {"src" if end == "source" else "dst": rows}, len(rows))
 
     def degree_rows(self, layer: nn.Module, degrees: torch.Tensor, end: End) -> list[torch.Tensor]:
-        """What vertices as one end give of their degrees [n, 1]."""
+        """Compute the inputs from one end that depend on degrees [n, 1]."""
         name = "src_degree" if end == "source" else "dst_degree"
         with torch.no_grad():
             return self._values(layer, end, {name: degrees}, len(degrees), fixed=True)
 
     def edge_rows(self, layer: nn.Module, columns: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """What edges give of each of `edge_reads`, [E, 1] or, of their data, [E, d]."""
+        """Compute the inputs from edges for each of `edge_reads`: [E, 1], or [E, d] for edge data."""
         count = len(next(iter(columns.values()))) if columns else 0
         return self._values(layer, "edge", columns, count, fixed=True)
 
     def shared(self, layer: nn.Module) -> list[torch.Tensor]:
-        """[1, width] for each value that all edges share, differentiable."""
+        """Compute the inputs that all edges share, [1, width] each, differentiable."""
         return self._values(layer, "shared", {}, 1)
 
     def edge_values(self, layer: nn.Module, given: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What `apply_edge` gives for some edges, by torch: the message, or score and message.
+        """Compute `apply_edge` for some edges with torch: the message, or score and message.
 
         Parameters
         ----------
         layer
             The layer.
         given
-            The value of each of `given` for these edges.
+            Value of each of `given` for these edges, by node.
         """
-        _, nodes = self._of_ends["shared", False]
-        found = compute(
-            layer, [*nodes, *self.on_edge], {node: _as_it_was(node, each) for node, each in given.items()}
-        )
-        return tuple(found[each] for each in results(self.graph))
+        _, nodes = self._inputs_by_end["shared", False]
+        inputs = {node: _restore_dtype(node, value) for node, value in given.items()}
+        values = compute(layer, [*nodes, *self.on_edge], inputs)
+        return tuple(values[node] for node in results(self.graph))
 
     @cached_property
     def edge_parameters(self) -> list[str]:
-        """Names of the parameters that are read for edges, and not for vertices."""
+        """Return the names of the parameters that are read per edge, and not per vertex."""
         if self.fused is None:
-            nodes = {*self.on_edge, *_needed(self.graph, [each.node for each in self.of_end("shared")])}
-            # What vertices give is there before the edges.
-            nodes |= {each for node in self.on_edge for each in node.all_input_nodes if each.op == "get_attr"}
+            shared = [value.node for value in self.of_end("shared")]
+            nodes = {*self.on_edge, *_dependencies(self.graph, shared)}
+            # Without the operands from vertices, which are computed before the edges.
+            nodes |= {
+                operand
+                for node in self.on_edge
+                for operand in node.all_input_nodes
+                if operand.op == "get_attr"
+            }
         else:
-            nodes = set(_needed(self.graph, [each.node for each in self.of_end("shared")]))
+            nodes = set(_dependencies(self.graph, [value.node for value in self.of_end("shared")]))
         return sorted({
             str(node.target)
             for node in nodes
@@ -179,30 +185,30 @@ class EdgeProgram:
         })  # fmt: skip
 
     def _values(
-        self, layer: nn.Module, end: End, given: Mapping[str, Any], count: int, *, fixed: bool = False
+        self, layer: nn.Module, end: End, arguments: Mapping[str, Any], count: int, *, fixed: bool = False
     ) -> list[torch.Tensor]:
-        chosen, nodes = self._of_ends[end, fixed]
+        chosen, nodes = self._inputs_by_end[end, fixed]
         if not chosen:
             return []
-        placed = {node: given[str(node.target)] for node in nodes if node.op == "placeholder"}
-        found = compute(layer, nodes, placed)
+        known = {node: arguments[str(node.target)] for node in nodes if node.op == "placeholder"}
+        values = compute(layer, nodes, known)
         like = number_of(layer)
-        return [_as_matrix(found[each.node], each, count, like) for each in chosen]
+        return [_as_matrix(values[item.node], item, count, like) for item in chosen]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EdgeProgram:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Whoever unpickles a layer reads it again.
-        return (_nothing, ())
+        # An unpickled layer is traced again.
+        return (_no_edge_program, ())
 
 
-def _nothing() -> None:
+def _no_edge_program() -> None:
     return None
 
 
-def _as_it_was(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """What a vertex or an edge gives, as it is computed: in matrices, comparisons are numbers, too."""
+def _restore_dtype(node: Node, value: torch.Tensor) -> torch.Tensor:
+    """Convert an input back to its traced dtype, since matrices store booleans as numbers."""
     dtype = node.meta.get("dtype")
     return value if dtype is None or dtype.is_floating_point else value.to(dtype)
 
@@ -210,7 +216,7 @@ def _as_it_was(node: Node, value: torch.Tensor) -> torch.Tensor:
 def _as_matrix(
     computed: torch.Tensor | SparseRows, given: Given, count: int, like: torch.Tensor
 ) -> torch.Tensor:
-    """[count, width] of what was computed, spread over heads and columns where a form wants it so."""
+    """Convert a value to a matrix [count, width], broadcast over heads and columns if `given.heads`."""
     value = (computed.dense() if isinstance(computed, SparseRows) else computed).to(like.dtype)
     if given.end == "shared":
         value = value.reshape(1, *value.shape)
@@ -223,16 +229,16 @@ def _as_matrix(
         if math.prod(value.shape[1:]) == heads * width:
             return value.reshape(count, heads * width)
         if value.ndim == 2:
-            # A number a head, a number for all, or the columns of each head.
+            # One number per head, one number for all heads, or the columns of each head.
             by_head = value.shape[1] == heads or value.shape[1] == 1
             value = value[:, :, None] if by_head else value[:, None]
         return value.expand(count, heads, width).reshape(count, heads * width)
     return value.reshape(count, -1)
 
 
-def _needed(graph: Graph, wanted: Iterable[Node]) -> list[Node]:
-    """The operations on which values depend, and they, in order."""
-    needed = set(wanted)
+def _dependencies(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
+    """Return nodes and their transitive inputs, in order."""
+    needed = set(nodes)
     for node in reversed(graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
@@ -240,23 +246,23 @@ def _needed(graph: Graph, wanted: Iterable[Node]) -> list[Node]:
 
 
 def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, loops: bool) -> EdgeProgram:
-    """Read `apply_edge` of a layer.
+    """Trace `apply_edge` of a layer.
 
     Parameters
     ----------
     layer
         The layer.
     accumulate
-        What becomes of the messages.
+        Reduction of the messages.
     in_features
-        Columns of vertices' rows.
+        Width of vertex rows.
     loops
-        Whether vertices have an edge from themselves besides their own.
+        Whether vertices have a self-loop in addition to their edges.
 
     Raises
     ------
     UnsupportedModel
-        If it cannot be read, or does not return what the accumulator takes.
+        If it cannot be traced, or its result does not match the accumulator.
     """
     label = f"{type(layer).__name__}.apply_edge"
     if accumulate not in get_args(Accumulator):
@@ -277,9 +283,11 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
             f"{label} reads edge.data: say how many columns it has, in {type(layer).__name__}.edge_features"
         )
     row = (in_features,)
-    given_shapes: dict[str, tuple[int, ...]] = {name: row if name in ("src", "dst") else () for name in _END}
-    given_shapes["data"] = (width,)
-    shapes = probe(layer, graph, given_shapes, label)
+    argument_shapes: dict[str, tuple[int, ...]] = {
+        name: row if name in ("src", "dst") else () for name in _END
+    }
+    argument_shapes["data"] = (width,)
+    shapes = probe(layer, graph, argument_shapes, label)
     split_products(graph, shapes, lambda node: _ends(graph)[node])
     returned = results(graph)
     _check_results(label, accumulate, returned, shapes)
@@ -289,24 +297,24 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
             f"{label}: {where(returned[-1])} is the same for all edges: compute the message of edge.src or "
             "edge.dst"
         )
-    live = _needed(graph, returned)
+    live = _dependencies(graph, returned)
     parameters = _parametric(live)
     hoisted = {
         node: end for node in live if (end := _end_of(node, ends[node], node in parameters)) is not None
     }
     on_edge = tuple(node for node in live if node not in hoisted)
-    asked = {each for node in on_edge for each in node.all_input_nodes} | set(returned)
-    frontier = [node for node in live if node in asked and node in hoisted and node in shapes]
+    edge_operands = {operand for node in on_edge for operand in node.all_input_nodes} | set(returned)
+    frontier = [node for node in live if node in edge_operands and node in hoisted and node in shapes]
     constants = {
         node: float(value)
         for node in frontier
         if hoisted[node] == "shared" and node not in parameters
-        if (value := compute(layer, _needed(graph, [node]), {})[node]).numel() == 1
+        if (value := compute(layer, _dependencies(graph, [node]), {})[node]).numel() == 1
     }
     shape = shapes[returned[-1]]
 
     def is_fixed(node: Node) -> bool:
-        return any(each.endswith("degree") or each in _OF_EDGES for each in ends[node])
+        return any(name.endswith("degree") or name in _EDGE_FIELDS for name in ends[node])
 
     reader, unfused = FormReader(shapes, hoisted, constants), ""
     try:
@@ -317,17 +325,17 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
         form = reader.read(on_edge, returned)
         given = tuple(
             Given(
-                each.node,
-                each.end,
-                form.heads * (form.width if each.kind == "row" else 1),
-                shapes[each.node],
-                is_fixed(each.node),
-                (form.heads, form.width if each.kind == "row" else 1),
+                operand.node,
+                operand.end,
+                form.heads * (form.width if operand.kind == "row" else 1),
+                shapes[operand.node],
+                is_fixed(operand.node),
+                (form.heads, form.width if operand.kind == "row" else 1),
             )
-            for each in reader.operands
+            for operand in reader.operands
         )
         fused = FusedGather(
-            _without_gradients(form, [each.is_fixed for each in given]),
+            _without_gradients(form, [value.is_fixed for value in given]),
             "attention" if accumulate == "attention" else "max" if accumulate == "max" else "sum",
             loops,
         )
@@ -335,7 +343,7 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
             raise NotElementWise(fused.unfusable)
     except NotElementWise as reason:
         unfused = str(reason)
-        # Of hyrt's own layers it is known.
+        # No warning for built-in layers, where this is intended.
         level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
         _LOG.log(level, "%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
         fused = None
@@ -354,17 +362,18 @@ def read_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, lo
 
 def _without_gradients(form: Form, constant: Sequence[bool]) -> Form:
     operands = tuple(
-        replace(each, takes_gradient=not fixed) for each, fixed in zip(form.operands, constant, strict=True)
+        replace(operand, takes_gradient=not fixed)
+        for operand, fixed in zip(form.operands, constant, strict=True)
     )
     return replace(form, operands=operands)
 
 
 def _check_results(label: str, accumulate: str, returned: Sequence[Node], shapes: Shapes) -> None:
-    wanted = 2 if accumulate == "attention" else 1
-    if len(returned) != wanted:
+    expected = 2 if accumulate == "attention" else 1
+    if len(returned) != expected:
         raise UnsupportedModel(
             f"{label} returned {len(returned)} values: accumulate={accumulate!r} takes "
-            + ("a pair, the score of an edge and its message" if wanted == 2 else "one value, the message")
+            + ("a pair, the score of an edge and its message" if expected == 2 else "one value, the message")
         )
     message = shapes.get(returned[-1], ())
     if not 1 <= len(message) <= 2:
@@ -375,37 +384,38 @@ def _check_results(label: str, accumulate: str, returned: Sequence[Node], shapes
     if accumulate == "attention":
         score, heads = shapes.get(returned[0]), message[0] if len(message) == 2 else 1
         if score not in ((heads,), (heads, 1), *([()] if heads == 1 else [])):
-            given = f"scores of shape {list(score or ())} for messages of shape {list(message)}"
-            raise UnsupportedModel(f"{label} returned {given}: give one score for each head, [{heads}]")
+            actual = f"scores of shape {list(score or ())} for messages of shape {list(message)}"
+            raise UnsupportedModel(f"{label} returned {actual}: give one score for each head, [{heads}]")
 
 
 def _ends(graph: Graph) -> dict[Node, frozenset[str]]:
-    """What each value depends on: rows and degrees of the two ends."""
-    found: dict[Node, frozenset[str]] = {}
+    """Return the arguments of `apply_edge` that each value depends on."""
+    dependencies: dict[Node, frozenset[str]] = {}
     for node in graph.nodes:
-        own = {str(node.target)} if node.op == "placeholder" else set()
-        found[node] = frozenset(own.union(*(found[each] for each in node.all_input_nodes)))
-    return found
+        arguments = {str(node.target)} if node.op == "placeholder" else set()
+        operands = (dependencies[operand] for operand in node.all_input_nodes)
+        dependencies[node] = frozenset(arguments.union(*operands))
+    return dependencies
 
 
 def _parametric(nodes: Iterable[Node]) -> set[Node]:
-    """Values that depend on parameters or buffers of the layer."""
-    found: set[Node] = set()
+    """Return the values that depend on parameters or buffers of the layer."""
+    parametric: set[Node] = set()
     for node in nodes:
-        is_own = node.op == "call_module" or (node.op == "get_attr" and "constant" not in node.meta)
-        if is_own or any(each in found for each in node.all_input_nodes):
-            found.add(node)
-    return found
+        is_parameter = node.op == "call_module" or (node.op == "get_attr" and "constant" not in node.meta)
+        if is_parameter or any(operand in parametric for operand in node.all_input_nodes):
+            parametric.add(node)
+    return parametric
 
 
 def _end_of(node: Node, ends: frozenset[str], has_parameters: bool) -> End | None:
-    """Where a value is computed: once for each vertex, once for all, or, if None, on the edge."""
+    """Return where a value is computed: an end (once per vertex), "shared", "edge", or None (per edge)."""
     if not ends:
         return "shared"
     if len(ends) > 1:
         return None
     (only,) = ends
-    if only in _OF_EDGES:
+    if only in _EDGE_FIELDS:
         return "edge" if node.op == "placeholder" else None
-    # Values of degrees are computed once for all steps, and parameters change.
+    # Values that depend on degrees are computed once for all steps, so they must not depend on parameters.
     return None if only.endswith("degree") and has_parameters else _END[only]

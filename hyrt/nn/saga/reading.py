@@ -1,6 +1,6 @@
-"""A method of a layer read symbolically: which operations of torch it consists of, and where they stand.
+"""Symbolic tracing of a layer's method: its torch operations, with their lines in user code.
 
-torch.fx records what is done with values that are not there yet. The layer's parameters are such values, too.
+torch.fx records the operations on proxies. The layer's parameters are replaced by proxies as well.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 
 _TORCH = str(Path(torch.__file__).parent)
 _HYRT = str(Path(__file__).parents[2]) + os.sep
-# Layers that hyrt itself has written as users write theirs.
+# Built-in layers that derive from SagaLayer count as user code.
 _LAYERS = str(Path(__file__).parent / "layers")
-_OPENED = (
+_TRACED_MODULES = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.LogSigmoid, nn.Hardtanh,
     nn.ReLU6, nn.Identity, nn.Flatten, nn.Unflatten,
 )  # fmt: skip
-# Random numbers are drawn in an order that depends on who computes what.
+# Rejected, since the order of random numbers depends on the split.
 _RANDOM = (
     "alpha_dropout", "bernoulli", "dropout", "exponential", "feature_dropout", "multinomial", "normal",
     "random", "uniform",
 )  # fmt: skip
-_LEAVES_TORCH = ("item", "tolist", "numpy")
+_CONCRETE_METHODS = ("item", "tolist", "numpy")
 
 
 def where(node: Node) -> str:
-    """Where a user has written an operation, with the line itself."""
+    """Return the position and text of the user code line of an operation."""
     return str(node.meta.get("where", "it"))
 
 
@@ -52,31 +52,31 @@ def _line(file: str, number: int) -> str:
     return f"{Path(file).name}, line {number}" + (f" (`{text}`)" if text else "")
 
 
-def _is_users(file: str) -> bool:
-    is_hyrts = file.startswith((_TORCH, _HYRT)) and not file.startswith(_LAYERS)
-    return not is_hyrts and not file.startswith("<frozen")
+def _is_user_code(file: str) -> bool:
+    is_library = file.startswith((_TORCH, _HYRT)) and not file.startswith(_LAYERS)
+    return not is_library and not file.startswith("<frozen")
 
 
-def _writer(frame: FrameType | None) -> str:
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+def _calling_line(frame: FrameType | None) -> str:
+    while frame is not None and not _is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
     return "it" if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _raiser(trace: TracebackType | None) -> str:
-    """The innermost line of the user's on the way to an error."""
-    lines = [each for each in traceback.extract_tb(trace) if _is_users(each.filename)]
+def _raising_line(trace: TracebackType | None) -> str:
+    """Return the innermost line of user code in a traceback."""
+    lines = [frame for frame in traceback.extract_tb(trace) if _is_user_code(frame.filename)]
     return _line(lines[-1].filename, lines[-1].lineno or 0) if lines else "it"
 
 
 class _Tracer(GraphAppendingTracer):
-    """Records operations with their lines; constants are kept beside the graph."""
+    """Tracer that records operations with their lines; constants are stored in node metadata."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         node = super().create_node(*args, **kwargs)
-        node.meta["where"] = _writer(sys._getframe())
+        node.meta["where"] = _calling_line(sys._getframe())
         if node.target is getattr and node.all_input_nodes:
-            # An attribute is looked up when it is used, which may be after the method has returned.
+            # torch.fx creates attribute nodes on use, possibly after the method has returned.
             node.meta["where"] = where(node.all_input_nodes[0])
         node.meta["without gradient"] = not torch.is_grad_enabled()
         return node
@@ -89,8 +89,8 @@ class _Tracer(GraphAppendingTracer):
         return super().create_arg(a)
 
 
-class _NoRandomNumbers(TorchFunctionMode):
-    """Refuses random numbers that a method draws by itself: it is read once, and they would be constants."""
+class _RejectRandomNumbers(TorchFunctionMode):
+    """Function mode that rejects random numbers: the method is traced once, so they would be constants."""
 
     def __init__(self, label: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _NoRandomNumbers(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         if _is_random(name):
-            raise _drawn(self._label, _writer(sys._getframe()), name)
+            raise _random_error(self._label, _calling_line(sys._getframe()), name)
         return func(*args, **(kwargs or {}))
 
 
@@ -109,7 +109,7 @@ def _is_random(name: str) -> bool:
     return name.startswith("rand") or name.rstrip("_") in _RANDOM
 
 
-def _drawn(label: str, line: str, name: str) -> UnsupportedModel:
+def _random_error(label: str, line: str, name: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"{label}: {line} draws random numbers ({name}), and a step would depend on who computes it: leave "
         "it out, and set model.dropout, which is drawn by vertex"
@@ -117,17 +117,17 @@ def _drawn(label: str, line: str, name: str) -> UnsupportedModel:
 
 
 class EdgeProxy:
-    """What `apply_edge` is given while it is read.
+    """Argument of `apply_edge` during tracing.
 
     Parameters
     ----------
     tracer
-        Records what is asked for.
+        Records the accessed fields.
     """
 
     def __init__(self, tracer: GraphAppendingTracer) -> None:
         self._tracer = tracer
-        self._there: dict[str, Proxy] = {}
+        self._proxies: dict[str, Proxy] = {}
 
     def __getattr__(self, name: str) -> Proxy:
         if name.startswith("_"):
@@ -137,36 +137,36 @@ class EdgeProxy:
                 f"edge.{name}: an edge has none: use edge.src, edge.dst, edge.src_degree, edge.dst_degree, "
                 "edge.type, edge.weight or edge.data"
             )
-        if name not in self._there:
-            self._there[name] = self._tracer.create_proxy("placeholder", name, (), {})
-        return self._there[name]
+        if name not in self._proxies:
+            self._proxies[name] = self._tracer.create_proxy("placeholder", name, (), {})
+        return self._proxies[name]
 
 
 def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Graph:
-    """Read a method of a layer.
+    """Trace a method of a layer.
 
     Parameters
     ----------
     layer
-        The layer; it is left as it is.
+        The layer; not modified.
     method
-        The method's name.
+        Name of the method.
     arguments
-        Names of its arguments; `edge` becomes an `EdgeProxy`, others become values.
+        Names of its arguments; `edge` becomes an `EdgeProxy`, other arguments become proxies.
 
     Returns
     -------
-    The operations; those of `results` give what the method returns.
+    The operations; `results` returns the nodes of the method's result.
 
     Raises
     ------
     UnsupportedModel
-        If it does what depends on values that are not there yet, with the line in which it does.
+        If it depends on concrete values or cannot be traced; the message has the line.
     """
     graph = Graph()
     tracer = _Tracer(graph)
-    own = copy.deepcopy(layer)
-    for name, module in own.named_modules():
+    traced = copy.deepcopy(layer)
+    for name, module in traced.named_modules():
         if name and _is_leaf(module):
             module.forward = _recorder(tracer, name)
             continue
@@ -174,24 +174,24 @@ def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Grap
             for key, value in kind.items():
                 if value is not None:
                     path = f"{name}.{key}" if name else key
-                    # A proxy in its place is read wherever the parameter is.
+                    # A proxy replaces the parameter wherever it is read.
                     kind[key] = tracer.create_proxy("get_attr", path, (), {})
-    given = [
-        EdgeProxy(tracer) if each == "edge" else tracer.create_proxy("placeholder", each, (), {})
-        for each in arguments
+    proxies = [
+        EdgeProxy(tracer) if name == "edge" else tracer.create_proxy("placeholder", name, (), {})
+        for name in arguments
     ]
-    for each in given:
-        if isinstance(each, Proxy):
-            each.node.meta.pop("where")  # Whoever reads the method has made it.
+    for proxy in proxies:
+        if isinstance(proxy, Proxy):
+            proxy.node.meta.pop("where")  # Created here, not in user code.
     label = f"{type(layer).__name__}.{method}"
     try:
-        # Inference reads without gradients, too: what the method itself turns off is told from that.
-        with torch.enable_grad(), _NoRandomNumbers(label):
-            returned = _nodes(getattr(own, method)(*given), label)
+        # Inference also traces. With gradients enabled here, `no_grad` inside the method is detected.
+        with torch.enable_grad(), _RejectRandomNumbers(label):
+            returned = _nodes(getattr(traced, method)(*proxies), label)
     except UnsupportedModel:
         raise
     except TraceError as error:
-        line = _raiser(error.__traceback__)
+        line = _raising_line(error.__traceback__)
         if str(error).startswith("edge."):
             raise UnsupportedModel(f"{label}: {line}: {error}") from None
         raise UnsupportedModel(
@@ -200,30 +200,30 @@ def read_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Grap
             "as self.in_features"
         ) from error
     except Exception as error:
-        line = _raiser(error.__traceback__)
+        line = _raising_line(error.__traceback__)
         raise UnsupportedModel(
             f"{label}: {line} cannot be read: {error} ({type(error).__name__}). The method is read once, "
             "before there are values: it may use torch's operations on what it is given, but no Python code "
             "that needs their values"
         ) from error
     for node in graph.nodes:
-        if node.op == "call_module" and "Dropout" in type(own.get_submodule(node.target)).__name__:
+        if node.op == "call_module" and "Dropout" in type(traced.get_submodule(node.target)).__name__:
             node.meta["random"] = True
-        _check(node, label)
+        _check_node(node, label)
     graph.output(returned)
     return graph
 
 
 def results(graph: Graph) -> tuple[Node, ...]:
-    """The nodes of what a method returns: of a pair, both."""
+    """Return the nodes of a method's result, both nodes of a pair."""
     (returned,) = graph.output_node().args
     return returned if isinstance(returned, tuple) else (returned,)  # type: ignore[return-value]
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Whether a module of torch's is one operation, and not read itself: it may look at its arguments."""
-    opened = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, *_OPENED)
-    return type(module).__module__.startswith("torch.nn") and not isinstance(module, opened)
+    """Return whether a torch module is one opaque operation, since its code may read concrete values."""
+    traced_types = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, *_TRACED_MODULES)
+    return type(module).__module__.startswith("torch.nn") and not isinstance(module, traced_types)
 
 
 def _recorder(tracer: GraphAppendingTracer, path: str) -> Any:
@@ -234,25 +234,25 @@ def _recorder(tracer: GraphAppendingTracer, path: str) -> Any:
 
 
 def _nodes(returned: Any, label: str) -> Node | tuple[Node, ...]:
-    """The nodes of what a method returns."""
-    each = returned if isinstance(returned, tuple) else (returned,)
-    for one in each:
-        if not isinstance(one, Proxy):
+    """Convert the result of a method to nodes."""
+    values = returned if isinstance(returned, tuple) else (returned,)
+    for value in values:
+        if not isinstance(value, Proxy):
             raise UnsupportedModel(
-                f"{label} returned a value of type {type(one).__name__}: return what torch computes from "
+                f"{label} returned a value of type {type(value).__name__}: return what torch computes from "
                 "its arguments"
             )
-    nodes = tuple(one.node for one in each)
+    nodes = tuple(value.node for value in values)
     return nodes if isinstance(returned, tuple) else nodes[0]
 
 
-def _check(node: Node, label: str) -> None:
+def _check_node(node: Node, label: str) -> None:
     name = name_of(node)
     if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
         raise UnsupportedModel(
             f"{label}: {where(node)} changes a value in place, which others may need: use {name[:-1]!r}"
         )
-    if node.op == "call_method" and name in _LEAVES_TORCH:
+    if node.op == "call_method" and name in _CONCRETE_METHODS:
         raise UnsupportedModel(
             f"{label}: {where(node)} takes values out of torch ({name}), but the method is read once, before "
             "there are any: compute with torch's operations"
@@ -260,7 +260,7 @@ def _check(node: Node, label: str) -> None:
     if node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
     if _is_random(name) or "random" in node.meta:
-        raise _drawn(label, where(node), name)
+        raise _random_error(label, where(node), name)
     if node.op.startswith("call_") and node.meta["without gradient"]:
         raise UnsupportedModel(
             f"{label}: {where(node)} computes where gradients are turned off, which is not kept when the "
@@ -269,29 +269,29 @@ def _check(node: Node, label: str) -> None:
 
 
 def name_of(node: Node) -> str:
-    """The name of the operation."""
+    """Return the name of an operation."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
 def compute(
     layer: nn.Module, nodes: Sequence[Node], given: Mapping[Node, Any], rectified: Node | None = None
 ) -> dict[Node, Any]:
-    """Do operations that were read.
+    """Run traced operations.
 
     Parameters
     ----------
     layer
-        Its parameters are used.
+        Layer with the parameters.
     nodes
         The operations, in order.
     given
-        Values of nodes; those of placeholders at least.
+        Known values of nodes, including all placeholders.
     rectified
-        The operation whose result goes through a ReLU, if there is one.
+        Operation whose result goes through a ReLU, if any.
 
     Returns
     -------
-    Those values and the results of the operations.
+    The known values and the results of the operations.
     """
     values = dict(given)
     for node in nodes:
@@ -311,9 +311,10 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: 
         return layer.get_submodule(str(node.target))(*args, **kwargs)
     if node.target in _LINEAR:
         return _linear(layer, *args, **kwargs, relu=relu)
-    # Nothing is done to what is inside of a value: what torch.sort gives would lose the names of its fields.
+    # Map nodes, not nested values, since mapping the result of torch.sort would lose its field names.
     args, kwargs = (
-        map_arg(each, lambda given: _dense(layer, values[given])) for each in (node.args, node.kwargs)
+        map_arg(arguments, lambda operand: _dense(layer, values[operand]))
+        for arguments in (node.args, node.kwargs)
     )
     if node.op == "call_method":
         first, *rest = args
@@ -328,7 +329,7 @@ _LINEAR = (nn.functional.linear,)
 def _linear(
     layer: nn.Module, x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool
 ) -> torch.Tensor:
-    """A product; of sparse rows, or by the team of threads that works; then, where asked for, a ReLU."""
+    """Compute a linear map of sparse or dense rows on the current thread team, with an optional ReLU."""
     low = bool(getattr(layer, "low_precision", False))
     if isinstance(x, SparseRows):
         products = sparse_linear(x, weight).to(weight.dtype)
@@ -345,14 +346,14 @@ def _dense(layer: nn.Module, value: Any) -> Any:
 
 
 def number_of(layer: nn.Module) -> torch.Tensor:
-    """A tensor of the dtype and on the device of a layer's parameters; float32 for a layer without any."""
+    """Return a tensor with the dtype and device of a layer's parameters; float32 without parameters."""
     return next((each.detach() for each in layer.parameters() if each.is_floating_point()), torch.zeros(1))
 
 
 def attribute_of(layer: nn.Module, path: str) -> Any:
-    """A parameter or a buffer of a layer by its name."""
+    """Return a parameter or buffer of a layer by name."""
     *modules, last = path.split(".")
     for name in modules:
-        # Not by getattr: a module may have the name of a method of torch's.
+        # Not getattr: a submodule may have the name of a torch method.
         layer = layer._modules[name]  # type: ignore[assignment]
     return (layer._parameters if last in layer._parameters else layer._buffers)[last]

@@ -1,4 +1,4 @@
-"""`apply_vertex`, read once: whether it looks at a vertex's own row, and what it costs."""
+"""Traced `apply_vertex`: whether it reads the input row of a vertex, and its memory use."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hyrt.nn.saga.reading import compute, read_method, results, where
 
 @dataclass(frozen=True, eq=False)
 class VertexProgram:
-    """`apply_vertex`, taken apart; the same for all copies of a layer."""
+    """Traced `apply_vertex`, shared by all copies of a layer."""
 
     graph: Graph
     reads_own: bool
-    """Whether it looks at the vertex's own row."""
+    """Whether it reads the input row of the vertex."""
     numbers: int
-    """Numbers that it computes for a vertex."""
+    """Count of numbers that it computes per vertex."""
 
     def __call__(
         self,
@@ -35,65 +35,67 @@ class VertexProgram:
         *,
         relu: bool = False,
     ) -> torch.Tensor:
-        """[n, out] from the vertices' rows [n, in], where it looks at them, and what they gathered; then,
-        where asked for, a ReLU.
+        """Compute [n, out] from the input rows [n, in], if it reads them, and the gathered rows.
+
+        The result goes through a ReLU if `relu`.
         """
         values: dict[str, Any] = {"vertex": own, "gathered": gathered}
-        given, nodes, result = self._steps
-        named = {node: values[str(node.target)] for node in given}
-        found: torch.Tensor = compute(layer, nodes, named, result if relu else None)[result]
-        # What is returned as it came was not computed.
-        return found.relu() if relu and result in named else found
+        inputs, nodes, result = self._steps
+        known = {node: values[str(node.target)] for node in inputs}
+        out: torch.Tensor = compute(layer, nodes, known, result if relu else None)[result]
+        # An input that is returned unchanged is not computed, so its ReLU is still missing.
+        return out.relu() if relu and result in known else out
 
     @cached_property
     def _steps(self) -> tuple[list[Node], list[Node], Node]:
-        """What is given, the operations in order, and which of them makes the result."""
-        given: list[Node] = []
+        """Return the inputs, the operations in order, and the operation of the result."""
+        inputs: list[Node] = []
         nodes: list[Node] = []
         for node in self.graph.nodes:
-            (given if node.op == "placeholder" else nodes).append(node)
+            (inputs if node.op == "placeholder" else nodes).append(node)
         (result,) = results(self.graph)
-        return given, nodes, result
+        return inputs, nodes, result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VertexProgram:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Whoever unpickles a layer reads it again.
-        return (_nothing, ())
+        # An unpickled layer is traced again.
+        return (_no_vertex_program, ())
 
 
-def _nothing() -> None:
+def _no_vertex_program() -> None:
     return None
 
 
 def read_vertex(
     layer: nn.Module, in_features: int, out_features: int, gathered_shape: tuple[int, ...]
 ) -> VertexProgram:
-    """Read `apply_vertex` of a layer.
+    """Trace `apply_vertex` of a layer.
 
     Parameters
     ----------
     layer
         The layer.
     in_features, out_features
-        Columns of vertices' rows before and after it.
+        Widths of vertex rows before and after the layer.
     gathered_shape
-        The shape of what a vertex has gathered.
+        Shape of a gathered row.
 
     Raises
     ------
     UnsupportedModel
-        If it cannot be read, or does not return rows of `out_features`.
+        If it cannot be traced, or does not return rows of width `out_features`.
     """
     label = f"{type(layer).__name__}.apply_vertex"
     graph = read_method(layer, "apply_vertex", ("vertex", "gathered"))
     shapes = probe(layer, graph, {"vertex": (in_features,), "gathered": gathered_shape}, label)
     returned = results(graph)
     if len(returned) != 1 or shapes[returned[0]] != (out_features,):
-        given = [list(shapes[each]) for each in returned]
+        returned_shapes = [list(shapes[node]) for node in returned]
         raise UnsupportedModel(
-            f"{label}: {where(returned[0])} gives {given[0] if len(given) == 1 else given} for a vertex: "
+            f"{label}: {where(returned[0])} gives "
+            f"{returned_shapes[0] if len(returned_shapes) == 1 else returned_shapes} for a vertex: "
             f"return {out_features} numbers, the layer's out_features"
         )
     live, reads_own = set(returned), False

@@ -1,1 +1,1 @@
-"""Layers of a user's own over sampled blocks."""
+"""User-defined layers over sampled blocks."""

@@ -1,4 +1,4 @@
-"""What the destinations of a block gather, and the gradient taken back: of numbers alone."""
+"""Forward and backward gather over a block, on arrays without autograd."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Array = NDArray[Any]
 
 
 def edges_of_block(what: SagaSum, block: Block, dtype: np.dtype[Any]) -> Edges:
-    """The edges of a relabelled block by destination, with the factors of the accumulator.
+    """Return the edges of a relabelled block by destination, with the factors of the accumulator.
 
-    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is that of all. Where
-    edges have weights, these undo the sampling, and a mean divides by d. A maximum and a softmax know no
-    factors.
+    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is the sum over all
+    neighbours. If the block has weights, the weights correct for the sampling, and a mean divides by d. A
+    maximum and a softmax have no factors.
     """
     scale = loop_scale = None
     accumulate = what.program.accumulate
-    # Numbers of edges: `np.diff` and `np.array_equal` take three times as long.
+    # Plain subtraction: `np.diff` and `np.array_equal` take three times as long.
     counts = block.degrees if block.weights is not None else block.indptr[1:] - block.indptr[:-1]
     if accumulate == "sum" and (counts != block.degrees).any():
         scale = np.divide(block.degrees, np.maximum(counts, 1), dtype=dtype)
@@ -49,7 +49,7 @@ def edges_of_block(what: SagaSum, block: Block, dtype: np.dtype[Any]) -> Edges:
 
 @dataclass(frozen=True, slots=True)
 class BlockGathering:
-    """What was gathered over a relabelled block, and is needed to take a gradient back."""
+    """A gather over a relabelled block, with the state for its backward pass."""
 
     what: SagaSum
     block: Block
@@ -64,67 +64,67 @@ class BlockGathering:
     def forward(
         cls, what: SagaSum, block: Block, given: Sequence[torch.Tensor], *, keeps: bool
     ) -> tuple[BlockGathering, torch.Tensor]:
-        """Gather.
+        """Gather the messages of a block.
 
         Parameters
         ----------
         what
-            The messages and how they are combined.
+            The gather.
         block
             The block.
         given
-            The messages, [num_src, w] of sources and then [num_dst, w] of destinations.
+            The messages: [num_src, w] of sources, then [num_dst, w] of destinations.
         keeps
-            Whether a gradient will be taken back.
+            Whether to save the state for a backward pass.
 
         Returns
         -------
-        What is needed for that, and what was gathered, [num_dst, width].
+        The object with the saved state, and the gathered rows [num_dst, width].
         """
-        messages = [np.ascontiguousarray(each.detach().numpy()) for each in given]
+        messages = [np.ascontiguousarray(message.detach().numpy()) for message in given]
         dtype = messages[0].dtype if messages else np.dtype(np.float32)
         edges = edges_of_block(what, block, dtype)
         fixed = what.fixed_rows(block.source_degrees, block.degrees, block, dtype)
         out = empty_array((block.num_dst, what.program.gathered_width), dtype)
-        take = empty_array if keeps else None
-        kept = what.forward(edges, messages, fixed, out, current_workers(), take)
-        return cls(what, block, edges, messages, fixed, kept), torch.from_numpy(out)
+        allocate = empty_array if keeps else None
+        saved = what.forward(edges, messages, fixed, out, current_workers(), allocate)
+        return cls(what, block, edges, messages, fixed, saved), torch.from_numpy(out)
 
     def backward(
         self, grad: torch.Tensor, wanted: Sequence[bool]
     ) -> tuple[list[Array | None], list[torch.Tensor]]:
-        """Take the gradient of what was gathered back.
+        """Backpropagate the gradient of the gathered rows.
 
         Parameters
         ----------
         grad
-            [num_dst, width].
+            [num_dst, width], gradient of the gathered rows.
         wanted
-            Whether a gradient is wanted, for each message: features take none, and half of what a first
-            layer's loops compute is left out.
+            For each message, whether its gradient is needed. Input features need none, which saves half of
+            the work in a first layer's backward loops.
 
         Returns
         -------
-        Those of the messages, None where it is not wanted, and those of `SagaSum.parameters`.
+        The gradients of the messages, None if not needed, and the gradients of `SagaSum.parameters`.
         """
         outs = [
-            empty_array(each.shape, each.dtype) if is_wanted else None
-            for each, is_wanted in zip(self.messages, wanted, strict=True)
+            empty_array(message.shape, message.dtype) if is_wanted else None
+            for message, is_wanted in zip(self.messages, wanted, strict=True)
         ]
-        along = np.ascontiguousarray(grad.detach().numpy())
-        found = self.what.backward(
+        gradient = np.ascontiguousarray(grad.detach().numpy())
+        parameter_grads = self.what.backward(
             *(self.edges, self._by_source, self.messages, self.fixed, self.kept),
-            *(along, outs, current_workers()),
+            *(gradient, outs, current_workers()),
         )
-        return outs, found
+        return outs, parameter_grads
 
     def _by_source(self) -> Edges:
-        turned, edges = self.block.transposed(), self.edges
-        # `replace` takes as long as a loop over a small block.
+        transposed_block, edges = self.block.transposed(), self.edges
+        # `replace` takes as long as the loop over a small block.
         return Edges(
-            indptr=turned.indptr,
-            columns=turned.rows,
-            numbers=turned.edges,
+            indptr=transposed_block.indptr,
+            columns=transposed_block.rows,
+            numbers=transposed_block.edges,
             by_number=edges.by_number,
             factors=edges.factors,
             row_scale=edges.row_scale,

@@ -1,4 +1,4 @@
-"""A layer's gathering over a sampled block, differentiable."""
+"""Differentiable gather of a layer over a sampled block."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Array = NDArray[Any]
 
 
 def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.Tensor | SparseRows]:
-    """A block with rows of its own sources, and those rows; of a block that is read in place, a new one.
+    """Return a block with local source indices, and its source rows; gathers the rows of `InPlace` features.
 
     Raises
     ------
     TypeError
-        If the sources' rows are not there any more: aggregated, multiplied, or divided.
+        If the source rows are not available: aggregated, multiplied, sharded by columns, or of several types.
     """
     if isinstance(x, Aggregated | Multiplied | DividedRows | TypedInput | TypedInPlace | TypedSources):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
@@ -42,12 +42,12 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     others = np.setdiff1d(columns, block.destinations)
     sources = np.concatenate([block.destinations, others]).astype(block.destinations.dtype)
     order = np.argsort(sources, kind="stable")
-    places = order[np.searchsorted(sources[order], columns)].astype(np.int32)
+    local_columns = order[np.searchsorted(sources[order], columns)].astype(np.int32)
     rows = x.values[sources]
     values = as_numbers(rows)
-    own = replace(
+    relabelled_block = replace(
         block,
-        columns=places,
+        columns=local_columns,
         sources=sources,
         num_src=len(sources),
         source_degrees=block.source_degrees[sources],
@@ -59,7 +59,7 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
         _transposed=None,
         relations=None,
     ).trusted()
-    return own, torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+    return relabelled_block, torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
 
 
 class _Gather(torch.autograd.Function):
@@ -73,29 +73,30 @@ class _Gather(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gathering: BlockGathering = ctx.gathering
-        wanted = ctx.needs_input_grad[2 : 2 + len(gathering.messages)]
-        outs, found = gathering.backward(grad, wanted)
-        return (None, None, *(None if each is None else torch.from_numpy(each) for each in outs), *found)
+        needed = ctx.needs_input_grad[2 : 2 + len(gathering.messages)]
+        outs, parameter_grads = gathering.backward(grad, needed)
+        message_grads = (None if out is None else torch.from_numpy(out) for out in outs)
+        return (None, None, *message_grads, *parameter_grads)
 
 
 def gather_over_block(
     what: SagaSum, block: Block, rows: torch.Tensor | SparseRows
 ) -> tuple[torch.Tensor, torch.Tensor | SparseRows]:
-    """What the destinations of a block gather, [num_dst, width], and their own rows, [num_dst, in].
+    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
 
     Parameters
     ----------
     what
-        The messages and how they are combined.
+        The gather.
     block
         A relabelled block.
     rows
-        [num_src, in] the rows of its sources.
+        [num_src, in], the source rows.
 
     Raises
     ------
     ValueError
-        If there is not one row a source.
+        If the number of rows is not the number of sources.
     UnsupportedModel
         If a destination has more edges than the layer has slots for.
     """
@@ -104,9 +105,9 @@ def gather_over_block(
             f"layer {block.layer}: x is {show(rows)}: give rows of floats, one for each source"
         )
     if isinstance(rows, torch.Tensor):
-        wanted = what.layer.in_features
-        if rows.ndim != 2 or rows.shape[1] != wanted or not rows.is_floating_point():
-            raise ArgumentError(f"layer {block.layer}: x is {show(rows)}: give floats [sources, {wanted}]")
+        width = what.layer.in_features
+        if rows.ndim != 2 or rows.shape[1] != width or not rows.is_floating_point():
+            raise ArgumentError(f"layer {block.layer}: x is {show(rows)}: give floats [sources, {width}]")
     if len(rows) != block.num_src:
         raise ValueError(
             f"layer {block.layer}: x has {len(rows)} rows, but the block has {block.num_src} sources: give "
@@ -115,9 +116,9 @@ def gather_over_block(
     if slots := what.program.slots:
         check_slots(what.layer, slots, np.diff(block.indptr) + what.loops, block.destinations)
     if isinstance(rows, torch.Tensor):
-        found = gather_products(what, block, rows)
-        if found is not None:
-            return found
+        result = gather_products(what, block, rows)
+        if result is not None:
+            return result
     head = rows.head(block.num_dst) if isinstance(rows, SparseRows) else rows[: block.num_dst]
     messages: Sequence[torch.Tensor] = [
         *what.program.rows(what.layer, rows, "source"),

@@ -1,7 +1,7 @@
-"""A layer's gathering over a sampled block together with the products that its messages are, differentiable.
+"""Differentiable gather over a sampled block, including the linear maps that compute its messages.
 
-What comes back along all messages is added up in one matrix, product by product. Products by themselves would
-each make a matrix of all sources, those of destinations filled up with zeros, only to be added.
+The backward pass accumulates the gradients of all messages in one matrix. Separate autograd functions for the
+linear maps would each allocate a gradient for all sources (zero-padded for destinations), only to add them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hyrt.nn.saga.gather import SagaSum
 from hyrt.nn.saga.reading import attribute_of, number_of
 from hyrt.sampling.block import Block
 
-_Each = TypeVar("_Each")
+_Item = TypeVar("_Item")
 
 
 class _GatherProducts(torch.autograd.Function):
@@ -36,25 +36,25 @@ class _GatherProducts(torch.autograd.Function):
         products = what.program.products
         assert products is not None
         x, messages = rows.detach(), []
-        for each, (weight, bias) in zip(products, _pairs(given, products), strict=True):
-            own = _of_end(x, each, block)
+        for product, (weight, bias) in zip(products, _pairs(given, products), strict=True):
+            message = _rows_of_end(x, product, block)
             if weight is not None:
-                added = None if bias is None else bias.detach()
-                own = product_of_rows(own, weight.detach(), added, precision=precision)
-            messages.append(own)
+                bias_values = None if bias is None else bias.detach()
+                message = product_of_rows(message, weight.detach(), bias_values, precision=precision)
+            messages.append(message)
         ctx.gathering, out = BlockGathering.forward(what, block, messages, keeps=any(ctx.needs_input_grad))
         ctx.precision = precision
         ctx.save_for_backward(rows, *given[: 2 * len(products)])
         ctx.set_materialize_grads(False)
-        own = x[: block.num_dst]
+        head = x[: block.num_dst]
         if not rows.requires_grad:
-            ctx.mark_non_differentiable(own)
-        return out, own
+            ctx.mark_non_differentiable(head)
+        return out, head
 
     @staticmethod
     @first_derivative
     def backward(
-        ctx: Any, grad: torch.Tensor | None, grad_own: torch.Tensor | None
+        ctx: Any, grad: torch.Tensor | None, head_grad: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         gathering: BlockGathering = ctx.gathering
         products = gathering.what.program.products
@@ -64,86 +64,89 @@ class _GatherProducts(torch.autograd.Function):
         needed = _pairs(needs, products)
         if grad is None:
             grad = rows.new_zeros(gathering.block.num_dst, gathering.what.program.gathered_width)
-        outs, of_edges = gathering.backward(grad, [needs_rows or any(pair) for pair in needed])
+        outs, edge_grads = gathering.backward(grad, [needs_rows or any(pair) for pair in needed])
         x = rows.detach()
-        x_grad, is_there = _begun(x, products, outs) if needs_rows else (None, False)
-        found: list[torch.Tensor | None] = []
-        for each, (weight, _), (needs_weight, needs_bias), out in zip(
+        x_grad, accumulates = _init_row_gradient(x, products, outs) if needs_rows else (None, False)
+        parameter_grads: list[torch.Tensor | None] = []
+        for product, (weight, _), (needs_weight, needs_bias), out in zip(
             products, _pairs(given, products), needed, outs, strict=True
         ):
-            into = None if x_grad is None else _of_end(x_grad, each, gathering.block)
-            of_weight = of_bias = None
+            target = None if x_grad is None else _rows_of_end(x_grad, product, gathering.block)
+            weight_grad = bias_grad = None
             if weight is not None and out is not None:
-                of_weight, of_bias = gradients_of_product(
-                    _of_end(x, each, gathering.block),
+                weight_grad, bias_grad = gradients_of_product(
+                    _rows_of_end(x, product, gathering.block),
                     weight.detach(),
                     torch.from_numpy(out),
-                    x_grad=into,
-                    adds=is_there,
+                    x_grad=target,
+                    adds=accumulates,
                     needs_weight=needs_weight,
                     needs_bias=needs_bias,
                     precision=ctx.precision,
                 )
-                is_there = True
-            elif into is not None and each.end == "destination":
-                into += torch.from_numpy(out)
-            found += [of_weight, of_bias]
-        if x_grad is not None and grad_own is not None:
-            x_grad[: gathering.block.num_dst] += grad_own
-        return (None, None, None, x_grad, *found, *of_edges)
+                accumulates = True
+            elif target is not None and product.end == "destination":
+                target += torch.from_numpy(out)
+            parameter_grads += [weight_grad, bias_grad]
+        if x_grad is not None and head_grad is not None:
+            x_grad[: gathering.block.num_dst] += head_grad
+        return (None, None, None, x_grad, *parameter_grads, *edge_grads)
 
 
-def _pairs(given: Sequence[_Each], products: Sequence[EndProduct]) -> list[tuple[_Each, _Each]]:
-    """What there is of the weight and of the bias of each product."""
-    return [(given[2 * k], given[2 * k + 1]) for k in range(len(products))]
+def _pairs(values: Sequence[_Item], products: Sequence[EndProduct]) -> list[tuple[_Item, _Item]]:
+    """Group a flat sequence into (weight, bias) pairs, one per product."""
+    return [(values[2 * k], values[2 * k + 1]) for k in range(len(products))]
 
 
-def _of_end(rows: torch.Tensor, product: EndProduct, block: Block) -> torch.Tensor:
-    """The rows of one end: destinations are the first sources."""
+def _rows_of_end(rows: torch.Tensor, product: EndProduct, block: Block) -> torch.Tensor:
+    """Return the rows of one end; destinations are the first sources."""
     return rows if product.end == "source" else rows[: block.num_dst]
 
 
-def _begun(
+def _init_row_gradient(
     x: torch.Tensor, products: Sequence[EndProduct], outs: Sequence[Array | None]
 ) -> tuple[torch.Tensor, bool]:
-    """A matrix for the gradient of the rows, and whether there is something in it to be added to.
+    """Return a matrix for the gradient of the rows, and whether products must accumulate into it.
 
-    What comes back to the sources' own rows is there already. Without it, the first product overwrites all.
+    The gradient of unmultiplied source rows is used as the start value. Otherwise the first source product
+    overwrites an uninitialized matrix, or zeros are used if there is no source product.
     """
-    of_sources = [(each, out) for each, out in zip(products, outs, strict=True) if each.end == "source"]
-    for each, out in of_sources:
-        if each.weight is None and out is not None:
+    source_pairs = [
+        (product, out) for product, out in zip(products, outs, strict=True) if product.end == "source"
+    ]
+    for product, out in source_pairs:
+        if product.weight is None and out is not None:
             return torch.from_numpy(out), True
-    return (empty(tuple(x.shape), x), False) if of_sources else (torch.zeros_like(x), True)
+    return (empty(tuple(x.shape), x), False) if source_pairs else (torch.zeros_like(x), True)
 
 
 def gather_products(
     what: SagaSum, block: Block, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """What the destinations of a block gather, [num_dst, width], and their own rows, [num_dst, in].
+    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
 
-    None where messages are no products of rows.
+    None if the messages are not linear maps of rows.
 
     Parameters
     ----------
     what
-        The messages and how they are combined.
+        The gather.
     block
         A relabelled block.
     rows
-        [num_src, in] the rows of its sources.
+        [num_src, in], the source rows.
     """
     products, layer = what.program.products, what.layer
     if products is None:
         return None
-    given = [
+    parameters = [
         None if name is None else attribute_of(layer, name)
-        for each in products
-        for name in (each.weight, each.bias)
+        for product in products
+        for name in (product.weight, product.bias)
     ]
-    dtype = next((each.dtype for each in given if each is not None), None) or number_of(layer).dtype
+    dtype = next((each.dtype for each in parameters if each is not None), None) or number_of(layer).dtype
     if rows.dtype != dtype or dtype not in (torch.float32, torch.float64):
         return None
     precision = torch.bfloat16 if getattr(layer, "low_precision", False) else dtype
-    found = _GatherProducts.apply(what, block, precision, rows, *given, *what.parameters)  # type: ignore[no-untyped-call]
-    return cast(tuple[torch.Tensor, torch.Tensor], found)
+    result = _GatherProducts.apply(what, block, precision, rows, *parameters, *what.parameters)  # type: ignore[no-untyped-call]
+    return cast(tuple[torch.Tensor, torch.Tensor], result)

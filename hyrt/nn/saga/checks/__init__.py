@@ -1,1 +1,1 @@
-"""Whether a model can be trained on a device, and on a graph."""
+"""Checks that a model can be trained on a device, and on a graph."""

@@ -1,4 +1,4 @@
-"""Whether a model and a graph agree on the weights and features of edges."""
+"""Check that a model and a graph match in edge weights and edge features."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hyrt.nn.saga.layer import SagaLayer
 
 
 def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = False) -> None:
-    """Check that a graph has the weights and features of edges that a model reads, and that it reads them.
+    """Check that a graph has the edge weights and features that a model reads, and no unused ones.
 
     Parameters
     ----------
     model
-        The model; a torch module of the user's own is taken to read what it needs of its blocks.
+        The model; a user-defined torch module is assumed to read the blocks as needed.
     graph
-        The graph that it is applied to.
+        The graph.
     drawn_by
-        Whether the sampler reads the weights, so that the model need not.
+        Whether the sampler uses the weights, so that the model may ignore them.
 
     Raises
     ------
     UnsupportedModel
-        Naming the layer, if the model reads what the graph has not, or other widths.
+        If the model reads values that the graph does not have, or another width; the message names the layer.
     DataError
-        If the graph has weights or features and nothing reads them.
+        If the graph has weights or features that no layer reads.
     """
     topology, name = graph.topology, graph.name
     if isinstance(model, ConvStack):
@@ -37,15 +37,15 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
         return
     if not isinstance(model, GNN):
         return
-    layers: list[Layer] = [each for each in model.layers if isinstance(each, Layer)]
+    layers: list[Layer] = [layer for layer in model.layers if isinstance(layer, Layer)]
     for number, layer in enumerate(layers, 1):
         if isinstance(layer, SagaLayer) or layer.edge_features:
             _check_layer(f"layer {number} ({type(layer).__name__})", layer, graph)
-    typed = graph.types is not None
+    is_hetero = graph.types is not None
     if topology.edge_weights is not None and not drawn_by and not any(map(_multiplies, layers)):
         remedy = (
             "rgcn, rsage or rgat"
-            if typed
+            if is_hetero
             else "gcn, gin, edge-gat, or graphsage with model.aggregate=mean or sum"
         )
         raise DataError(
@@ -55,7 +55,7 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, drawn_by: bool = 
     if topology.edge_features is not None and not any(_reads(layer, "data") for layer in layers):
         remedy = (
             "model.kind=rgat, or layers of your own that read edge.data"
-            if typed
+            if is_hetero
             else "model.kind=gine or edge-gat"
         )
         raise DataError(
@@ -91,16 +91,16 @@ def _check_layer(name: str, layer: Layer, graph: Graph) -> None:
 
 
 def _multiplies(layer: Layer) -> bool:
-    """Whether a layer's result depends on the weights of edges."""
+    """Return whether a layer's result depends on edge weights."""
     if layer.multiplies_weights:
         return True
-    what = layer.aggregation
-    if what is not None and what.weighted and what.reduce != "max":
+    aggregation = layer.aggregation
+    if aggregation is not None and aggregation.weighted and aggregation.reduce != "max":
         return True
     return _reads(layer, "weight") or _reads(layer, "data")
 
 
-def _reads(layer: Layer, what: str) -> bool:
+def _reads(layer: Layer, field: str) -> bool:
     if isinstance(layer, SagaLayer):
-        return what in layer.edge_reads
-    return what == "data" and layer.edge_features > 0
+        return field in layer.edge_reads
+    return field == "data" and layer.edge_features > 0

@@ -1,4 +1,4 @@
-"""Whether a device that runs the loops of edges, and leaves vertices to the host, can train a model."""
+"""Check whether a device that runs loops over edges, and leaves vertices to the host, can train a model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hyrt.nn.saga.layer import SagaLayer
 
 
 def has_saga_layers(model: torch.nn.Module) -> bool:
-    """Whether a layer of a model is written as what is done on edges and at vertices."""
+    """Return whether a model has a `SagaLayer`."""
     return isinstance(model, GNN) and any(isinstance(layer, SagaLayer) for layer in model.layers)
 
 
 def needs_loops(model: torch.nn.Module) -> bool:
-    """Whether a device that computes sums and products of rows leaves a model's vertices to the host.
+    """Return whether a device with aggregation and product kernels must run a model as loops over edges.
 
-    It runs loops over edges then. Such a model is a chain of layers, and something in it is no sum along
-    edges with products after it: a layer that says what is done on edges, attention, a maximum, a norm.
+    The device then leaves the vertices to the host. Such a model is a chain of layers of which at least one
+    is not an aggregation followed by products: a `SagaLayer`, attention, a maximum or a norm.
     """
     if not isinstance(model, GNN) or is_newer(type(model), "forward", "layer"):
         return False
@@ -39,26 +39,26 @@ def needs_loops(model: torch.nn.Module) -> bool:
 
 
 def _parts(layer: torch.nn.Module) -> LayerParts | None:
-    """A layer taken apart, where it is computed so."""
+    """Return the stages of a layer; None if the layer cannot be decomposed or overrides `forward`."""
     if not isinstance(layer, Layer) or is_newer(type(layer), "forward", "parts"):
         return None
     return layer.parts(multiply_first=False)
 
 
 def check_loops(model: torch.nn.Module, device: str) -> None:
-    """Check that what every layer of a model does on edges is one loop.
+    """Check that the edge computation of every layer is one fused loop.
 
     Parameters
     ----------
     model
         The model.
     device
-        The name of the device that runs the loops, for messages.
+        Name of the device that runs the loops, for messages.
 
     Raises
     ------
     UnsupportedModel
-        Naming the layer and what is missing.
+        If not; the message names the layer and the reason.
     """
     assert isinstance(model, GNN)
     remedy = other_device(device)
@@ -76,23 +76,23 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
                 f"is done on edges: {remedy}"
             )
         if isinstance(layer, SagaLayer):
-            was = layer.training
-            why = layer.train().unfused
-            layer.train(was)
-            if why:
+            was_training = layer.training
+            reason = layer.train().unfused
+            layer.train(was_training)
+            if reason:
                 is_built_in = type(layer).__module__.startswith("hyrt.")
                 change = "" if is_built_in else "change that line as docs/layers.md says, or "
                 raise UnsupportedModel(
-                    f"{name} on {device}: its edges are not one fused loop ({why}): {change}{remedy}"
+                    f"{name} on {device}: its edges are not one fused loop ({reason}): {change}{remedy}"
                 )
         elif isinstance(parts.gather, AttentionSum):
             heads = parts.gather.heads
             gather = looped_attention(heads, parts.gathered_width // heads, parts.gather.slope, None)
             if gather.unfusable:
                 raise UnsupportedModel(f"{name} on {device}: {gather.unfusable}: {remedy}")
-    kinds = {each.dtype for each in model.parameters()}
-    if kinds - {torch.float32}:
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if dtypes - {torch.float32}:
         raise UnsupportedModel(
             f"{type(model).__name__} on {device}: its loops are for float32, and the model has parameters of "
-            f"{', '.join(sorted(map(str, kinds)))}: {remedy}"
+            f"{', '.join(sorted(map(str, dtypes)))}: {remedy}"
         )

@@ -1,4 +1,4 @@
-"""Whether a model and a graph agree on the types of edges."""
+"""Check that a model and a graph match in edge types."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from hyrt.nn.saga.layer import SagaLayer
 
 
 def check_types(model: torch.nn.Module, graph: Graph) -> None:
-    """Check that a graph has the types of edges that a model reads, and that they are read where it has some.
+    """Check that a graph has the edge types that a model reads, and no unused ones.
 
     Parameters
     ----------
     model
-        The model; one that is not made of hyrt's layers is taken to read none.
+        The model; a model that does not consist of hyrt layers is assumed to read no edge types.
     graph
-        The graph that it is applied to.
+        The graph.
 
     Raises
     ------
     UnsupportedModel
-        Naming the layer, if the model reads types that the graph has not, or does not know one of them.
+        If a layer reads edge types and the graph has none, or has a type that is out of the layer's range.
     DataError
-        If the graph has types and nothing reads them.
+        If the graph has edge types that no layer reads.
     """
     if isinstance(model, GNN) and any(
-        isinstance(each, Layer) and each.takes_relations for each in model.layers
+        isinstance(layer, Layer) and layer.takes_relations for layer in model.layers
     ):
         return
-    layers = [each for each in model.layers if isinstance(each, SagaLayer)] if isinstance(model, GNN) else []
-    readers = [each for each in layers if each.edge_types]
+    layers = (
+        [layer for layer in model.layers if isinstance(layer, SagaLayer)] if isinstance(model, GNN) else []
+    )
+    readers = [layer for layer in layers if layer.edge_types]
     types = graph.topology.edge_types
     for layer in readers:
         known_types(layer, types)

@@ -1,1 +1,1 @@
-"""Built-in layers that are written as a user's own."""
+"""Built-in layers that derive from `SagaLayer` like user-defined layers."""

@@ -1,4 +1,4 @@
-"""The layer of CommNet."""
+"""CommNet layer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hyrt.nn.saga.layer import Edge, SagaLayer
 
 
 class CommNetLayer(SagaLayer):
-    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2): nothing is done on edges.
+    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2); edges send plain rows.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     low_precision
         Multiply in bfloat16.
     """

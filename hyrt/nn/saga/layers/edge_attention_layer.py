@@ -1,4 +1,4 @@
-"""The layer of GAT with features of edges."""
+"""GAT layer with edge features."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SLOPE = 0.2
 
 
 class EdgeAttentionLayer(SagaLayer):
-    """GAT whose scores have a term of the edge: leaky_relu(a_s . W x_j + a_d . W x_i + a_e . E e_ij).
+    """GAT with edge features in its scores: leaky_relu(a_s . W x_j + a_d . W x_i + a_e . E e_ij).
 
-    That of PyG's `GATConv(edge_dim=d)`, with a self loop whose features are the mean of the vertex's other
-    edges (in a sampled block, of those that were drawn). Since a_e . E e is linear in e, an edge multiplies
-    its features by one vector a head.
+    Equals PyG's `GATConv(edge_dim=d)`, with a self-loop whose features are the mean over the vertex's other
+    edges (in a sampled block, over the sampled edges). Since a_e . E e is linear in e, an edge multiplies its
+    features by one vector per head.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class EdgeAttentionLayer(SagaLayer):
     heads
         Number of heads.
     edge_features
-        Columns of the features of edges.
+        Number of edge features.
     average
-        Average the heads instead of concatenating them.
+        Whether to average the heads instead of concatenating them.
     low_precision
-        Multiply rows of vertices in bfloat16.
+        Multiply vertex rows in bfloat16.
     """
 
     accumulate: ClassVar[Accumulator] = "attention"
@@ -60,17 +60,17 @@ class EdgeAttentionLayer(SagaLayer):
         self.destination = nn.Parameter(torch.empty(heads, head_features))
         self.edge = nn.Parameter(torch.empty(heads, head_features))
         self.bias = nn.Parameter(torch.zeros(self.out_features))
-        each = (self.product.weight, self.edge_product.weight, self.source, self.destination, self.edge)
-        for weight in each:
+        weights = (self.product.weight, self.edge_product.weight, self.source, self.destination, self.edge)
+        for weight in weights:
             nn.init.xavier_uniform_(weight)
 
     def apply_edge(self, edge: Edge) -> tuple[torch.Tensor, torch.Tensor]:
         heads, width = self._shape
         message = self.product(edge.src).view(-1, heads, width)
-        own = self.product(edge.dst).view(-1, heads, width)
-        of_edge = self.edge_product.weight.view(heads, width, -1) * self.edge[:, :, None]
-        score = (message * self.source).sum(2) + (own * self.destination).sum(2)
-        score = score + nn.functional.linear(edge.data, of_edge.sum(1))
+        destination = self.product(edge.dst).view(-1, heads, width)
+        edge_vectors = self.edge_product.weight.view(heads, width, -1) * self.edge[:, :, None]
+        score = (message * self.source).sum(2) + (destination * self.destination).sum(2)
+        score = score + nn.functional.linear(edge.data, edge_vectors.sum(1))
         return nn.functional.leaky_relu(score, _SLOPE), message
 
     def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:

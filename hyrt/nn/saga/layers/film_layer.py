@@ -1,4 +1,4 @@
-"""The layer of GNN-FiLM."""
+"""GNN-FiLM layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.nn.saga.layer import Edge, SagaLayer
 
 
 class _Film(nn.Module):
-    """relu(g_i * W x_j + b_i), whose scale g_i and shift b_i are products of the destination's row x_i."""
+    """relu(g_i * W x_j + b_i), with scale g_i and shift b_i as linear maps of the destination's row x_i."""
 
     def __init__(self, in_features: int, out_features: int, *, bare: bool) -> None:
         super().__init__()
@@ -19,10 +19,10 @@ class _Film(nn.Module):
         self.scale = nn.Linear(in_features, out_features)
         self.shift = nn.Linear(in_features, out_features)
         self.bare = bare
-        # Products of products grow too large in ten layers: at first nothing is scaled or shifted.
+        # Start without scaling and shifting, since products of products overflow in ten layers.
         nn.init.ones_(self.scale.bias)
-        for unused in (self.scale.weight, self.shift.weight, self.shift.bias):
-            nn.init.zeros_(unused)
+        for parameter in (self.scale.weight, self.shift.weight, self.shift.bias):
+            nn.init.zeros_(parameter)
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.scale(destination) * self.message(source) + self.shift(destination)
@@ -32,18 +32,18 @@ class _Film(nn.Module):
 class FilmLayer(SagaLayer):
     """sum_j relu(g_i * W_t x_j + b_i), over the edges from j to i of type t (Brockschmidt, 2020, equation 5).
 
-    The scale g_i and the shift b_i of an edge's type are products of x_i. The edge from a vertex to itself
-    has a type of its own. The function of the sum is the norm that the model adds. Scores are sums without
-    a ReLU, since they may be negative.
+    The scale g_i and the shift b_i of an edge type are linear maps of x_i. Self-loops have a separate type.
+    The paper's function of the sum is the norm that the model adds. Scores are sums without a ReLU, since
+    they may be negative.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     scores
-        Whether the result is the scores of classes.
+        Whether the result is class scores.
     edge_types
-        How many types of edges there are; 0 tells none apart.
+        Number of edge types; 0 to ignore edge types.
     low_precision
         Multiply in bfloat16.
     """

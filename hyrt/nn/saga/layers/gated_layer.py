@@ -1,4 +1,4 @@
-"""The layer of G-GCN."""
+"""G-GCN layer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hyrt.nn.saga.layer import Edge, SagaLayer
 
 
 class GatedLayer(SagaLayer):
-    """U x_i + sum_j sigmoid(A x_i + B x_j) * V x_j, * element by element.
+    """U x_i + sum_j sigmoid(A x_i + B x_j) * V x_j, with element-wise products *.
 
     The residual gated graph convolution of Bresson and Laurent (2017), equation 11; the model adds the
-    residual and the norm. NeuGraph's G-GCN (equations 1 and 2) is this without the own term, and multiplies
-    after the sum.
+    residual and the norm. NeuGraph's G-GCN (equations 1 and 2) has no self term, and multiplies after the
+    sum.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     low_precision
         Multiply in bfloat16.
     """

@@ -1,4 +1,4 @@
-"""The layer of GINE."""
+"""GINE layer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from hyrt.nn.saga.layer import Edge, SagaLayer
 
 
 class GineLayer(SagaLayer):
-    """MLP((1 + epsilon) x_i + sum_j relu(x_j + E e_ij)): GIN with features e of edges (Hu et al., ICLR 2020).
+    """MLP((1 + epsilon) x_i + sum_j relu(x_j + E e_ij)): GIN with edge features e (Hu et al., ICLR 2020).
 
-    Equation of PyG's `GINEConv` with `edge_dim`. In sampled blocks the sum of k sampled neighbours out of d
+    Equals PyG's `GINEConv` with `edge_dim`. In sampled blocks the sum of k sampled neighbours out of d
     is multiplied by d / k.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     edge_features
-        Columns of the features of edges.
+        Number of edge features.
     hidden
-        Width of the MLP's hidden layer; that of the result by default.
+        Width of the MLP's hidden layer; the width of the result by default.
     epsilon
-        What the own row counts beyond 1.
+        Extra weight of the self row.
     norm
         Whether the MLP's hidden layer has a LayerNorm before its ReLU; see `hyrt.nn.layers.GinLayer`.
     low_precision
-        Multiply rows of vertices in bfloat16.
+        Multiply vertex rows in bfloat16.
     """
 
     def __init__(

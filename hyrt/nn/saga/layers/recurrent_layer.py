@@ -1,4 +1,4 @@
-"""The layer of GG-NN."""
+"""GG-NN layer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hyrt.nn.saga.layer import Edge, SagaLayer
 class RecurrentLayer(SagaLayer):
     """GRU(sum_j W_t x_j, x_i): a vertex's row is the state of a gated recurrent unit (Li et al., ICLR 2016).
 
-    There is a matrix W_t for each type t of edges, or one where types are not told apart. Where the layer
-    changes the width, the state is a product of the row; where its result is scores, they are a product of
-    the state.
+    There is one matrix W_t per edge type t, or one for all edges if edge types are ignored. If the layer
+    changes the width, the state is a linear map of the row; if its result is class scores, the scores are a
+    linear map of the state.
 
     Parameters
     ----------
     in_features, out_features
-        Columns of vertices' rows before and after the layer.
+        Widths of vertex rows before and after the layer.
     scores
-        Whether the result is the scores of classes.
+        Whether the result is class scores.
     edge_types
-        How many types of edges there are; 0 tells none apart.
+        Number of edge types; 0 to ignore edge types.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The gathering of a layer's messages over blocks of tensors, wherever those live."""
+"""Gathers of a layer over blocks of tensors, on any torch device."""
