@@ -212,12 +212,12 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
             "the file again without this key"
         )
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
-    at = 0
+    position = 0
     for piece in member.pieces(_PIECE):
         # The member stores all sources, followed by all targets.
-        cut = min(max(shape[1] - at, 0), len(piece))
+        cut = min(max(shape[1] - position, 0), len(piece))
         ends.append(piece[:cut], piece[cut:])
-        at += len(piece)
+        position += len(piece)
     rows = NpzMember(data, "node_feat", str(data)).rows(scratch)
     label_file = folder / "raw" / "node-label.npz"
     labels = labels_of(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
@@ -256,7 +256,7 @@ class _EdgeStore:
         self._num_targets = 0
 
     def append(self, sources: Array, targets: Array) -> None:
-        for store, part, at in (
+        for store, part, first_edge in (
             (self._sources, sources, self.num_edges),
             (self._targets, targets, self._num_targets),
         ):
@@ -265,8 +265,8 @@ class _EdgeStore:
             if outside.any():
                 i = int(outside.argmax())
                 raise DataError(
-                    f"{self._where}: value {part[i]} of edge {at + i} is not one of the {self._count:,} "
-                    "vertices"
+                    f"{self._where}: value {part[i]} of edge {first_edge + i} is not one of the "
+                    f"{self._count:,} vertices"
                 )
             if len(part):
                 store.append(part.astype(np.int32 if self._count < 2**31 else np.int64))

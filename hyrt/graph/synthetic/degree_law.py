@@ -36,7 +36,7 @@ def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
     table = _edges_between(spec, weights, counts)
     degrees = table.sum(1) / counts
     scatter = np.sqrt(degrees / 2)
-    all_degrees = np.concatenate([np.maximum(degrees + at * scatter, 0.0) for at in _SCATTER])
+    all_degrees = np.concatenate([np.maximum(degrees + deviation * scatter, 0.0) for deviation in _SCATTER])
     all_counts = np.concatenate([share * counts for share in _SCATTER_SHARES])
     totals = table.sum(1, keepdims=True)
     return DegreeDistribution(

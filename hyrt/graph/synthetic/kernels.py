@@ -63,7 +63,7 @@ def draw_pairs(  # type: ignore[no-untyped-def]
     of `place_key` are below `inside`, otherwise from all vertices. If `loopless` is set, self loops are
     skipped.
     """
-    at = 0
+    num_edges = 0
     total = np.float64(cumulative_b[len(cumulative_b) - 1])
     for p in range(first, last):
         c = class_at[p]
@@ -79,10 +79,10 @@ def draw_pairs(  # type: ignore[no-untyped-def]
             while cumulative_b[q + 1] <= value:
                 q += 1
             if not loopless or order[p] != order_b[q]:
-                sources[at] = order[p]
-                targets[at] = order_b[q]
-                at += 1
-    return at
+                sources[num_edges] = order[p]
+                targets[num_edges] = order_b[q]
+                num_edges += 1
+    return num_edges
 
 
 @_compile

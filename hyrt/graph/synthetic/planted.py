@@ -132,9 +132,11 @@ def _draws_needed(model: _Model, num_edges: int) -> int:
     weights = np.empty(spec.vertices, np.int64)
     weights[vertices.order] = np.diff(vertices.cumulative)
     total = float(vertices.cumulative[-1])
-    of_class = np.diff(vertices.cumulative[vertices.class_start]).astype(np.float64)
+    class_weights = np.diff(vertices.cumulative[vertices.class_start]).astype(np.float64)
     labels = vertices.labels
-    second = (1 - spec.homophily) / total + spec.homophily * (labels[u] == labels[v]) / of_class[labels[v]]
+    second = (1 - spec.homophily) / total + spec.homophily * (labels[u] == labels[v]) / class_weights[
+        labels[v]
+    ]
     odds = 2.0 * weights[u] / total * weights[v] * second
     target = num_edges * 1.002 + 5 * math.sqrt(num_edges) + 16
     draws = target

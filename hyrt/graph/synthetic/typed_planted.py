@@ -125,10 +125,10 @@ def _draws_needed(spec: SyntheticSpec, populations: dict[str, Population], numbe
     pieces = list(_edge_pieces(spec, populations, number, _SAMPLED_EDGES))
     u, v = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
     u_weights, v_weights = (_weights(population) for population in (first, second))
-    of_class = np.diff(second.cumulative[second.class_start]).astype(np.float64)
+    class_weights = np.diff(second.cumulative[second.class_start]).astype(np.float64)
     joined = (first.labels[u] + OFFSETS[number]) % second.num_classes == second.labels[v]
     odds = u_weights[u] / float(first.cumulative[-1]) * v_weights[v]
-    odds *= (1 - spec.homophily) / float(second.cumulative[-1]) + spec.homophily * joined / of_class[
+    odds *= (1 - spec.homophily) / float(second.cumulative[-1]) + spec.homophily * joined / class_weights[
         second.labels[v]
     ]
     draws = float(num_edges)

@@ -55,13 +55,13 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
         if u < 0 or v < 0 or (u == v and drop_loops):
             continue
         if low <= v < high:
-            at = cursor[v - low]
-            entries[at], numbers[at] = u, first + i
-            cursor[v - low] = at + 1
+            position = cursor[v - low]
+            entries[position], numbers[position] = u, first + i
+            cursor[v - low] = position + 1
         if undirected and u != v and low <= u < high:
-            at = cursor[u - low]
-            entries[at], numbers[at] = v, first + i
-            cursor[u - low] = at + 1
+            position = cursor[u - low]
+            entries[position], numbers[position] = v, first + i
+            cursor[u - low] = position + 1
 
 
 @_compile
@@ -70,9 +70,9 @@ def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignor
 
     counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
     """
-    at = 0
+    num_kept = 0
     for r in range(len(counts)):
-        before = at
+        before = num_kept
         i = starts[r]
         while i < starts[r + 1]:
             j = i + 1
@@ -81,13 +81,13 @@ def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignor
                 if add_up:
                     total += weights[j]
                 j += 1
-            entries[at], numbers[at] = entries[i], numbers[i]
+            entries[num_kept], numbers[num_kept] = entries[i], numbers[i]
             if len(weights):
-                weights[at] = total
-            at += 1
+                weights[num_kept] = total
+            num_kept += 1
             i = j
-        counts[r] = at - before
-    return at
+        counts[r] = num_kept - before
+    return num_kept
 
 
 @_compile

@@ -111,13 +111,13 @@ class ListedEdges:
         relation
             Number of the relation; None in a homogeneous graph.
         """
-        times, at = self.mapped(EDGE_TIME), 0
+        times, first_edge = self.mapped(EDGE_TIME), 0
         for sources, targets in self.pieces():
             known = (sources >= 0) & (targets >= 0)
             ends = [part[known].astype(np.int64) for part in (sources, targets)]
             pairs = np.stack([end + start for end, start in zip(ends, starts, strict=True)], axis=1)
-            yield TimedEdges(pairs, times[at : at + len(sources)][known], relation)
-            at += len(sources)
+            yield TimedEdges(pairs, times[first_edge : first_edge + len(sources)][known], relation)
+            first_edge += len(sources)
 
     def mapped(self, key: str) -> Array:
         """Memory-map the file of one key's edge values."""
@@ -218,15 +218,15 @@ def build_rows(edges: ListedEdges, num_vertices: int, rules: RowRules, scratch: 
                 entries = np.empty(int(starts[-1]), dtype)
                 cursor = starts[:-1].copy()
                 numbers = np.empty(len(entries) if numbered else 0, number)
-                at = 0
+                first = 0
                 for sources, targets in edges.pieces():
                     if numbered:
                         kernels.scatter_numbered(
-                            *(sources, targets, undirected, drop, low, high, cursor, entries, at, numbers)
+                            *(sources, targets, undirected, drop, low, high, cursor, entries, first, numbers)
                         )
                     else:
                         kernels.scatter(sources, targets, undirected, drop, low, high, cursor, entries)
-                    at += len(sources)
+                    first += len(sources)
                 part = counts[low:high]
                 sort = (
                     (lambda a, b, s=starts, e=entries, n=numbers: plain_kernels.sort_along(s, a, b, e, n))

@@ -58,7 +58,7 @@ def read_edges(
     The edge list, the names of the edge types unless they are numbers, and the names of the feature columns.
     """
     columns = (table.source, table.target, table.weight, table.type, table.time)
-    taken = [each for each in columns if each is not None]
+    taken = [column for column in columns if column is not None]
     features = matching(table.features, files.columns(), files.names[0], taken)
     kinds = dict.fromkeys((table.source, table.target), "text")
     kinds |= dict.fromkeys(features, "number")

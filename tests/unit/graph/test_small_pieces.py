@@ -39,7 +39,7 @@ PIECES: dict[str, dict[str, int]] = {
     "synthetic.planted": {"_PIECE_EDGES": 90},
     "synthetic.population": {"_PIECE_VALUES": 50},
     "synthetic.typed_planted": {"_PIECE_EDGES": 90},
-    "tables.ids.vertex_names": {"_LEAST": 2},
+    "tables.ids.vertex_names": {"_MIN_NAMES": 2},
     "tables.listed_edges": {"RANGE_BYTES": 64, "_READ_EDGES": 2, "_GATHERED": 3},
     "tables.reading.parquet_pieces": {"_ROWS": 4, "_CELLS": 9},
     "tables.reading.text_blocks": {"BLOCK_BYTES": 40},
@@ -76,7 +76,7 @@ NO_PIECES = {
     "synthetic.typed_planted": {"_SAMPLED_EDGES"},
     "tables.import_tables": {"LARGE_INPUT"},
     "tables.read_vertices": {"MOST_CLASSES"},
-    "tables.reading.table_files": {"_MOST_FOLDERS"},
+    "tables.reading.table_files": {"_MAX_FOLDERS"},
     "tables.reading.table_sample": {"_BYTES"},
     "tables.reading.text_blocks": {"MOST_RECORD_BYTES"},
 }

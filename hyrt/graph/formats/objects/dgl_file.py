@@ -81,10 +81,10 @@ class _SavedBytes:
             "dgl.save_graphs"
         )
 
-    def skip_to(self, at: int) -> None:
-        if not self.at <= at <= len(self._data):
-            raise self.damaged(f"what follows would be at byte {at:,}")
-        self.at = at
+    def skip_to(self, position: int) -> None:
+        if not self.at <= position <= len(self._data):
+            raise self.damaged(f"what follows would be at byte {position:,}")
+        self.at = position
 
     def raw(self, count: int) -> bytes:
         if not 0 <= count <= len(self._data) - self.at:

@@ -62,9 +62,9 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         if "label" in data:
             labels[vertex_type] = as_array(data["label"], f"{name}: {location}['label']")
         masks[vertex_type] = {
-            split: as_mask(as_array(data[f"{split}_mask"], at), at)
+            split: as_mask(as_array(data[f"{split}_mask"], label), label)
             for split in SPLITS
-            for at in (f"{name}: {location}['{split}_mask']",)
+            for label in (f"{name}: {location}['{split}_mask']",)
             if f"{split}_mask" in data
         }
     edges: dict[tuple[str, str, str], tuple[Array, Array]] = {}
@@ -79,7 +79,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             (key for key in data if key not in (*_SUBGRAPH_KEYS, *time)), key=lambda key: key not in WEIGHTS
         )
         # Only the first weight is read; further weights would be dropped.
-        read = [key for at, key in enumerate(of_edges) if key == _FEATURES or (not at and key in WEIGHTS)]
+        read = [key for i, key in enumerate(of_edges) if key == _FEATURES or (not i and key in WEIGHTS)]
         dropped = [key for key in of_edges if key not in read]
         if dropped:
             raise DataError(
@@ -92,11 +92,11 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         for key in read:
             target, made = (of_relations, as_edge_features) if key == _FEATURES else (weights, as_weights)
             remedy = f"`{location}.pop({key!r})`"
-            at = f"{name}: {location}[{key!r}]"
-            target[tuple(triple)] = made(as_array(data[key], at), len(sources), at, remedy)
+            label = f"{name}: {location}[{key!r}]"
+            target[tuple(triple)] = made(as_array(data[key], label), len(sources), label, remedy)
         for key in time:
-            at, remedy = f"{name}: {location}[{key!r}]", f"`{location}.pop({key!r})`"
-            times[tuple(triple)] = as_times(as_array(data[key], at), len(sources), at, remedy)
+            label, remedy = f"{name}: {location}[{key!r}]", f"`{location}.pop({key!r})`"
+            times[tuple(triple)] = as_times(as_array(data[key], label), len(sources), label, remedy)
     return hetero_dataset(
         HeteroParts(
             name,

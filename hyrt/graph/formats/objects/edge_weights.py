@@ -41,10 +41,10 @@ def as_weights(values: Array, num_edges: int, where: str, remedy: str) -> Array:
         weights: Array = flat.astype(np.float32)
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
-        at = int(wrong.argmax())
+        index = int(wrong.argmax())
         raise DataError(
-            f"{where}: value {flat[at]} at position {at} is not a valid weight: give a finite number above "
-            f"0, or to train without weights, {remedy}"
+            f"{where}: value {flat[index]} at position {index} is not a valid weight: give a finite number "
+            f"above 0, or to train without weights, {remedy}"
         )
     return weights
 
@@ -72,9 +72,9 @@ def as_edge_features(values: Array, num_edges: int, where: str, remedy: str) -> 
         features: Array = np.ascontiguousarray(rows, np.float32)
     wrong = ~np.isfinite(features).all(1)
     if wrong.any():
-        at = int(wrong.argmax())
+        index = int(wrong.argmax())
         raise DataError(
-            f"{where}: row {at} has a value that is not a finite number: correct it, or to train without "
+            f"{where}: row {index} has a value that is not a finite number: correct it, or to train without "
             "features of edges, "
             f"{remedy}"
         )

@@ -254,8 +254,8 @@ def mask_of(vertices: NDArray[np.int64], count: int, where: str) -> NDArray[np.b
     """
     outside = (vertices < 0) | (vertices >= count)
     if outside.any():
-        at = int(outside.argmax())
-        raise DataError(f"{where}: value {vertices[at]} at position {at} is not a vertex")
+        index = int(outside.argmax())
+        raise DataError(f"{where}: value {vertices[index]} at position {index} is not a vertex")
     mask = np.zeros(count, np.bool_)
     mask[vertices] = True
     return mask

@@ -25,19 +25,19 @@ def slot_of(data, first, last, slots, kept, ends):  # type: ignore[no-untyped-de
     two.
     """
     mask = len(slots) - 1
-    at = np.int64(hash_of(data, first, last) & np.uint64(mask))
-    while slots[at] >= 0:
-        begin = ends[slots[at]]
-        if ends[slots[at] + 1] - begin == last - first:
+    slot = np.int64(hash_of(data, first, last) & np.uint64(mask))
+    while slots[slot] >= 0:
+        begin = ends[slots[slot]]
+        if ends[slots[slot] + 1] - begin == last - first:
             same = True
             for i in range(last - first):
                 if kept[begin + i] != data[first + i]:
                     same = False
                     break
             if same:
-                return at
-        at = (at + 1) & mask
-    return at
+                return slot
+        slot = (slot + 1) & mask
+    return slot
 
 
 @_compile
@@ -57,15 +57,15 @@ def add_names(data, offsets, missing, slots, kept, ends, num, out):  # type: ign
         if missing[i]:
             continue
         first, last = offsets[i], offsets[i + 1]
-        at = slot_of(data, first, last, slots, kept, ends)
-        if slots[at] < 0:
-            slots[at] = num
+        slot = slot_of(data, first, last, slots, kept, ends)
+        if slots[slot] < 0:
+            slots[slot] = num
             begin = ends[num]
             for j in range(last - first):
                 kept[begin + j] = data[first + j]
             ends[num + 1] = begin + last - first
             num += 1
-        out[i] = slots[at]
+        out[i] = slots[slot]
     return num
 
 
@@ -74,7 +74,7 @@ def fill_slots(kept, ends, num, slots):  # type: ignore[no-untyped-def]
     """Insert the numbers of all names into empty slots."""
     mask = len(slots) - 1
     for number in range(num):
-        at = np.int64(hash_of(kept, ends[number], ends[number + 1]) & np.uint64(mask))
-        while slots[at] >= 0:
-            at = (at + 1) & mask
-        slots[at] = number
+        slot = np.int64(hash_of(kept, ends[number], ends[number + 1]) & np.uint64(mask))
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = number

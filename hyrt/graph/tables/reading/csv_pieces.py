@@ -153,7 +153,7 @@ def _are_header(table: Any, names: list[str]) -> NDArray[np.bool_]:
     return is_header
 
 
-def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any], skip: Any) -> Any:
+def _read(file: TextFile, data: bytes, names: list[str], column_types: dict[str, Any], skip: Any) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -168,8 +168,8 @@ def _read(file: TextFile, data: bytes, names: list[str], wanted: dict[str, Any],
             invalid_row_handler=skip,
         ),
         convert_options=csv.ConvertOptions(
-            column_types=wanted,
-            include_columns=list(wanted),
+            column_types=column_types,
+            include_columns=list(column_types),
             null_values=form.nulls,
             strings_can_be_null=False,
             decimal_point=form.decimal,
