@@ -1,1 +1,1 @@
-"""From the targets of a step to mini-batches: the sampler protocol, blocks, and one file a sampler."""
+"""Samplers, which turn the targets of a step into mini-batches; one file per sampler."""

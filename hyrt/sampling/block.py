@@ -23,7 +23,7 @@ Ids = NDArray[np.signedinteger[Any]]
 
 @dataclass(slots=True, eq=False)
 class Transposed:
-    """A block's edges by source: rows are sources, sorted; what the backward pass walks."""
+    """A block's edges by source, sorted, for the backward pass."""
 
     indptr: Ids
     """[num_src + 1] int32; int64 where the block's is."""
@@ -36,16 +36,16 @@ class Transposed:
 
 
 class KeptEdges(Protocol):
-    """Forms of a block's edges that are made once for many blocks."""
+    """Cache of a block's edges in other formats, shared by many blocks."""
 
     @property
     def transposed(self) -> Transposed:
-        """As `Block.transposed` gives them."""
+        """Return the result of `Block.transposed`."""
         ...
 
     @property
     def edge_index(self) -> torch.Tensor:
-        """As `Block.edge_index` gives them."""
+        """Return the result of `Block.edge_index`."""
         ...
 
     relations: Any
@@ -81,47 +81,48 @@ class Block:
     """Step of the run, with `seed` the key of the dropout masks."""
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
-    """Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when
-    needed."""
+    """Returns [num_src] float32, 1 / sqrt(source degree + 1), if it is cached; otherwise it is computed
+    when needed.
+    """
     weights: NDArray[np.float32] | None = None
     """[E] float32 factors on the edges that undo the sampling (GraphSAINT's aggregator normalisation), or
     None for all one."""
     edge_types: NDArray[Any] | None = None
-    """[E] integers, the type of each edge; None in a graph whose edges have none."""
+    """[E] integers, the type of each edge; None if edges have no types."""
     edge_weights: NDArray[np.float32] | None = None
-    """[E] float32, the weight of each edge in the graph, by which layers multiply; None in a graph
-    without."""
+    """[E] float32, edge weights, by which layers multiply; None if edges have no weights."""
     edge_features: NDArray[np.float32] | None = None
-    """[E, d] float32, the features of each edge; None in a graph whose edges have none."""
+    """[E, d] float32, edge features; None if edges have none."""
     run_weights: NDArray[np.float32] | None = None
-    """[E] float32, in a typed graph whose edges have weights: for each edge, the sum of the weights of all
-    edges of its relation into its destination in the full graph."""
+    """[E] float32, in a heterogeneous graph with edge weights: for each edge, the total weight of all
+    edges of its relation into its destination in the full graph.
+    """
     weighted_degrees: NDArray[np.float32] | None = None
     """[num_dst] float32, the sums of the weights of all edges into the destinations in the full graph; None
     in a graph without weights, where they are `degrees`."""
     source_weighted_degrees: NDArray[np.float32] | None = None
     """[num_src] float32, the same of the sources."""
     resident: Any = None
-    """The device's own copy, where a device sampled the block."""
+    """The device's copy, if a device sampled the block."""
     kept: KeptEdges | None = None
-    """Other forms of the edges, where somebody keeps them."""
+    """Cached formats of the edges, if there are any."""
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
-    """The edges by relation, a `RelationSplit`, once `hyrt.nn.typed.by_relation` was asked for them."""
+    """The edges by relation, a `RelationSplit`, once `hyrt.nn.typed.by_relation` has computed it."""
     _is_checked: bool = field(default=False, init=False, repr=False)
 
     __repr__ = one_line
 
     @property
     def checked(self) -> Block:
-        """Itself, once its arrays are found to be those of a block, for compiled loops do not look.
+        """Return the block after validation of its arrays, because compiled loops do not check bounds.
 
-        Arrays are read through once; who changes them afterwards calls `distrusted` first.
+        Arrays are validated once; call `distrusted` after changing an array.
 
         Raises
         ------
         ArgumentError
-            Naming the block's layer, the array and the first bad position.
+            Names the block's layer, the array and the first bad position.
         """
         if not self._is_checked:
             _check(self)
@@ -129,12 +130,12 @@ class Block:
         return self
 
     def trusted(self) -> Block:
-        """Return itself without a check, for whoever has made its arrays as they must be."""
+        """Return the block and mark it as valid, for code that builds valid arrays."""
         self._is_checked = True
         return self
 
     def distrusted(self) -> Block:
-        """Return itself, to be checked again before it is next used."""
+        """Return the block and mark it for validation before its next use."""
         self._is_checked = False
         return self
 
@@ -152,21 +153,23 @@ class Block:
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """[E, d] what layers read as the data of edges; as `Topology.edge_rows`."""
+        """Return [E, d] edge data that layers read; as `Topology.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_factors(self) -> NDArray[np.float32] | None:
-        """[E] float32 by what sums multiply edges: weights, times what undoes the sampling; None for 1."""
+        """Return [E] float32 factors of edges in sums: edge weights times sampling weights; None if all
+        are 1.
+        """
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         factors: NDArray[np.float32] = self.weights * self.edge_weights
         return factors
 
     def transposed(self) -> Transposed:
-        """The edges by source, built at the first call. Not for a block that is read in place."""
+        """Return the edges by source, built at the first call. Not for a block that is read in place."""
         if self._transposed is None:
             block = self.checked
             if block.in_place:
@@ -185,7 +188,7 @@ class Block:
         return self._transposed
 
     def edge_index(self) -> torch.Tensor:
-        """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
+        """Return a [2, E] int64 tensor of (source, destination) positions, as in PyG."""
         import torch
 
         if self.kept is not None:
@@ -211,7 +214,7 @@ _OF_BLOCK = (
     ("weighted_degrees", _REAL_DTYPES, "num_dst"),
     ("source_weighted_degrees", _REAL_DTYPES, "num_src"),
 )
-"""Arrays of a block with one number each: dtypes or their kinds, and of what there is one."""
+"""Arrays with one number per element: dtype kinds, and the attribute that counts the elements."""
 
 
 def _check(block: Block) -> None:

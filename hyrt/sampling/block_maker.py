@@ -1,4 +1,4 @@
-"""From drawn neighbours to the blocks of a mini-batch."""
+"""Construction of a mini-batch's blocks from sampled neighbours."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ vertices are to be numbered as in `Hop.sources`, and where memory for the result
 
 
 class StatedDegrees:
-    """Degrees of which none is above a limit, and their factors in GCN's normalisation.
+    """Degrees, clipped to a limit, and their GCN scales.
 
     Parameters
     ----------
     edges
-        Has the true degrees.
+        Provides the true degrees.
     most
         The limit; -1 for none.
     """
@@ -44,32 +44,31 @@ class StatedDegrees:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """[V] int32, as `Topology.in_degrees`."""
+        """Return [V] int32, as `Topology.in_degrees`."""
         degrees = self._edges.in_degrees
         return degrees if self._most < 0 else np.minimum(degrees, self._most)
 
     @property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """[V] float32, as `Topology.weighted_degrees`; weights know no limit."""
+        """Return [V] float32, as `Topology.weighted_degrees`; the weights themselves are not clipped."""
         return self._edges.weighted_degrees if self._most < 0 else self.in_degrees.astype(np.float32)
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """[V] float32, as `Topology.gcn_scale`."""
+        """Return [V] float32, as `Topology.gcn_scale`."""
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
 
 
 class BlockMaker:
-    """Makes L blocks around targets, layer by layer, of the neighbours that somebody draws.
+    """Builds L blocks around targets, layer by layer, from neighbours that a callback samples.
 
     Parameters
     ----------
     layers
         The blocks of a mini-batch.
     most_degrees
-        By layer, counted from the input, the most that a degree is said to be; -1 and None for its true
-        value.
+        Per layer, counted from the input, the limit of the degrees; -1 and None for true degrees.
     graph, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
@@ -93,17 +92,17 @@ class BlockMaker:
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
         self.pool = BufferPool()
-        """The memory of mini-batches, which comes back when they are released."""
+        """Buffer pool of the mini-batches; buffers return when a mini-batch is released."""
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | StatedDegrees]:
-        """What says the degrees in each layer, the input's first."""
+        """Return the degrees per layer, the input's first."""
         made = {most: StatedDegrees(edges, most) for most in self._most_degrees}
         return [
             edges if most < 0 and isinstance(edges, Topology) else made[most] for most in self._most_degrees
         ]
 
     def exclude(self, excluded: ExcludedEdges | None) -> None:
-        """Leave edges out of all mini-batches from now on; None for none."""
+        """Exclude edges from all following mini-batches; None excludes nothing."""
         if excluded is not self._excluded:
             self._excluded = excluded
             self._stated = self._stated_degrees(self._graph.topology if excluded is None else excluded)
@@ -118,7 +117,7 @@ class BlockMaker:
         in_place: bool,
         drawn_here: bool = True,
     ) -> MiniBatch:
-        """Make a mini-batch.
+        """Build a mini-batch.
 
         Parameters
         ----------
@@ -129,11 +128,11 @@ class BlockMaker:
         workers
             The team of threads that runs the chunks.
         draw
-            Draws the neighbours, the targets' first.
+            Samples the neighbours of each layer, the targets' layer first.
         in_place
             Leave the first block's sources unlabelled, to be read from the feature matrix in place.
         drawn_here
-            Whether nobody else reads the neighbours that `draw` returns, so that they may be overwritten.
+            Whether the neighbours that `draw` returns may be overwritten because nothing else reads them.
         """
         arrays = TakenArrays(self.pool)
         blocks: list[Block] = []
@@ -175,7 +174,7 @@ class BlockMaker:
     ) -> Block:
         stated = self._stated[layer - 1]
         degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
-        # Before columns take the place of the neighbours.
+        # Look up edge values before columns overwrite the neighbours.
         values = hop.values or edge_values(
             self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
         )
@@ -220,19 +219,19 @@ class BlockMaker:
                     assert hop.edge_types is not None
                     rows = np.repeat(destinations, np.diff(hop.offsets))
                     block.run_weights = self._excluded.run_weights(rows, hop.edge_types, block.run_weights)
-        # Targets and what was drawn were checked where they came in.
+        # Targets and neighbours were validated on entry.
         return block.trusted()
 
     def _relabelled(
         self, destinations: Ids, hop: Hop, arrays: TakenArrays, drawn_here: bool
     ) -> tuple[Ids, Ids]:
-        """Sources and columns, from whoever numbers them."""
+        """Return sources and columns, from the hop if it has them."""
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
-        # However many edges lead to them, there are no more sources than vertices.
+        # There are at most as many sources as vertices.
         most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
         room = arrays.take(most, destinations.dtype)
-        # An edge's neighbour is read before its column is written, and nobody else reads what was drawn here.
+        # Each neighbour is read before its column is written.
         in_its_place = drawn_here and hop.neighbors.dtype == np.int32
         columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
         return room[: relabel(destinations, hop.neighbors, self.local, room, columns)], columns

@@ -1,4 +1,4 @@
-"""The neighbours of some vertices in one layer of a step, drawn on the host."""
+"""Neighbour sampling of one layer on the host."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def draw_hop(
     pool: BufferPool,
     arrays: TakenArrays,
 ) -> Hop:
-    """Sample neighbours without replacement; a vertex's depend on the key and its number alone.
+    """Sample neighbours without replacement, as a function of the key and the vertex id only.
 
     Parameters
     ----------
     topology
-        The edges; those into the given vertices have to be there.
+        The edges; it must have all edges into the given vertices.
     vertices
         [n] distinct vertices.
     fanout
-        Neighbours of each; -1 takes all.
+        Neighbours per vertex; -1 takes all.
     key
         The key from `hyrt.machine.generator.stream_key`.
     workers
         The team of threads that runs the chunks.
     pool
-        Where memory is taken from for the time of the call.
+        The pool of temporary arrays.
     arrays
-        Where the memory of the result is taken from.
+        Allocates the result.
 
     Raises
     ------

@@ -9,10 +9,9 @@ from hyrt.machine.generator import below, random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch
 from hyrt.machine.kernels.kept_kernels import nb
 
-# Above this fan-out, looking a position up in the list of those taken costs more than a pass over the
-# neighbours.
+# Above this fan-out, a linear search of the sampled positions is slower than one pass over the neighbours.
 FLOYD_LIMIT = 64
-# Entries of a table of vertices that are asked for ahead of their use: enough to hide a miss in memory.
+# Prefetch distance in table entries, enough to hide a cache miss.
 _AHEAD = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -20,7 +19,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
-    """Degree and number of sampled neighbours of vertices[start:stop]; fanout -1 takes all."""
+    """Count neighbours and sampled neighbours of vertices[start:stop]; fanout -1 takes all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -32,7 +31,7 @@ def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
 
 @_compile
 def prefix_sum(counts, offsets):
-    """offsets[i] = counts[0] + ... + counts[i-1]."""
+    """Compute offsets[i] = counts[0] + ... + counts[i-1]."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(len(counts)):
@@ -42,11 +41,11 @@ def prefix_sum(counts, offsets):
 
 @_compile
 def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
-    """Sampled neighbours of vertices[start:stop], uniformly without replacement.
+    """Sample neighbours of vertices[start:stop], uniformly without replacement.
 
     Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection
     sampling (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of
-    `neighbors`: positions are computed first and `indices` is asked for them, so that its reads overlap.
+    `neighbors`: positions are computed first, so that the reads of `indices` can be prefetched.
     """
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -56,7 +55,7 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
         begin = offsets[i]
         count = offsets[i + 1] - begin
         if count == degree:
-            # The processor itself asks for what follows.
+            # The hardware prefetcher fetches the rest.
             prefetch(indices, np.int64(first))
             for k in range(count):
                 positions[begin + k] = first + k
@@ -88,13 +87,13 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
 
 @_compile
 def relabel(destinations, neighbors, local, sources, columns):
-    """Number the vertices of a block: destinations first, then sources in the order they are met.
+    """Number the vertices of a block: destinations first, then sources in order of appearance.
 
-    `local` is scratch of one entry a vertex of the graph, all -1 before and after.
+    `local` is scratch with one entry per vertex of the graph, all -1 before and after.
 
     Returns
     -------
-    How many of `sources` were written.
+    Number of sources.
     """
     num = len(destinations)
     for i in range(num):
@@ -118,7 +117,7 @@ def relabel(destinations, neighbors, local, sources, columns):
 
 @_compile
 def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
-    """CSR over outgoing edges by counting sort: destinations in order, and the numbers of their edges."""
+    """Build CSR over outgoing edges by counting sort: destinations in order, and edge numbers."""
     for j in range(num_src + 1):
         out_indptr[j] = 0
     for e in range(len(columns)):
@@ -139,9 +138,9 @@ def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
 
 @_compile
 def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges):
-    """The numbers of the edges from `neighbors` into vertices[start:stop].
+    """Find the numbers of the edges from `neighbors` into vertices[start:stop].
 
-    Returns a position whose edge is not there, or not the only one; -1 where there is none.
+    Returns a position whose edge is missing or not unique; -1 if there is none.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]

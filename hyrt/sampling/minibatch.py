@@ -1,4 +1,4 @@
-"""Mini-batches: what sampling hands to loading and training."""
+"""Mini-batches, which are passed from sampling to loading and training."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ class MiniBatch:
     target_weights: NDArray[np.float32] | None
     """[n] float32 factors on the targets' losses, or None for all one."""
     normalizer: float
-    """This mini-batch's share of what the step's gradient sum is divided by: its number of targets, or for
-    subgraph samplers the number of units."""
+    """Share of this mini-batch in the divisor of the step's gradient sum: its number of targets, or its
+    number of units for subgraph samplers.
+    """
     inputs: Any = None
-    """What the load stage put here: the input features in the form the trainer takes."""
+    """Input features in the form that the trainer needs, set by the load stage."""
     target_rows: Ids | None = None
-    """[n] the row of the scores that each target has. None where the scores have one row a target, in order;
-    else the last block has more destinations than there are targets, and only these rows enter the loss."""
+    """[n] row of the scores of each target. None if the scores have one row per target, in order;
+    otherwise the last block has more destinations than targets, and only these rows enter the loss.
+    """
     whole: WholeGraph | None = None
-    """What the blocks share, where each of them is the whole graph; else None. Mini-batches with the same
-    object here have the same blocks (but for the step), targets, labels and inputs, so a device may keep what
-    it made of the first."""
+    """The full graph, if every block covers it; otherwise None. Mini-batches with the same object have the
+    same blocks (except for the step), targets, labels and inputs, so a device may cache them.
+    """
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     _is_checked: bool = field(default=False, init=False, repr=False)
@@ -55,12 +57,12 @@ class MiniBatch:
 
     @property
     def checked(self) -> MiniBatch:
-        """Itself, once its blocks and arrays are found to go together; see `Block.checked`.
+        """Return the mini-batch after validation of its blocks and arrays; see `Block.checked`.
 
         Raises
         ------
         ArgumentError
-            Naming what is wrong, and where.
+            Names the invalid array and position.
         """
         if not self._is_checked:
             _check(self)
@@ -68,12 +70,12 @@ class MiniBatch:
         return self
 
     def trusted(self) -> MiniBatch:
-        """Return itself without a check, for whoever has made it of arrays that go together."""
+        """Return the mini-batch and mark it as valid, for code that builds consistent arrays."""
         self._is_checked = True
         return self
 
     def distrusted(self) -> MiniBatch:
-        """Return itself, to be checked again with all of its blocks."""
+        """Return the mini-batch and mark it and all of its blocks for validation."""
         self._is_checked = False
         for block in self.blocks if isinstance(self.blocks, list | tuple) else ():
             if isinstance(block, Block):
@@ -82,17 +84,17 @@ class MiniBatch:
 
     @property
     def has_classes(self) -> bool:
-        """Whether the labels are classes."""
+        """Return whether the labels are classes."""
         return self.labels.dtype == np.int64 and self.labels.ndim == 1
 
     @property
     def num_losses(self) -> int:
-        """How many losses are added up: one for each target, or for each link."""
+        """Return the number of summed losses: one per target, or per link."""
         return len(self.labels)
 
     @property
     def num_edges(self) -> int:
-        """Sampled edges of all layers."""
+        """Return the number of sampled edges of all layers."""
         return sum(block.num_edges for block in self.blocks)
 
     def when_released(self, action: Callable[[], None]) -> None:
@@ -100,7 +102,7 @@ class MiniBatch:
         self._on_release.append(action)
 
     def release(self) -> None:
-        """Give pooled buffers back; the mini-batch's arrays must not be read afterwards."""
+        """Release pooled buffers; the mini-batch's arrays must not be read afterwards."""
         actions, self._on_release = self._on_release, []
         for action in actions:
             action()
@@ -111,7 +113,7 @@ _REMEDY = "give a hyrt.sampling.block.Block, as samplers make them"
 
 
 def checked_blocks(blocks: Any) -> list[Block]:
-    """Return the blocks of a mini-batch, each checked, if each reads what the one before it computes."""
+    """Return the validated blocks of a mini-batch, if each one reads the output of its predecessor."""
     if not isinstance(blocks, list | tuple) or not blocks:
         raise ArgumentError(f"blocks is {show(blocks)}: give a list of blocks, the input's first")
     checked = [check_kind("a block", block, Block, _REMEDY).checked for block in blocks]

@@ -1,4 +1,4 @@
-"""Which targets a step trains: a shuffle per epoch, cut into batches; the last short one is kept."""
+"""Targets of each step: one shuffle per epoch, divided into batches; the last, shorter batch is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TargetOrder:
         return -(-len(self._targets) // self._batch_size)
 
     def batch(self, step: int) -> Ids:
-        """The targets of one step of the run."""
+        """Return the targets of one step of the run."""
         epoch, position = divmod(check_step(step), self.steps_per_epoch)
         if epoch != self._epoch:
             key = int(stream_key(self._seed, SHUFFLE, epoch, 0))

@@ -1,4 +1,4 @@
-"""The samplers that are declared in the entry-point group `hyrt.samplers`, by kind."""
+"""Registry of samplers: the entry-point group `hyrt.samplers`, by kind."""
 
 from hyrt.machine.entry_points import EntryPointGroup
 

@@ -1,4 +1,4 @@
-"""What a sampler is."""
+"""Interface of a sampler."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from hyrt.sampling.minibatch import MiniBatch
 class Sampler(Protocol):
     """Turns the work of a step into mini-batches.
 
-    A step's work is cut into units that the split moves between trainers: single targets where mini-batches
-    can be cut, whole subgraphs where they cannot. What a unit's sampled edges are depends on the seed and the
-    step only, never on the units beside it.
+    A step consists of units that can be assigned to any trainer: single targets if a mini-batch can be split
+    anywhere, otherwise whole subgraphs. The sampled edges of a unit depend only on the seed and the step,
+    never on the other units.
     """
 
     def steps_per_epoch(self) -> int:
-        """How many steps meet every training target (once, where the sampler visits each once)."""
+        """Return the number of steps that cover every training target (once, if the sampler visits each
+        once).
+        """
         ...
 
     def units(self, step: int) -> Ids:
-        """[n] the units of a step of the run, in the order the split cuts them. The last may have fewer."""
+        """Return [n] units of a step in the order in which they are split. The last step may have fewer."""
         ...
 
     def sample(
@@ -54,7 +56,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The sampled neighbours of some vertices, in host memory."""
+    """Sampled neighbours of some vertices, in host memory."""
 
     degrees: NDArray[np.int32]
     """[n] int32, in-degrees in the full graph."""
@@ -63,27 +65,27 @@ class Hop:
     neighbors: Ids
     """[E] vertices of the graph, of the ids' dtype."""
     sources: Ids | None = None
-    """[num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they
-    are met), where the sampler relabels; else None."""
+    """[num_src] vertices numbered as in a block (the given vertices first, then neighbours in order of
+    appearance), if the sampler relabels; otherwise None.
+    """
     columns: NDArray[np.int32] | None = None
-    """[E] int32 positions in `sources`, where the sampler relabels; else None."""
+    """[E] int32 positions in `sources`, if the sampler relabels; otherwise None."""
     edge_types: NDArray[Any] | None = None
     """[E] the types of the edges, as in `Block`."""
     weights: NDArray[np.float32] | None = None
     """[E] float32 factors on the edges, as in `Block`."""
     edges: NDArray[np.int64] | None = None
-    """[E] int64, the number of each edge in the graph, where somebody wants it and it is known."""
+    """[E] int64, edge numbers in the graph, if they are needed and known."""
     values: EdgeValues | None = None
-    """Weights and features of the edges, where these are not the graph's at hand: then `edges` is not looked
-    at."""
+    """Edge weights and features, if they differ from the local graph's; `edges` is then ignored."""
     resident: Any = None
-    """The device's own copy, for its `transfer`."""
+    """The device's copy, for its `transfer`."""
 
     __repr__ = one_line
 
 
 class HopSampler(Protocol):
-    """Draws the neighbours of one layer on a device; equal, bit for bit, to what the host draws."""
+    """Samples the neighbours of one layer on a device, with the same bits as on the host."""
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         """Sample neighbours.
@@ -102,5 +104,5 @@ class HopSampler(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the topology back; idempotent."""
+        """Release the topology; idempotent."""
         ...

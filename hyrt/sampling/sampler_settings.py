@@ -1,4 +1,6 @@
-"""What a kind of sampler is: its section of the settings, which answers all that hyrt asks of the kind."""
+"""Base class of the sampler settings, through which a kind of sampler describes itself to the rest of
+hyrt.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,29 @@ if TYPE_CHECKING:
 
 
 class SamplerSettings(Section):
-    """The section `sampler` of the settings, as one kind of sampler has it.
+    """Settings section `sampler` of one kind of sampler.
 
-    A kind derives a class from this one, adds its own settings as fields and overrides what differs. The
-    class is declared in the entry-point group `hyrt.samplers` under the kind's name. Importing it should be
-    quick, since every command that reads settings does it: what takes long is imported in `build`.
+    A kind derives a class, adds its settings as fields and overrides what differs. The class is declared in
+    the entry-point group `hyrt.samplers` under the kind's name. It must be quick to import, since every
+    command that reads settings imports it; import slow dependencies in `build`.
     """
 
     unit: ClassVar[str] = "target"
-    """What the split moves; `target` where a mini-batch can be cut between any two targets."""
+    """Name of the smallest piece of work that can be assigned to a trainer; `target` if a mini-batch can
+    be split anywhere.
+    """
     units_setting: ClassVar[str] = "data.batch_size"
-    """The setting that says how many units a step has."""
+    """The setting that determines the number of units per step."""
     smaller_unit: ClassVar[str] = "lower sampler.fanout"
-    """What to do where a device cannot hold one unit."""
+    """Remedy if a device cannot hold one unit."""
     whole_graph: ClassVar[bool] = False
-    """Whether every step is one unit with the same mini-batch, over the whole graph: one device trains it,
-    and nothing is to be prepared while it does."""
+    """Whether every step is one unit with the same mini-batch over the full graph, which one device trains
+    without prefetching.
+    """
     preparation: ClassVar[str] = ""
-    """What `build` does for so long that the user should be told, like `counting ...`."""
+    """Progress message for slow work in `build`, like `counting ...`."""
     unpredictable: ClassVar[str] = ""
-    """Why the time of a run cannot be predicted, and what to do; empty where it can."""
+    """Why run time cannot be predicted, and the remedy; empty if it can."""
 
     kind: str = "neighbor"
     """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `labor`
@@ -55,21 +60,21 @@ class SamplerSettings(Section):
     `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
-        """The fan-out of each layer, the targets' first."""
+        """Return the fan-out of each layer, the targets' first."""
         return [25, 10, 10, 10, *[2] * (layers - 4)][:layers] if self.fanout is None else self.fanout
 
     def check(self, layers: int) -> None:
-        """Check the settings against the rest of them.
+        """Check the settings.
 
         Parameters
         ----------
         layers
-            The layers of the model.
+            Number of layers of the model.
 
         Raises
         ------
         ValueError
-            Naming the setting that is wrong.
+            Names the invalid setting.
         """
         fanouts = self.fanouts(layers)
         if len(fanouts) != layers:
@@ -82,58 +87,58 @@ class SamplerSettings(Section):
             raise ValueError(f"sampler.fanout: {max(fanouts)} is not below {2**31}: -1 takes all neighbours")
 
     def units_per_step(self, batch_size: int) -> int:
-        """How many units a step has, of which `batch_size` is the setting `data.batch_size`."""
+        """Return the number of units per step; `batch_size` is the setting `data.batch_size`."""
         return batch_size
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether devices that can shall draw the neighbours of their own mini-batches."""
+        """Return whether devices that can sample do so for their own mini-batches."""
         return False
 
     @property
     def draws_whole_steps(self) -> bool:
-        """Whether edges are drawn for all targets of a step at once, so that mini-batches of other targets
-        cannot be sampled.
+        """Return whether edges are sampled for all targets of a step at once, so that mini-batches of
+        other targets cannot be sampled.
         """
         return False
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Whether neighbours are drawn by the weights of edges; else a model has to multiply by them."""
+        """Return whether sampling uses edge weights; otherwise the model must multiply by them."""
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:
-        """A few words for the line that says what is trained."""
+        """Return a short description for the line that shows what is trained."""
         return f"{self.kind} sampler · batch {batch_size}"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes | None:
-        """The expected sizes of a mini-batch, from as little as the degrees of the graph.
+        """Return the expected sizes of a mini-batch, from the degree distribution only.
 
         Parameters
         ----------
         degrees
-            The vertices, the edges and how these are distributed.
+            Numbers of vertices and edges, and the degree distribution.
         layers
-            The blocks of the mini-batch.
+            Number of blocks.
         num_targets
-            The training vertices of the graph.
+            Number of training vertices of the graph.
         units
-            The units of the mini-batch, which need not be a whole number.
+            Number of units of the mini-batch, not necessarily whole.
 
         Returns
         -------
-        The sizes, or None where the kind cannot say: then only runs on an open graph can be predicted.
+        The sizes, or None if they are unknown: then only runs on an open graph can be predicted.
         """
         return None
 
     def units_per_epoch(self, num_targets: int) -> int:
-        """How many units the steps of an epoch have together."""
+        """Return the number of units of an epoch."""
         return num_targets
 
     def sizes_of(self, batch: MiniBatch, units: int) -> BlockSizes:
-        """The sizes of a mini-batch that was sampled, of which `units` units were asked for."""
+        """Return the sizes of a sampled mini-batch of `units` units."""
         from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
         blocks = batch.blocks
@@ -143,7 +148,7 @@ class SamplerSettings(Section):
         )
 
     def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
-        """The bytes that the sampler keeps besides the graph for the whole run."""
+        """Return the bytes of the sampler's own arrays during the whole run, without the graph."""
         return 0.0
 
     @abstractmethod

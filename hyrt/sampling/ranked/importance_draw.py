@@ -21,7 +21,7 @@ from hyrt.sampling.ranked.importance_kernels import forget_chances, raise_chance
 from hyrt.sampling.ranked.least_kernels import draw_least_ranks
 from hyrt.sampling.sampler import Hop
 
-_GRAIN = 128
+_STEP_GRAIN = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class ImportanceDraw:
             solve_factors(indptr, indices, vertices, fanout, self.chances, start, stop, factors, counts)
 
         for _ in range(self.iterations):
-            workers.run(solve, num, _GRAIN)
+            workers.run(solve, num, _STEP_GRAIN)
             raise_chances(indptr, indices, vertices, factors, self.largest, self.chances)
-        workers.run(solve, num, _GRAIN)
+        workers.run(solve, num, _STEP_GRAIN)
         edges = int(counts.sum(dtype=np.int64))
         if edges + num >= 2**31:
             raise OverflowError(
@@ -82,6 +82,6 @@ class ImportanceDraw:
                 *(ranks, positions, neighbors, weights),
             )
 
-        workers.run(keep, num, _GRAIN)
+        workers.run(keep, num, _STEP_GRAIN)
         forget_chances(indptr, indices, vertices, self.chances)
         return Hop(topology.in_degrees[vertices], offsets, neighbors, weights=weights)

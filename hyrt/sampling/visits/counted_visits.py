@@ -1,4 +1,4 @@
-"""How often each vertex's row is read in steps that are sampled to count it."""
+"""Number of reads of each feature row, counted over sampled steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def counted_visits(
     *,
     all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """[V] how often the row of each vertex is read by one trainer in some steps, together.
-
-    In a step that is once at most, but for samplers that give a vertex a row in each of several subgraphs.
+    """Count how often one trainer reads the row of each vertex in some steps, [V].
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How often each vertex's row is expected to be needed, from the probabilities of neighbour sampling."""
+"""Expected number of reads of each feature row, from the probabilities of neighbour sampling."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
@@ -13,12 +13,7 @@ from hyrt.machine.kernels.kept_kernels import nb
 
 
 def visited(topology: Topology, drawn: NDArray[np.float64], fanouts: Sequence[int]) -> NDArray[np.float64]:
-    """The probability that a mini-batch reads each vertex's row.
-
-    A vertex with d neighbours draws min(d, f) of them, each with probability min(1, f / d), in every hop
-    after the one that reached it. A vertex is reached unless it is no target and none of those around it
-    draws it, which are taken to be independent of each other. They are, but for two things: targets are drawn
-    without replacement, and ways to a vertex may have come from the same one, or from itself.
+    """Compute the probability that a mini-batch reads each vertex's row.
 
     Parameters
     ----------
@@ -55,7 +50,7 @@ def expected_reads(
     batches: Sequence[int],
     fanouts: Sequence[int],
 ) -> NDArray[np.float64]:
-    """In how many steps of an epoch a rank is expected to read each vertex's row.
+    """Compute the number of steps per epoch in which a rank is expected to read each row.
 
     Parameters
     ----------
@@ -80,7 +75,7 @@ def expected_reads(
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def _add_to_neighbours(indptr, indices, values, sums):
-    """sums[u] += values[v], for every edge from u into v."""
+    """Add values[v] to sums[u], for every edge from u into v."""
     for v in range(len(indptr) - 1):
         if values[v] != 0:
             for e in range(indptr[v], indptr[v + 1]):

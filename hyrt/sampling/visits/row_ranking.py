@@ -1,4 +1,4 @@
-"""Which rows are worth keeping: the vertices, those first whose rows are read most often."""
+"""Hotness ranking: vertices by how often their feature rows are read."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.sampling.visits.counted_visits import counted_visits
 from hyrt.sampling.visits.expected_visits import expected_reads
 
-# So many steps are sampled in each fold, to count what they read.
+# Sampled steps per fold.
 _IN_FOLD = 16
-# So many folds, where only counting tells the ranks.
+# Number of folds if the ranking itself is based on counts.
 _FOLDS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRanking:
-    """The vertices whose rows may be read, those first that are read in most steps."""
+    """Vertices whose rows may be read, the most frequently read ones first."""
 
     vertices: NDArray[Any]
     """[n] the vertices."""
     visits: NDArray[np.float64]
-    """[n] in how many steps of an epoch the row of each is read, as far as one knows; where it was counted,
-    later ones may have more by chance."""
+    """[n] estimated number of steps per epoch that read each row; if counted, not necessarily decreasing."""
 
     __repr__ = one_line
 
     @classmethod
     def of(cls, visits: NDArray[np.float64], dtype: np.dtype[Any]) -> RowRanking:
-        """Rank vertices by [V] expected visits; those of none are left out. `dtype` is that of their ids."""
+        """Rank vertices by [V] expected reads, without unread vertices. `dtype` is the dtype of vertex
+        ids.
+        """
         best = np.argsort(-visits, kind="stable")[: np.count_nonzero(visits)]
         return cls(best.astype(dtype), visits[best])
 
     def of_first(self, count: int) -> float:
-        """How many of the rows that are read in an epoch are those of the first vertices."""
+        """Return how many row reads of an epoch are of the first `count` vertices."""
         return float(self.visits[:count].sum())
 
     def hit_rate(self, count: int) -> float:
-        """Which part of the rows that are read are those of the first vertices."""
+        """Return the fraction of row reads that are of the first `count` vertices."""
         total = self.of_first(len(self.visits))
         return self.of_first(count) / total if total else 0.0
 

@@ -59,7 +59,7 @@ def test_a_matrix_of_another_shape_is_refused(tmp_path: Path) -> None:
     write_kept(tmp_path / "step.npz", position_of(), {"rows": np.ones((3, 2), np.float32)}, {})
     found = KeptFile.read(tmp_path / "step.npz")
     with pytest.raises(
-        CheckpointError, match=r"rows is float32 \(3, 2\), where this step has float32 \(2, 2\)"
+        CheckpointError, match=r"rows is float32 \(3, 2\), but this step has float32 \(2, 2\)"
     ):
         found.fill("rows", np.empty((2, 2), np.float32))
 
