@@ -1,1 +1,1 @@
-"""Checks of what samplers are given, and of what others draw for them."""
+"""Checks of the arguments of samplers, and of neighbours that others sampled."""

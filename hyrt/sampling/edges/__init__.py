@@ -1,1 +1,1 @@
-"""What edges have besides their ends."""
+"""Weights and features of edges."""

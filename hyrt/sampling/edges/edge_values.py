@@ -23,17 +23,17 @@ _ROWS = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeValues:
-    """What is known of some edges."""
+    """Weights and features of some edges."""
 
     weights: NDArray[np.float32] | None = None
-    """[E] float32; None where edges have none."""
+    """[E] float32; None if edges have none."""
     features: NDArray[np.float32] | None = None
-    """[E, d] float32; None where edges have none."""
+    """[E, d] float32; None if edges have none."""
 
     __repr__ = one_line
 
     def of(self, edges: NDArray[Any]) -> EdgeValues:
-        """What some of the edges have, by their positions among them."""
+        """Return the values of some of the edges, by position."""
         return EdgeValues(*(None if each is None else each[edges] for each in (self.weights, self.features)))
 
 

@@ -1,1 +1,1 @@
-"""The sampler that samples nothing: every step trains on the whole graph."""
+"""Sampler of full-graph training: every step uses the full graph."""

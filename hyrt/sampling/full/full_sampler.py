@@ -20,10 +20,9 @@ from hyrt.sampling.sampler import HopSampler
 
 
 class FullSampler:
-    """Gives every step the same mini-batch: all training targets, in blocks of the whole graph.
+    """Returns the same mini-batch in every step: all training targets, in blocks of the full graph.
 
-    A step has one unit, and an epoch one step. Steps differ in the keys of their dropout masks alone, which
-    are those of any other sampler: a step equals one of all targets with all their neighbours.
+    A step has one unit, and an epoch one step. Steps differ only in the keys of their dropout masks.
 
     Parameters
     ----------
@@ -48,16 +47,16 @@ class FullSampler:
         self._target_weights = None if class_weights is None else class_weights[self._labels]
 
     def part(self, whole: WholeGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:
-        """The same steps over a part of the graph.
+        """Return the same sampler over a part of the graph.
 
         Parameters
         ----------
         whole
             The part.
         chosen
-            [n], which of the targets are in it.
+            [n] whether each target is in the part.
         rows
-            The rows of those.
+            The rows of these targets.
         """
         other = copy.copy(self)
         other._whole = whole

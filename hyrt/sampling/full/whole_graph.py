@@ -1,4 +1,4 @@
-"""The whole graph as the block of every layer and step."""
+"""Full graph as the block of every layer and step."""
 
 from __future__ import annotations
 
@@ -15,40 +15,35 @@ if TYPE_CHECKING:
 
 
 class Gatherings(Protocol):
-    """Makes what combines messages along edges whose sources are partly in other processes."""
+    """Factory of gather operations along edges whose sources are partly in other processes."""
 
     @property
     def num_vertices(self) -> int:
-        """The vertices of the graph, in all processes."""
+        """Return the number of vertices of the graph, in all processes."""
         ...
 
     @property
     def num_edges(self) -> int:
-        """The edges of the graph, in all processes."""
+        """Return the number of edges of the graph, in all processes."""
         ...
 
     @property
     def kept_bytes(self) -> int:
-        """What every process has the memory to keep between steps, beside graph and features."""
+        """Return the bytes that every process can cache between steps, besides graph and features."""
         ...
 
     @property
     def travelling(self) -> Any:
-        """What brings rows to devices that compute in chunks: a
-        `hyrt.fullgraph.chunks.travelling_rows.TravellingRows`.
-        """
+        """Return the halo exchange for chunks: a `hyrt.fullgraph.chunks.travelling_rows.TravellingRows`."""
         ...
 
     def gathering(self, what: Any, dtype: np.dtype[Any], layer: int) -> Any:
-        """The `hyrt.fullgraph.gathering.Gathering` that a layer (1..L) asks for."""
+        """Return the `hyrt.fullgraph.gathering.Gathering` of a layer (1..L)."""
         ...
 
 
 class WholeGraph:
-    """Makes blocks over all vertices and edges of a topology, which share one set of arrays.
-
-    Destinations and sources are all vertices in order, so the columns of a block are the topology's own
-    array. What is not there yet, degrees and the transpose, is built once, when it is first needed.
+    """Builds blocks over all vertices and edges of a topology, which share one set of arrays.
 
     Parameters
     ----------
@@ -56,11 +51,11 @@ class WholeGraph:
         The graph's edges; not copied. Of a process that has some of the vertices, the edges into those, which
         come first, from all that it reads.
     vertices
-        [n] the numbers in the graph of the vertices that are computed here; all by default.
+        [n] ids of the vertices that are computed here; all by default.
     gatherings
-        Makes the gatherings where other processes have the other vertices.
+        Builds the gathers if other processes have the other vertices.
     typed
-        Whether types of edges are the relations of a typed graph.
+        Whether edge types are the relations of a heterogeneous graph.
     """
 
     def __init__(
@@ -75,35 +70,37 @@ class WholeGraph:
         self._typed = typed
         num = topology.num_vertices if vertices is None else len(vertices)
         self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
-        """[n] the numbers 0..n-1 of the rows that are computed, int32 where they fit."""
+        """[n] the row numbers 0..n-1, int32 if they fit."""
         self.vertices: Ids = self.rows if vertices is None else vertices
-        """[n] the vertices of these rows."""
+        """[n] the vertex ids of the rows."""
         self.gatherings = gatherings
-        """Makes the gatherings; None where all vertices are here."""
+        """Builds the gathers; None if all vertices are local."""
         self.relations: Any = None
         """As `Block.relations`."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes have some vertices: they may need rows of one that has no targets."""
+        """Return whether other processes have some vertices; they may need rows of a process without
+        targets.
+        """
         return self.gatherings is not None
 
     @cached_property
     def transposed(self) -> Transposed:
-        """The edges by source. Where the graph is symmetric, rows and their starts are the topology's own."""
+        """Return the edges by source; arrays are shared with the topology if the graph is symmetric."""
         turned = self.topology.transposed
         return Transposed(turned.indptr, turned.indices, self.topology.transposed_edges)
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
-        """[2, E] int64 tensor of sources and destinations, the form PyG's layers take."""
+        """Return a [2, E] int64 tensor of sources and destinations, as in PyG."""
         import torch
 
         rows = np.repeat(np.arange(self.topology.num_vertices), self.topology.in_degrees)
         return torch.from_numpy(np.stack([self.topology.indices.astype(np.int64), rows]))
 
     def block(self, layer: int, *, step: int, seed: int, in_place: bool = False) -> Block:
-        """A block of all edges.
+        """Build a block of all edges.
 
         Parameters
         ----------

@@ -10,7 +10,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
-    """Row rows[i] of `values` to row i of `out`, for i of start..stop-1; both are in CSR order."""
+    """Copy row rows[i] of `values` to row i of `out`, for i of start..stop-1; both are in CSR order."""
     for i in range(start, stop):
         at = new_offsets[i]
         for e in range(offsets[rows[i]], offsets[rows[i] + 1]):

@@ -1,4 +1,4 @@
-"""Mini-batches of a step whose edges are drawn for all targets at once."""
+"""Samplers whose edges are sampled for all targets of a step at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GRAIN = 1024
 
 
 class StepDraw(Protocol):
-    """Draws the edges of one layer of a step, for all destinations that the step has there."""
+    """Samples the edges of one layer of a step, for all destinations of the layer."""
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
         """Draw edges; what is drawn depends on the step, the layer and the set of vertices alone.
@@ -124,7 +124,7 @@ class StepSampler:
         return self._blocks.minibatch(step, units, workers, cut, in_place=in_place, drawn_here=False)
 
     def _layers_of(self, step: int, workers: Workers) -> list[StepLayer]:
-        """The edges of all layers, the input's first."""
+        """Return the edges of all layers, the input's first."""
         found: list[StepLayer] = []
         vertices = self.units(step)
         for layer in range(self._layers, 0, -1):

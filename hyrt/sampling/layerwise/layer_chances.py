@@ -1,4 +1,4 @@
-"""With what chance each vertex is drawn, for so many to be expected."""
+"""Inclusion probabilities of layer-wise sampling."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hyrt.sampling.layerwise.layerwise_kernels import add_importance
 
 
 def chances_for(importance: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Chances in proportion to importance, at most 1, that add up to `size`.
+    """Compute probabilities in proportion to importance, at most 1, that sum to `size`.
 
     Parameters
     ----------
     importance
         [n] float64, all above 0.
     size
-        How many are to be expected; all are certain if there are no more.
+        Expected number of sampled items; all probabilities are 1 if there are no more items.
 
     Returns
     -------
@@ -37,9 +37,7 @@ def chances_for(importance: NDArray[np.float64], size: int) -> NDArray[np.float6
 
 
 def chances_of_columns(topology: Topology, size: int) -> NDArray[np.float64]:
-    """[V] float64 chances in proportion to the squared norms of the columns of the whole graph's adjacency.
-
-    The adjacency is GCN-normalised, without self loops; a vertex that no edge leaves has chance 0.
+    """Compute [V] float64 probabilities in proportion to the squared column norms of the adjacency matrix.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def drawn_edges(
     *,
     scaled: bool,
 ) -> Hop:
-    """The edges into some vertices from those that are drawn.
+    """Return the edges into some vertices from sampled sources.
 
     Parameters
     ----------

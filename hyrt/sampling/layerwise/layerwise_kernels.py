@@ -17,7 +17,7 @@ _0 = np.uint64(0)
 
 @nb.njit("uint8(uint64, uint64, float64)", inline="always", cache=True, nogil=True)
 def is_drawn(key, vertex, chance):
-    """Whether a vertex is drawn under a key, which it is with its chance."""
+    """Return whether a vertex is sampled under a key, which has probability `chance`."""
     number = (np.float64(random_bits(vertex_stream(key, vertex), _0) >> _11) + 1.0) * _UNIT
     return number <= chance
 
@@ -47,7 +47,7 @@ def add_importance(indptr, indices, in_degrees, vertices, sums, met):
 
 @_compile
 def count_drawn(indptr, indices, vertices, key, chances, start, stop, counts):
-    """How many edges into each of vertices[start:stop] come from a drawn vertex."""
+    """Count the edges into each of vertices[start:stop] that come from a sampled vertex."""
     for i in range(start, stop):
         count = 0
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
@@ -59,9 +59,9 @@ def count_drawn(indptr, indices, vertices, key, chances, start, stop, counts):
 
 @_compile
 def write_drawn(indptr, indices, vertices, offsets, key, chances, scaled, start, stop, neighbors, weights):
-    """The edges that `count_drawn` counted, in the order of the graph's rows, and their inverse chances.
+    """Write the edges that `count_drawn` counted, in row order, and their inverse probabilities.
 
-    Where `scaled` is true, the weights of a vertex are multiplied by what makes them add up to its degree.
+    If `scaled` is true, the weights of a vertex are scaled to sum to its degree.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]

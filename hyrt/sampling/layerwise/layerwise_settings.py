@@ -137,6 +137,6 @@ class LadiesSettings(SamplerSettings):
 
 
 def with_read_edges(sizes: BlockSizes, batch: MiniBatch, passes: int) -> BlockSizes:
-    """The sizes with what drawing looked at: all edges into the destinations of all layers, so many times."""
+    """Add the edges that sampling reads to the sizes: all in-edges of each layer, `passes` times."""
     read = sum(float(block.degrees.sum(dtype="int64")) for block in batch.blocks)
     return replace(sizes, walk_steps=sum(sizes.edges), scanned_edges=passes * read)

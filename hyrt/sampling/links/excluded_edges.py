@@ -1,4 +1,4 @@
-"""Edges that a step's mini-batches are sampled without."""
+"""Edges that are excluded from the mini-batches of a step."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class ExcludedEdges:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """[V] int32, the in-degrees without these edges."""
+        """Return [V] int32, the in-degrees without these edges."""
         degrees = self._topology.in_degrees.copy()
         degrees[self._destinations] -= self._removed
         return degrees
 
     @cached_property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """[V] float32, as `Topology.weighted_degrees`, without these edges."""
+        """Return [V] float32, as `Topology.weighted_degrees`, without these edges."""
         topology = self._topology
         if topology.edge_weights is None:
             return self.in_degrees.astype(np.float32)
@@ -78,7 +78,7 @@ class ExcludedEdges:
     def run_weights(
         self, rows: NDArray[Any], relations: NDArray[Any], sums: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """`Topology.run_weights` of some edges, without these edges.
+        """Return `Topology.run_weights` of some edges, without these edges.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class ExcludedEdges:
 
     @cached_property
     def _runs_left(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The runs that excluded edges are of, rising, and the weights that are left in each."""
+        """Return the runs with excluded edges, ascending, and the remaining weight of each."""
         weights, types = self._topology.edge_weights, self._topology.edge_types
         assert weights is not None
         assert types is not None
@@ -119,7 +119,7 @@ class ExcludedEdges:
 
     @cached_property
     def _left(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The other edges into the destinations of these: which destination each is of, and its position."""
+        """Return the remaining edges into the destinations: destination index and position of each."""
         topology = self._topology
         starts, stops = topology.indptr[self._destinations], topology.indptr[self._destinations + 1]
         counts = stops - starts
@@ -136,7 +136,7 @@ class ExcludedEdges:
         return rows[kept], positions[kept]
 
     def without(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: TakenArrays) -> Hop:
-        """The neighbours that were drawn, without those along these edges.
+        """Remove these edges from sampled neighbours.
 
         Parameters
         ----------
@@ -183,16 +183,11 @@ class ExcludedEdges:
 
 @runtime_checkable
 class ExcludesEdges(Protocol):
-    """A sampler of mini-batches around any vertices, which can leave edges out of them.
-
-    Its `sample` takes any distinct vertices as units, and what it draws for a vertex depends on the seed, the
-    step, the layer and the vertex alone.
-    """
+    """Sampler of mini-batches around any vertices that can exclude edges."""
 
     def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
-        """Leave edges out of the mini-batches of a step; None for none.
+        """Exclude edges from a step's mini-batches (None: exclude nothing).
 
-        What is left of a vertex's neighbours is what was drawn without them: each is drawn with the same
-        chance as any other.
+        The remaining neighbours are sampled uniformly.
         """
         ...

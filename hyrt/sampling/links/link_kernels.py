@@ -12,11 +12,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
-    """Which drawn edges are excluded, and where each vertex's neighbours start without them.
-
-    `rows` has, of a vertex with excluded edges, its row in `starts`, and -1 of others. An edge is known by
-    its source, or with `types` by its relation times the number of all vertices and its source; `codes` are
-    sorted within a row.
+    """Find excluded edges among sampled ones, and the offsets of the neighbours without them.
 
     Returns
     -------

@@ -90,7 +90,7 @@ class LinkSampler:
         return batch
 
     def _begin(self, step: int) -> None:
-        """Find the links of a step, and leave their edges out."""
+        """Find the links of a step, and exclude their edges."""
         self._of_step = self._links[self._sampled.batch(step)]
         excluded = None
         if self._exclude != "none":
@@ -145,7 +145,7 @@ class FullLinkSampler:
 def pairs_of(
     step: int, units: Ids, links: NDArray[Any], negatives: Negatives, of_step: NDArray[Any]
 ) -> tuple[NDArray[np.int64], Ids]:
-    """The pairs of links and their distinct vertices.
+    """Return the pairs of links and negatives, and their distinct vertices.
 
     Returns
     -------

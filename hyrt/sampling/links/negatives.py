@@ -1,4 +1,4 @@
-"""Pairs that are no links, drawn for each link of a step."""
+"""Negative sampling: vertex pairs without a link, for each link of a step."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ _STEP = 7
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """Draws pairs that are no links.
-
-    What is drawn for a link depends on the seed, the step, the number of the link and, for `batch`, the links
-    of the whole step: never on which of them a trainer has.
-    """
+    """Samples vertex pairs without a link."""
 
     kind: NegativeKind
     num: int
@@ -48,7 +44,7 @@ class Negatives:
     def draw(
         self, step: int, units: NDArray[Any], links: NDArray[Any], of_step: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """[n, num, 2] pairs.
+        """Sample [n, num, 2] pairs.
 
         Parameters
         ----------
@@ -85,7 +81,7 @@ class Negatives:
     def _vertices(
         self, bits: NDArray[np.uint64], ends: NDArray[np.int64], of_step: NDArray[Any]
     ) -> NDArray[Any]:
-        """[n] vertices for the ends, from a number for each."""
+        """Return [n] vertices for the ends, from one random number each."""
         topology = self.trained
         if self.kind == "uniform":
             return self.ends.drawn(bits, ends)

@@ -12,12 +12,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def solve_factors(indptr, indices, vertices, fanout, chances, start, stop, factors, counts):
-    """The factor c of vertices[start:stop] and how many neighbours it stands for.
-
-    c solves sum_t 1 / min(1, c chance_t) = d^2 / fanout over the d neighbours t, the paper's constraint that
-    the variance be that of neighbour sampling. The sum over the neighbours that are not certain is solved for
-    c, until no further one becomes certain.
-    """
+    """Solve for the factor c of vertices[start:stop] and their expected number of neighbours."""
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
         degree = last - first

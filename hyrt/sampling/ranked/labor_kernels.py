@@ -20,15 +20,7 @@ _AHEAD = 8
 
 @_compile
 def draw_least_numbers(indptr, indices, vertices, offsets, key, start, stop, ranks, positions, neighbors):
-    """Neighbours of vertices[start:stop] with the least numbers, in the order of the graph's rows.
-
-    A neighbour's number depends on the key and on itself alone. All edges of a row are looked at, so what
-    each costs counts. Numbers are uniform: nearly all of those that are not kept are above a limit that is
-    known beforehand, and of the few below it the count-th is found by sorting them into classes. Where the
-    limit was too low, or too much was below it, a heap finds the least.
-
-    `ranks` and `positions` are scratch of the length of `neighbors`.
-    """
+    """Sample the neighbours of vertices[start:stop] with the smallest random numbers, in row order."""
     most = 0
     for i in range(start, stop):
         most = max(most, offsets[i + 1] - offsets[i])
@@ -91,7 +83,9 @@ def draw_least_numbers(indptr, indices, vertices, offsets, key, start, stop, ran
 
 @_compile
 def _of_class(low, found, scale, wanted, which):
-    """The which-th least of the numbers in a class, counted from 1, and how many equal to it are up to it."""
+    """Return the which-th smallest number of a class, from 1, and how many numbers equal to it are
+    included.
+    """
     for i in range(found):
         if min(np.int64(low[i] * scale), _CLASSES - 1) != wanted:
             continue

@@ -22,9 +22,7 @@ def unit_number(bits):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def keep_least(ranks, positions, begin, size, room, rank, position):
-    """Offer one more to the `room` least so far, a heap with the largest of them at `begin`.
-
-    Of equal ranks the first that came stays.
+    """Push an item into a max-heap at `begin` that holds the `room` smallest ranks so far.
 
     Returns
     -------
@@ -65,14 +63,7 @@ def keep_least(ranks, positions, begin, size, room, rank, position):
 def draw_least_ranks(
     indptr, indices, vertices, offsets, key, chances, start, stop, ranks, positions, neighbors, weights
 ):
-    """Neighbours of vertices[start:stop] with the least number over chance, and their weights.
-
-    The first k are kept, and the next one's rank t says with what chance, given all others, each of them is:
-    min(1, chance t) (Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary subset sums",
-    Journal of the ACM 54, 2007). Weights are the inverse, times what makes them add up to the degree.
-    `chances` has an entry a vertex of the graph. `ranks` and `positions` are scratch with room for one more
-    than `neighbors` has in each row.
-    """
+    """Sample the neighbours of vertices[start:stop] with the smallest rank, number over probability."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first

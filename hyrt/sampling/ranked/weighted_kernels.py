@@ -17,12 +17,7 @@ def draw_by_priority(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, ranks, positions, neighbors, weights,
     edges,
 ):  # fmt: skip
-    """Neighbours of vertices[start:stop] without replacement, and the inverse chances of their edges.
-
-    Priority sampling: the k edges of least number over weight are kept, and the next one's rank t gives the
-    chance of each, min(1, weight t). `ranks` and `positions` are scratch with room for one more than
-    `neighbors` has in each row.
-    """
+    """Sample neighbours of vertices[start:stop] without replacement, with inverse probabilities."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -53,13 +48,7 @@ def draw_by_priority(
 def draw_with_replacement(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights, edges
 ):
-    """Neighbours of vertices[start:stop] by weight, each draw anew; where there are no more, all of them
-    once.
-
-    A draw of an edge with probability p among k draws weighs 1 / (k p) (Hansen and Hurwitz, "On the theory of
-    sampling from finite populations", Annals of Mathematical Statistics 14, 1943). `numbers` is scratch of
-    the length of `neighbors`.
-    """
+    """Sample neighbours of vertices[start:stop] by weight; few neighbours are all taken once."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first

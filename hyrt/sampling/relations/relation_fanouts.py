@@ -13,7 +13,7 @@ from hyrt.graph.typed.graph_types import Relation
 def relation_fanouts(
     fanouts: Sequence[int], given: Mapping[str, int | Sequence[int]], relations: Sequence[Relation]
 ) -> list[list[int]]:
-    """[L][R], how many neighbours each layer draws along each relation.
+    """Return [L][R] fan-outs by layer and relation.
 
     Parameters
     ----------

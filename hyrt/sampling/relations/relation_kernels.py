@@ -23,7 +23,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def end_of_run(types, first, last):
-    """Where the run that begins at `first` ends, at most at `last`."""
+    """Find the end of the run that begins at `first`, at most `last`."""
     relation = types[first]
     near = min(first + _WALKED, last)
     at = first + 1
@@ -43,7 +43,7 @@ def end_of_run(types, first, last):
 
 @_compile
 def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, counts):
-    """Degree and number of neighbours to draw of vertices[start:stop]; fan-outs [R] by relation, -1 all."""
+    """Count neighbours and samples of vertices[start:stop]; fan-outs [R] by relation, -1 all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -61,7 +61,7 @@ def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, co
 
 @_compile
 def _draw_run(first, degree, count, stream, positions, begin):
-    """`count` of `degree` positions from `first` on, without replacement: see `draw_neighbors`."""
+    """Sample `count` of `degree` positions from `first` on without replacement: see `draw_neighbors`."""
     if count <= FLOYD_LIMIT:
         for k in range(count):
             last = degree - count + k
@@ -86,12 +86,7 @@ def _draw_run(first, degree, count, stream, positions, begin):
 def draw_by_relation(
     indptr, indices, types, vertices, fanouts, offsets, key, start, stop, positions, neighbors, drawn, weights
 ):
-    """Sampled neighbours of vertices[start:stop], of each relation uniformly without replacement.
-
-    The numbers for the edges of a relation into a vertex come from a stream that the vertex's own stream
-    gives for the relation. `drawn` receives the relations, and `weights`, of each edge, by how much the run
-    that it comes from is larger than what was drawn of it.
-    """
+    """Sample neighbours of vertices[start:stop], per relation uniformly without replacement."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))

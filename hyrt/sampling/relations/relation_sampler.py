@@ -90,7 +90,7 @@ class RelationSampler:
         return self._blocks.minibatch(step, units, workers, draw, in_place=in_place)
 
     def _draw(self, step: int, layer: int, vertices: Ids, workers: Workers, arrays: TakenArrays) -> Hop:
-        """The neighbours of some vertices in one layer."""
+        """Sample the neighbours of some vertices in one layer."""
         topology, pool, num = self._topology, self._blocks.pool, len(vertices)
         types = topology.edge_types
         assert types is not None, "a typed graph has relations"

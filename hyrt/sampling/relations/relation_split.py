@@ -42,16 +42,16 @@ class RelationSplit:
 
     @property
     def sizes(self) -> list[int]:
-        """[R] runs of each relation."""
+        """Return [R] runs of each relation."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     @property
     def present(self) -> list[int]:
-        """The relations that have edges in the block."""
+        """Return the relations that have edges in the block."""
         return [relation for relation, size in enumerate(self.sizes) if size]
 
     def of(self, relation: int) -> Any:
-        """The block from the sources to the runs of one relation."""
+        """Return the block from the sources to the runs of one relation."""
         if relation not in self._of:
             runs, edges = self.runs, slice(*self.edge_starts[relation : relation + 2])
             first, last = self.starts[relation : relation + 2]

@@ -18,7 +18,7 @@ _01 = np.uint64(0x0101010101010101)
 
 @nb.njit("int64(uint64)", inline="always", cache=True, nogil=True)
 def count_ones(bits):
-    """How many of 64 bits are set."""
+    """Count the set bits of a 64-bit number."""
     bits = bits - ((bits >> np.uint64(1)) & _55)
     bits = (bits & _33) + ((bits >> np.uint64(2)) & _33)
     bits = (bits + (bits >> np.uint64(4))) & _0F
@@ -27,11 +27,7 @@ def count_ones(bits):
 
 @_compile
 def walk(indptr, indices, starts, length, key, start, stop, visited):
-    """Walks number start..stop-1 of one subgraph, from random `starts` against the direction of the edges.
-
-    Walk i writes its root and `length` further vertices at visited[i * (length + 1)]; a vertex without
-    neighbours is met again and again.
-    """
+    """Run random walks start..stop-1 of a subgraph, from random `starts` against the edge direction."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(i))
         v = starts[below(random_bits(stream, np.uint64(0)), np.uint64(len(starts)))]
@@ -69,9 +65,7 @@ def count_members(indptr, indices, members, start, stop, vertex_counts, edge_cou
 
 @_compile
 def distinct(visited, is_target, local, vertices):
-    """The vertices visited, each once, in the order they are met, targets first.
-
-    `local` is scratch of one entry a vertex of the graph, all -1 before and after.
+    """Collect the visited vertices without duplicates, targets first.
 
     Returns
     -------
@@ -113,7 +107,7 @@ def forget_rows(vertices, local):
 def write_edges(
     indptr, indices, vertices, local, offsets, vertex_counts, edge_counts, start, stop, columns, weights
 ):
-    """Columns and weights of the edges that `count_columns` counted, in the order of the graph's rows."""
+    """Write columns and weights of the edges that `count_columns` counted, in row order."""
     for i in range(start, stop):
         v = vertices[i]
         at = offsets[local[v]]

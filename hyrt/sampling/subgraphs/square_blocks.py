@@ -27,7 +27,7 @@ def square_blocks(
     workers: Workers,
     in_place: bool,
 ) -> list[Block]:
-    """The blocks of all layers: the same edges, but that the last has only the targets as destinations.
+    """Build the blocks of all layers: the same edges, but the last has only target destinations.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ _SEARCH = 12
 
 @_compile
 def count_columns(indptr, indices, vertices, local, counts, start, stop):
-    """Edges into vertices[start:stop] from vertices that `local` numbers, at the number of each."""
+    """Count edges into vertices[start:stop] from vertices that `local` numbers."""
     for i in range(start, stop):
         v = vertices[i]
         count = 0
@@ -29,9 +29,7 @@ def count_columns(indptr, indices, vertices, local, counts, start, stop):
 
 @_compile
 def write_columns(indptr, indices, vertices, local, offsets, columns, start, stop):
-    """Columns of the edges into vertices[start:stop] from vertices that `local` numbers, in the rows'
-    order.
-    """
+    """Write the columns of these edges in row order."""
     for i in range(start, stop):
         v = vertices[i]
         at = offsets[local[v]]
@@ -44,7 +42,7 @@ def write_columns(indptr, indices, vertices, local, offsets, columns, start, sto
 
 @_compile
 def rows_ascend(indptr, indices):
-    """Whether the columns of every row ascend, repeated ones allowed."""
+    """Return whether the columns of every row ascend; duplicates are allowed."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v] + 1, indptr[v + 1]):
             if indices[e] < indices[e - 1]:
@@ -54,7 +52,7 @@ def rows_ascend(indptr, indices):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def find(table, shift, members, vertex):
-    """The slot of a vertex in an open-addressed table of member numbers: its own, or the free one for it."""
+    """Find the slot of a vertex, or the free slot for it, in an open-addressed hash table."""
     slot = np.int64((np.uint64(vertex) * _GOLDEN) >> shift)
     while table[slot] >= 0 and members[table[slot]] != vertex:
         slot = (slot + 1) & (len(table) - 1)
@@ -63,7 +61,7 @@ def find(table, shift, members, vertex):
 
 @_compile
 def table_for(most):
-    """An empty table for `most` members, and by how much hashes are shifted."""
+    """Return an empty hash table for `most` members, and the shift of the hash."""
     bits = 3
     while (1 << bits) < 2 * most:
         bits += 1
@@ -72,11 +70,7 @@ def table_for(most):
 
 @_compile
 def grow_subgraphs(indptr, indices, roots, keys, fanout, most, start, stop, members, counts):
-    """The vertices around each of roots[start:stop]: members[i, :counts[i]], the root first.
-
-    In hop h, every vertex that came last draws `fanout` neighbours without replacement, keyed by keys[h] and
-    its number. `most` is the largest number of members.
-    """
+    """Collect the vertices around each of roots[start:stop]: members[i, :counts[i]], the root first."""
     table, shift = table_for(most)
     offsets = np.empty(most + 1, np.int32)
     for i in range(start, stop):
@@ -109,11 +103,7 @@ def grow_subgraphs(indptr, indices, roots, keys, fanout, most, start, stop, memb
 def inner_edges(
     indptr, indices, ascending, members, counts, most, rows, num_roots, start, stop, write, offsets, columns
 ):
-    """The edges between the members of each subgraph of start..stop-1.
-
-    Row i of all rows is root i; the other members of subgraph i have the rows from rows[i] on. Where `write`
-    is false, counts of edges go to offsets[row + 1]; else columns are written from offsets[row] on.
-    """
+    """Count or write the edges between the members of each subgraph of start..stop-1."""
     table, shift = table_for(most)
     for i in range(start, stop):
         found, num = members[i], counts[i]
