@@ -1,4 +1,4 @@
-"""What a dataset must satisfy, checked chunk by chunk; the first violation is named with its position."""
+"""Checks of dataset arrays, chunk by chunk. Errors name the position of the first violation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
 MOST_TYPES = 1 << 24
-"""Types of edges: floating-point numbers of 32 bits hold all below exactly."""
+"""Maximum number of edge types: float32 represents all integers below it exactly."""
 
 
 _INDPTR = "make it by numpy.concatenate([[0], numpy.cumsum(lengths)]), of the lengths of all rows"
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
-    """The error for one key of one dataset; a problem that begins with its verb continues the sentence."""
+    """Build the error for one key of a dataset; a problem that starts with "has" or "is" follows the key
+    directly.
+    """
     colon = "" if problem.startswith(("has ", "is ")) else ":"
     return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
 def first_bad(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
-    """The first position at which `bad(start, stop)` holds."""
+    """Return the first position at which `bad(start, stop)` is true."""
     for start in range(0, count, CHUNK):
         hits = bad(start, min(start + CHUNK, count))
         if hits.any():
@@ -40,7 +42,7 @@ def first_bad(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
 
 
 def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries: str) -> None:
-    """A row pointer starts at 0, never falls and ends at the number of entries."""
+    """Check that a row pointer starts at 0, never decreases and ends at the number of entries."""
     if len(indptr) == 0:
         raise reject(source, key, f"is empty, and has one entry more than there are vertices: {_INDPTR}")
     if indptr[0] != 0:
@@ -75,9 +77,9 @@ def check_columns(
     ordered: bool = True,
     dataset: str | None = None,
 ) -> None:
-    """Entries of CSR rows are in 0..bound-1 and, where `ordered`, strictly increasing within a row.
+    """Check that CSR entries are in 0..bound-1 and, if `ordered`, strictly increasing within a row.
 
-    `dataset` is what a user may convert to mend the order: the source, where it is not given.
+    `dataset` is the path in the suggested convert command (default: the source).
     """
 
     def outside(a: int, b: int) -> BoolArray:
@@ -117,7 +119,7 @@ def check_columns(
 
 
 def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> None:
-    """There is one type for each edge, from 0 on, that float32 holds exactly."""
+    """Check that there is one type per edge, from 0 to the largest that float32 represents exactly."""
     if len(types) != num_edges:
         raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges: give one for each")
     at = first_bad(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
@@ -130,7 +132,7 @@ def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> Non
 
 
 def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) -> None:
-    """There is one weight for each edge, above 0 and finite."""
+    """Check that there is one finite weight above 0 per edge."""
     if len(weights) != num_edges:
         raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges: give one for each")
     at = first_bad(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
@@ -144,7 +146,7 @@ def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) ->
 
 
 def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> None:
-    """There is one row of finite numbers for each edge."""
+    """Check that there is one row of finite numbers per edge."""
     if len(rows) != num_edges:
         raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges: give one for each")
     if rows.shape[1] == 0:
@@ -153,13 +155,13 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
 
 
 def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
-    """Check that there is one time for each edge. One that is nan is not known."""
+    """Check that there is one time per edge; nan is an unknown time."""
     if len(times) != num_edges:
         raise reject(source, key, f"has {len(times):,} entries for {num_edges:,} edges: give one for each")
 
 
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
-    """Numbers of vertices are 0..count-1, each of them once."""
+    """Check that vertex indices are a permutation of 0..count-1."""
     if len(numbers) != count:
         raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices: give one each")
     at = first_bad(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
@@ -183,7 +185,7 @@ def check_permutation(source: str, key: str, numbers: Array, count: int) -> None
 def check_masks(
     source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array
 ) -> None:
-    """The three masks of a split have one shape, are disjoint and lie on labelled vertices."""
+    """Check that the masks of a split have equal shapes, are disjoint and contain only labelled vertices."""
     count = len(labels)
     for key, mask in zip(keys, masks, strict=True):
         if len(mask) != count:
@@ -200,8 +202,7 @@ def check_masks(
         if mask.ndim == 2 and mask.shape[1] == 0:
             raise reject(source, key, f"shape {list(mask.shape)} has no split: give at least one column")
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
-        # A file can hold any byte where a bool should be; numpy would count it as true in one place and not
-        # in another.
+        # Damaged files can contain any byte as a bool, which numpy treats inconsistently.
         raw = mask.view(np.uint8)
         at = first_bad(lambda a, b, raw=raw: any_column(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
@@ -230,13 +231,13 @@ def any_column(hits: Array) -> BoolArray:
 
 
 def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
-    """Every value is finite. Blocks are consecutive rows of a vector or matrix."""
+    """Check that every value is finite; blocks are consecutive rows of a vector or matrix."""
     for _ in finite_blocks(source, key, blocks):
         pass
 
 
 def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
-    """The same consecutive rows, each block checked to be finite before it is handed on."""
+    """Yield the same blocks of consecutive rows after checking that each is finite."""
     row = 0
     for block in blocks:
         finite = np.isfinite(block)
@@ -251,7 +252,7 @@ def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Ar
 
 
 def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
-    """Consecutive rows of an array, about a chunk's worth of elements at a time."""
+    """Yield consecutive rows of an array in blocks of about `CHUNK` elements."""
     width = max(1, values.shape[1]) if values.ndim == 2 else 1
     step = rows or max(1, CHUNK // width)
     for start in range(0, len(values), step):
@@ -259,6 +260,6 @@ def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`: did you mean 'x'?` when a known name is close, else nothing."""
+    """Return `: did you mean 'x'?` if a known name is similar, otherwise an empty string."""
     near = nearest_name(name, known, cutoff)
     return f": did you mean {near!r}?" if near else ""

@@ -1,7 +1,7 @@
-"""From a stream of edges to CSR with sorted rows, in bounded memory.
+"""Construction of CSR with sorted rows from a stream of edges, in bounded memory.
 
-The stream is read once to count and once more for each range of vertices whose rows fit the bound together,
-so nothing is spilled to disk and the result does not depend on the bound.
+The stream is read once to count edges and once more for each range of vertices whose rows fit into the bound.
+Nothing is spilled to disk, and the result does not depend on the bound.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Result = TypeVar("Result")
 
 
 EdgeStream = Callable[[], Iterator[tuple[Array, Array]]]
-"""Edges in consecutive pieces (sources [n], targets [n]); each call starts again from the first."""
+"""Edges in consecutive pieces (sources [n], targets [n]); each call restarts from the first edge."""
 
 RANGE_ENTRIES = 210_000_000
-"""Entries built at once when they go to a file: 840 MB of them."""
+"""Number of entries that are built at once if they are written to a file: 840 MB."""
 _RANGE = 1 << 24
 
 
 class Store:
-    """An array that grows by rows, in memory or in a .npy file that is mapped when complete.
+    """Array that grows by rows, in memory or in a .npy file that is mapped once it is complete.
 
     Parameters
     ----------
     dtype
-        The dtype of its numbers.
+        dtype of the values.
     file
-        Where it is written; in memory by default.
+        Output file; the array is in memory by default.
     row
-        The shape of a row; a number by default.
+        Shape of a row; a single number by default.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Store:
 
     @property
     def range_entries(self) -> int:
-        """How many entries to build at once for this store."""
+        """Number of entries to build at once for this array."""
         return 1 << 62 if self._file is None else RANGE_ENTRIES
 
     def append(self, part: Array) -> None:
@@ -74,7 +74,7 @@ class Store:
             self._writer.close()
 
     def finish(self) -> Array:
-        """The whole array."""
+        """Return the complete array."""
         if self._writer is not None and self._file is not None:
             self._writer.close()
             return map_npy(self._file)
@@ -86,7 +86,7 @@ class Store:
 def in_order(
     pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[Result]:
-    """Results of `work` in the order of the items, with at most `ahead` computed in advance."""
+    """Yield the results of `work` in the order of the items, with at most `ahead` computed in advance."""
     pending: deque[Future[Result]] = deque()
     for item in items:
         pending.append(pool.submit(work, item))
@@ -112,22 +112,22 @@ def build_csr(
     Parameters
     ----------
     edges
-        Edges source → target.
+        Stream of edges source → target.
     num_vertices
-        The number of vertices, V.
+        Number of vertices, V.
     symmetric
-        Also store every edge the other way round.
+        Also store the reverse of every edge.
     self_loops
         Whether edges from a vertex to itself are stored.
     emit
-        Takes the indices [n] int32 (int64 where V >= 2^31) of consecutive ranges of rows.
+        Called with the indices [n] int32 (int64 if V >= 2^31) of consecutive ranges of rows.
     source
-        Name for messages.
+        Name of the source, for messages.
     range_entries
-        Bound on the entries built at once (a single longer row is still built). Memory is 4 to 8 bytes for
-        each of them, 24 bytes a vertex, and one piece of the stream.
+        Maximum number of entries built at once (a single longer row is still built). Memory is 4 to 8 bytes
+        per entry, 24 bytes per vertex, and one piece of the stream.
     threads
-        The number of threads that sort rows; all available CPUs by default. The result does not depend on it.
+        Number of threads that sort rows; all available CPUs by default. The result does not depend on it.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def build_csr(
     Raises
     ------
     DataError
-        If an edge has an end outside 0..V-1.
+        If an endpoint of an edge is outside 0..V-1.
     """
     counts = np.zeros(num_vertices, np.int64)
     at = 0
@@ -177,7 +177,7 @@ def build_csr(
 
 
 def ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about `range_entries` entries, as row pointers say, and at least one row."""
+    """Yield ranges of at least one row with about `range_entries` entries, given the row pointers."""
     low, last = 0, len(upper) - 1
     while low < last:
         high = int(np.searchsorted(upper, upper[low] + range_entries, side="right")) - 1
@@ -189,7 +189,7 @@ def ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, 
 def row_ranges(
     indptr: NDArray[np.int64], indices: Array, range_entries: int
 ) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
-    """Ranges of rows with about `range_entries` entries: their indptr, entries and first vertex."""
+    """Yield ranges of rows with about `range_entries` entries: indptr, entries and first vertex."""
     for low, high in ranges(indptr, range_entries):
         starts = indptr[low : high + 1]
         yield starts, indices[starts[0] : starts[-1]], low
@@ -198,18 +198,19 @@ def row_ranges(
 def drop_edges(
     indptr: NDArray[np.int64], indices: Array, excess: int, key: int, emit: Callable[[Array], None]
 ) -> NDArray[np.int64]:
-    """Leave out `excess` random undirected edges of a symmetric CSR: those that rank lowest under `key`.
+    """Remove `excess` random undirected edges from a symmetric CSR: the edges with the lowest hashes under
+    `key`.
 
     Parameters
     ----------
     indptr, indices
         A symmetric CSR without self loops.
     excess
-        How many undirected edges go.
+        Number of undirected edges to remove.
     key
-        The key of the random ranks.
+        Key of the random hashes.
     emit
-        Takes the remaining indices of consecutive ranges of rows.
+        Called with the remaining indices of consecutive ranges of rows.
 
     Returns
     -------
@@ -229,7 +230,7 @@ def drop_edges(
 
 
 def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int, key: int) -> np.uint64:
-    """The rank below which there are exactly `excess` undirected edges."""
+    """Return the edge hash below which there are exactly `excess` undirected edges."""
     if excess == 0:
         return np.uint64(0)
     share = excess / total

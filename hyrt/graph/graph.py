@@ -1,4 +1,4 @@
-"""The graph every part of hyrt works on: a topology, and a table of its vertices."""
+"""The graph that every part of hyrt works on: a topology and a table of its vertices."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import counted
 
-# Vertices whose feature rows tell datasets apart.
-_LOOKED_AT = 16
+# Number of vertices whose feature rows are compared to distinguish datasets.
+_NUM_COMPARED = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of one vertex type and one relation, or of several where it has `types`.
+    """Graph with one vertex type and one relation, or a heterogeneous graph if it has `types`.
 
-    Graphs are equal (`==`) where they are the same object: nobody means to compare gigabytes of arrays.
+    Graphs are equal (`==`) only if they are the same object, because comparing gigabytes of arrays is slow.
     """
 
     name: str
-    """The source of the graph, for messages and reports."""
+    """Source of the graph, for messages and reports."""
     topology: Topology
     """The edges."""
     vertices: VertexTable
-    """Features, labels and splits of its vertices."""
+    """Features, labels and splits of the vertices."""
     links: LinkGraph | None = None
-    """Which of its edges are predicted; None where vertices are."""
+    """Links that are predicted; None if vertices are predicted."""
     types: GraphTypes | None = None
-    """Which types its vertices have, and which relations its edges belong to; None where all are of one
-    kind. With them, `features` is a `TypedRows`, only vertices of the target type have labels, and the
-    topology's `edge_types` are numbers of relations."""
+    """Vertex types and relations of a heterogeneous graph, otherwise None. In a heterogeneous graph,
+    `features` is a `TypedRows`, only vertices of the target type have labels, and the `edge_types` of the
+    topology are relation indices."""
     names: DataNames = NO_NAMES
-    """The names that its dataset has for classes, columns and types of edges."""
+    """Names of classes, feature columns and edge types in the dataset."""
     scalings: Scalings = field(default_factory=dict)
-    """The scalings that its features have got, by vertex type ('' if there is one type)."""
+    """Scalings that were applied to the features, by vertex type ('' if there is one type)."""
     num_loops_left_out: int = 0
     """How many self loops of its data are not among the edges, because a model adds self loops of its own."""
 
@@ -78,12 +78,12 @@ class Graph:
         edge_features: NDArray[np.float32] | None = None,
         edge_times: NDArray[Any] | None = None,
     ) -> Self:
-        """A graph of the arrays that `Topology` and `VertexTable` describe; nothing is checked or copied."""
+        """Build a graph from the arrays of `Topology` and `VertexTable`, without checks or copies."""
         topology = Topology(indptr, indices, edge_types, edge_weights, edge_features, edge_times)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
     def with_features(self, features: RowSource) -> Graph:
-        """The same graph with other feature rows."""
+        """Return the graph with other feature rows."""
         return replace(self, vertices=replace(self.vertices, features=features))
 
     @property
@@ -112,17 +112,17 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """Classes, or labels of 0 and 1; 0 where labels are numbers."""
+        """Number of classes or of binary labels; 0 if labels are numbers."""
         return self.vertices.num_classes
 
     @property
     def num_outputs(self) -> int:
-        """How many scores a model gives a vertex: one a class, a label of 0 and 1, a number, or a column."""
+        """Number of outputs per vertex: classes, binary labels, numbers, or columns of an embedding."""
         return self.vertices.num_outputs if self.links is None else self.links.width
 
     @property
     def checksum(self) -> int:
-        """Of labels and training vertices (`VertexTable.checksum`), and of links where they are predicted."""
+        """CRC-32 of labels and training vertices (`VertexTable.checksum`), and of the links to predict."""
         return (
             self.vertices.checksum
             if self.links is None
@@ -131,10 +131,10 @@ class Graph:
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
-        """[n, 2] float64: a weighted sum of the feature row of a few vertices, and that row's size.
+        """[n, 2] float64: weighted sum and weighted absolute sum of the feature rows of a few vertices.
 
-        In a typed graph, these are a few of each type that has features. The sums tell feature rows apart
-        that the `checksum` does not look at. All rows must be in this process.
+        In a heterogeneous graph, a few vertices of each type that has features are used. The sums
+        distinguish feature rows, which `checksum` does not cover. All rows must be in this process.
         """
         if not isinstance(self.features, TypedRows):
             return self._sums_of(self.features, self.num_vertices)
@@ -147,18 +147,18 @@ class Graph:
         return np.concatenate([np.empty((0, 2)), *tables])
 
     def _sums_of(self, table: RowSource, count: int) -> NDArray[np.float64]:
-        num_looked_at = min(_LOOKED_AT, count)
-        vertices = np.linspace(0, count - 1, num_looked_at).astype(self.topology.indices.dtype)
-        rows = np.empty((num_looked_at, table.width), np.float32)
+        num_compared = min(_NUM_COMPARED, count)
+        vertices = np.linspace(0, count - 1, num_compared).astype(self.topology.indices.dtype)
+        rows = np.empty((num_compared, table.width), np.float32)
         table.rows(vertices, rows, current_workers())
         weights = np.cos(np.arange(table.width, dtype=np.float64))
         return np.stack([rows @ weights, np.abs(rows) @ np.abs(weights)], axis=1)
 
     @property
     def num_splits(self) -> int:
-        """How many alternative train/val/test splits the dataset has."""
+        """Number of alternative train/val/test splits of the dataset."""
         return self.vertices.num_splits
 
     def split(self, name: str, column: int = 0) -> NDArray[np.int64]:
-        """The vertices of one split, sorted; see `VertexTable.split`."""
+        """Return the sorted vertices of one split; see `VertexTable.split`."""
         return self.vertices.split(name, column, self.name)

@@ -1,4 +1,4 @@
-"""What a graph holds, in numbers."""
+"""Summary statistics of a graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _EDGES = 1 << 24
 
 
 def describe(graph: Graph) -> dict[str, Any]:
-    """Counts, degrees, features, classes, splits and memory of a graph, ready for JSON.
+    """Return counts, degrees, features, classes, splits and memory of a graph as JSON data.
 
     Returns
     -------
-    Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory. `features`
-    is None in a typed graph, which has also what `type_facts` gives.
+    Plain numbers, strings, lists and dicts. `bytes` counts the arrays, mapped or in memory. For a
+    heterogeneous graph, `features` is None and the result of `type_facts` is included.
     """
     degrees = graph.topology.in_degrees
     labels = graph.labels
@@ -69,10 +69,10 @@ def describe(graph: Graph) -> dict[str, Any]:
 
 
 def _num_isolated(topology: Topology) -> int:
-    """Vertices that no edge leads to or from."""
+    """Count the vertices without incoming and outgoing edges."""
     alone = topology.in_degrees == 0
     if alone.any():
-        # A part of a folder's edges at a time, of which memory need not hold all.
+        # Process ranges of edges, because the edges of a dataset folder may exceed memory.
         for start in range(0, topology.num_edges, _EDGES):
             alone[topology.indices[start : start + _EDGES]] = False
     return int(alone.sum())
@@ -91,7 +91,7 @@ def _rows_in_words(rows: dict[str, Any]) -> str:
 
 
 def _of_target(graph: Graph, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels of the vertices that may have some."""
+    """Return the labels of the target type."""
     if graph.types is None:
         return labels
     low, high = graph.types.interval(graph.types.target)
@@ -110,7 +110,7 @@ def _edge_values(facts: dict[str, Any]) -> str:
 
 
 def summary_lines(facts: dict[str, Any]) -> list[str]:
-    """The facts of `describe` as lines for a terminal."""
+    """Format the result of `describe` as lines for a terminal."""
     degree, features, held = facts["degree"], facts["features"], facts["bytes"]
     counts = facts["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")

@@ -1,4 +1,4 @@
-"""Compiled loops over edges and CSR rows. All release the GIL and touch only the range they are given."""
+"""Compiled loops over edges and CSR rows. All release the GIL and access only the given range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def first_outside(sources, targets, bound):  # type: ignore[no-untyped-def]
-    """First edge with an end outside 0..bound-1, or -1."""
+    """Return the first edge with an endpoint outside 0..bound-1, or -1."""
     for i in range(len(sources)):
         if sources[i] < 0 or sources[i] >= bound or targets[i] < 0 or targets[i] >= bound:
             return i
@@ -34,7 +34,7 @@ def count_edges(sources, targets, symmetric, self_loops, counts):  # type: ignor
 
 @_compile
 def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
-    """Put the edges into vertices low..high-1 at their row's cursor [high-low], which moves on."""
+    """Write the edges into vertices low..high-1 at their row's cursor [high-low], and advance the cursor."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u != v or self_loops:
@@ -63,7 +63,7 @@ def sort_range(entries, a, b):  # type: ignore[no-untyped-def]
 
 @_compile
 def renumber_rows(indptr, entries, order, places, starts, first, last, out):  # type: ignore[no-untyped-def]
-    """Row r of first..last-1 gets the entries e of row order[r] as places[e], sorted, from starts[r] on."""
+    """Write row order[r] as sorted row r, renumbered by places, at starts[r], for r in first..last-1."""
     for r in range(first, last):
         at = starts[r]
         for e in range(indptr[order[r]], indptr[order[r] + 1]):
@@ -74,7 +74,7 @@ def renumber_rows(indptr, entries, order, places, starts, first, last, out):  # 
 
 @_compile
 def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-def]
-    """Sort rows first..last-1 and move duplicates out of their front; counts gets what is left of each."""
+    """Sort rows first..last-1 and remove duplicates; write the remaining length of each row to counts."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         sort_range(entries, a, b)
@@ -88,7 +88,7 @@ def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-
 
 @_compile
 def sort_along(starts, first, last, entries, along):  # type: ignore[no-untyped-def]
-    """Sort rows first..last-1, and what stands beside each entry with it; equal ones stay in their order."""
+    """Sort rows first..last-1 stably, and permute the parallel array `along` in the same way."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         if b - a <= 24:
@@ -107,7 +107,7 @@ def sort_along(starts, first, last, entries, along):  # type: ignore[no-untyped-
 
 @_compile
 def close_gaps(starts, counts, entries):  # type: ignore[no-untyped-def]
-    """Move every row's front together; returns the number of entries left."""
+    """Compact the first counts[r] entries of every row; return the number of remaining entries."""
     at = 0
     for r in range(len(counts)):
         for i in range(starts[r], starts[r] + counts[r]):
@@ -135,14 +135,14 @@ def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-unt
 
 @_compile
 def edge_rank(key, u, v):  # type: ignore[no-untyped-def]
-    """A random 64-bit rank of an undirected edge, the same from both ends."""
+    """Return the random 64-bit hash of an undirected edge, which is the same in both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
     return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
 
 
 @_compile
 def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
-    """Write the ranks below bound of the edges (u, v), u < v, in these rows; returns how many there are."""
+    """Write the hashes below bound of the edges (u, v), u < v, in these rows; return their number."""
     found = 0
     base = starts[0]
     for r in range(len(starts) - 1):
@@ -159,7 +159,7 @@ def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ig
 
 @_compile
 def drop_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type: ignore[no-untyped-def]
-    """Copy the edges of rank bound or above to kept, row by row; returns how many there are."""
+    """Copy the edges whose hash is at least bound to kept, row by row; return their number."""
     at = 0
     base = starts[0]
     for r in range(len(starts) - 1):

@@ -1,4 +1,4 @@
-"""Scaling of features: rows by their sum or length, columns by their mean and deviation."""
+"""Feature normalization: rows by their sum or length, columns by mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = 1 << 14
 
 
 def scaled(data: Dataset, normalize: str) -> Dataset:
-    """A dataset whose features are scaled; dense ones block by block as they are read.
+    """Return a dataset with scaled features; dense features are scaled block by block when they are read.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
         `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that is 0
         stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
         column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for others.
-        What the features are known to have got is not done twice.
+        A normalization that was already applied is not repeated.
 
     Raises
     ------
@@ -78,17 +78,17 @@ def _mapped(rows: FeatureRows, change: Callable[[Array], Array]) -> FeatureRows:
 
 
 def are_bags_of_words(values: Array) -> bool:
-    """Whether sparse features only say which words there are: all of their values, [nnz], are 1.
+    """Return whether sparse features are binary bags of words: all values [nnz] are 1.
 
-    Others were scaled already, or count something.
+    Other values are counts, or were scaled already.
     """
     return bool(np.all(values == 1))
 
 
 def largest_column(rows: FeatureRows) -> float:
-    """The root mean square of the column where it is largest, over the first rows only; 0 without rows.
+    """Return the largest root mean square of a column over the first block of rows; 0 without rows.
 
-    Beside a column of large values, all others hardly count in a product.
+    A column of large values dominates all others in a matrix product.
     """
     for block in rows.blocks():
         squares = np.square(block, dtype=np.float64).mean(axis=0)
@@ -118,6 +118,6 @@ def _standard(rows: FeatureRows) -> Scaling:
     for block in rows.blocks():
         squares += np.square(block - mean).sum(axis=0)
     deviation = np.sqrt(squares / rows.shape[0])
-    # Rounding leaves a constant column with a deviation of some ulps of its mean.
+    # Rounding errors give a constant column a deviation of a few ulps of its mean.
     deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
     return Scaling("standard", mean, deviation)

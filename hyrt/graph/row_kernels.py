@@ -1,6 +1,6 @@
-"""Compiled loops that gather feature rows. All release the interpreter lock and write disjoint rows.
+"""Compiled loops that gather feature rows. All release the GIL and write disjoint rows.
 
-Feature matrices are float32, float64 or the 16 bits of halves (uint16).
+Feature matrices are float32, float64 or the bits of float16 (uint16).
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -11,8 +11,7 @@ import numpy as np
 from hyrt.machine.intrinsics import prefetch_row, value
 from hyrt.machine.kernels.kept_kernels import nb
 
-# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the
-# second cache.
+# Prefetch distance in rows: enough to hide the memory latency, few enough to stay in the L2 cache.
 _AHEAD = 32
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -20,7 +19,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def gather_rows(x, rows, out, start, stop):
-    """out[i] = x[rows[i]]."""
+    """Compute out[i] = x[rows[i]]."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, min(start + _AHEAD, stop)):
@@ -36,7 +35,7 @@ def gather_rows(x, rows, out, start, stop):
 
 @_compile
 def gather_sparse_rows(indptr, columns, values, rows, out_indptr, out_columns, out_values, start, stop):
-    """Copy CSR rows `rows[start:stop]` to where out_indptr says."""
+    """Copy CSR rows `rows[start:stop]` to the positions in out_indptr."""
     for i in range(start, stop):
         at = out_indptr[i]
         for e in range(indptr[rows[i]], indptr[rows[i] + 1]):
@@ -47,7 +46,7 @@ def gather_sparse_rows(indptr, columns, values, rows, out_indptr, out_columns, o
 
 @_compile
 def densify(indptr, columns, values, out, start, stop):
-    """Sparse rows as dense ones."""
+    """Convert sparse rows to dense rows."""
     for i in range(start, stop):
         for k in range(out.shape[1]):
             out[i, k] = 0

@@ -1,4 +1,6 @@
-"""Where feature rows come from. The load stage knows only this protocol and the two forms rows have here."""
+"""Row sources: the interface through which stages read feature rows, and dense and sparse features in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,28 @@ _GRAIN = 512
 
 
 class RowSource(Protocol):
-    """The feature rows of one vertex type, wherever they are kept."""
+    """Interface to the feature rows of one vertex type: in memory, in a file, or on other ranks."""
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns."""
         ...
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one value of a dense row, as it is read."""
+        """Bytes per stored value of a dense row."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that are kept in this process's memory or files."""
+        """Bytes of the rows that this process stores in memory or files."""
         ...
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[V, F] all rows in host memory, for compiled loops that read them there; else None.
+        """[V, F] all rows in host memory, for compiled loops that read them in place; otherwise None.
 
-        The dtype is float32, float64, uint16 for the bits of float16, or int16 for those of bfloat16.
+        The dtype is float32, float64, uint16 (bits of float16) or int16 (bits of bfloat16).
         """
         ...
 
@@ -61,41 +63,41 @@ class RowSource(Protocol):
 
 @runtime_checkable
 class SparseSource(RowSource, Protocol):
-    """A row source that can give its rows as sparse ones."""
+    """Row source that can return sparse rows."""
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        """The rows of some vertices, in their order and still sparse."""
+        """Return the sparse rows of some vertices, in the given order."""
         ...
 
 
 @runtime_checkable
 class NarrowSource(RowSource, Protocol):
-    """A row source that can give its rows in the format that they are kept or rounded in."""
+    """Row source that can return quantized rows without dequantizing them."""
 
     @property
     def row_format(self) -> RowFormat:
-        """The format; float32 where there is nothing narrow to give."""
+        """Storage format; float32 if rows are not quantized."""
         ...
 
     @property
     def column_scales(self) -> NDArray[np.float32] | None:
-        """[F] the scales of columns, for a format that has them; else None."""
+        """[F] column scales, if the format has them; otherwise None."""
         ...
 
     @property
     def all_rows(self) -> NarrowRows | None:
-        """The rows of all vertices, where they are kept in the format in host memory; else None."""
+        """Quantized rows of all vertices, if they are in host memory; otherwise None."""
         ...
 
     def narrow_rows(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
-        """Write the rows of some vertices, as `rows` does, in the format.
+        """Write the quantized rows of some vertices.
 
         Parameters
         ----------
         ids
             [n] the vertices.
         out
-            [n, width] rows of the format, overwritten.
+            [n, width] rows in the storage format, overwritten.
         workers
             The threads that share the work.
         """
@@ -104,36 +106,35 @@ class NarrowSource(RowSource, Protocol):
 
 @runtime_checkable
 class FetchedRows(RowSource, Protocol):
-    """A row source that brings all remote rows of a step at once, before any of them is asked for."""
+    """Row source that prefetches all remote rows of a step in one exchange."""
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        """Bring the rows of a step here; `rows` then gives those of this step.
+        """Fetch the remote rows of a step; `rows` then serves this step.
 
         Parameters
         ----------
         step
-            The step of the run; below zero where it is none that is trained.
+            Step of the run; negative if the step is not a training step.
         ids
-            Arrays [n] of the vertices that the mini-batches of the step read, at least one for each of them;
-            a vertex may be there several times. Where the step has been fetched and not been released, they
-            do not count: what was fetched is used again.
+            At least one array [n] per mini-batch of the step with the vertices that it reads, possibly with
+            duplicates. Ignored if the step was fetched before and not released: its rows are reused.
         workers
             The threads that share the work.
         """
         ...
 
     def release(self, step: int) -> None:
-        """Let the rows of a step go; any thread may ask for it."""
+        """Release the rows of a step (thread-safe)."""
         ...
 
     def end(self) -> None:
-        """No more steps are fetched: who waits for one raises `ChannelClosed`. Any thread may ask for it."""
+        """Stop fetching: waiting threads raise `ChannelClosed` (thread-safe)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseFeatures:
-    """Feature rows in one matrix, in memory or memory-mapped."""
+    """Dense feature rows in one matrix, in memory or memory-mapped."""
 
     values: NDArray[Any]
     """[V, F] float32 or float16, C-contiguous."""
@@ -178,7 +179,7 @@ class DenseFeatures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
-    """Feature rows as CSR, for bags of words whose dense form would not fit."""
+    """Sparse feature rows as CSR, for bags of words that are too large as a dense matrix."""
 
     indptr: NDArray[Any]
     """[V+1] int64."""
@@ -204,7 +205,7 @@ class SparseFeatures:
         return None
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        """The rows of some vertices, in their order and still sparse."""
+        """Return the sparse rows of some vertices, in the given order."""
         indptr = np.zeros(len(ids) + 1, np.int64)
         np.cumsum(self.indptr[ids + 1] - self.indptr[ids], out=indptr[1:])
         columns = np.empty(indptr[-1], np.int32)

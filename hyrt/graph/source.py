@@ -1,4 +1,4 @@
-"""Opening a graph from whatever names one: a file, a folder, a generator, an OGB name, an object."""
+"""Opening of a graph from a file, a folder, a generator, an OGB name or an object."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def open_graph(
     Raises
     ------
     ArgumentError
-        If `normalize` is none of these words.
+        If `normalize` is not one of these words.
     DataError
         Names source, key and the first bad position, or the remedy.
     """
@@ -92,7 +92,7 @@ def open_graph(
 
 
 def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
-    """Features in memory, unless they stay in files, which large ones that are to be scaled cannot."""
+    """Load features into memory unless they stay in files; refuse large features that must be scaled."""
     rows = table.rows
     if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalized):
         once = f"hyrt data convert {name} DEST" if rows.mapped else "hyrt partition ..."
@@ -108,19 +108,19 @@ def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
 def open_dataset(
     source: str | Path | Graph | Any, scratch: Path, *, sort: bool = False, unique: bool = False
 ) -> Dataset:
-    """Open a source for reading it once, block by block.
+    """Open a source for a single block-by-block read.
 
-    Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared
-    with its checksums, as all of it is going to be read.
+    Dense features are neither loaded nor checked to be finite. Folders that hyrt wrote are verified
+    completely against their checksums, because all of it will be read.
 
     Parameters
     ----------
     source
         The source of the dataset, as for `open_graph`.
     scratch
-        A folder for edges and features that have to be put in order.
+        Folder for edges and features that must be sorted.
     sort, unique
-        What to mend in the rows of a file or a folder; see `hyrt.graph.formats.row_order.in_row_order`.
+        Repairs of the rows of a file or folder; see `hyrt.graph.formats.row_order.in_row_order`.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _has_bags(graph: Graph) -> bool:
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:
-    """The dataset of a source, and whether it was made here and needs no check."""
+    """Read the dataset of a source; also return whether it needs no check."""
     if isinstance(source, Graph):
         return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
@@ -182,7 +182,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 
 
 def check_name(name: str) -> None:
-    """Raise the error of `open_graph` for a name of no dataset, without opening one.
+    """Raise the error of `open_graph` if a name is not a dataset, without opening it.
 
     Parameters
     ----------

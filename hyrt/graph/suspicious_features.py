@@ -1,4 +1,4 @@
-"""A warning of feature columns that number the rows or give the label away, from a sample of the rows."""
+"""Warning about feature columns that are row numbers or reveal the label, based on a sample of the rows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hyrt.machine.workers import current_workers
 Array = NDArray[Any]
 
 _BLOCKS, _BLOCK_ROWS = 16, 64
-"""Rows are sampled in blocks, as large features may be on a disk."""
+"""Rows are sampled in blocks, because large features may be on disk."""
 _MAX_LABELLED = 512
 _MAX_VALUES = 1 << 22
-"""Most values of a sample: a bag of words that is wider than this, divided by the rows, is not sampled."""
+"""Maximum number of values in a sample; wider bags of words are not sampled."""
 
 
 def warn_of_suspicious_features(data: Dataset) -> None:
-    """Warn of feature columns that are most likely not features.
+    """Warn about feature columns that are probably not features.
 
-    Imports of tables look at all rows. Here some rows are read, of features that no table had.
+    Table imports check all rows. For features that were not imported from tables, a sample is checked.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def warn_of_suspicious_features(data: Dataset) -> None:
 
 
 def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> dict[int, str]:
-    """Return what is suspicious about columns, by their numbers.
+    """Return the reason for each suspicious column, by column index.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> d
     labels
         [n, ...] labels.
     numbers
-        [n] the number that each row had in the data before vertices were put in another order.
+        [n] original row numbers, before vertices were reordered.
     """
     count = len(numbers)
     if (_BLOCKS * _BLOCK_ROWS + _MAX_LABELLED) * features.width > _MAX_VALUES or not count:
@@ -82,7 +82,7 @@ def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> d
 
 
 def _rows(features: RowSource, rows: Array) -> Array:
-    """Return rows [n, width] as they are kept, as dense ones; no kernel is compiled for some of them."""
+    """Return rows [n, width] as a dense array, without compiling a kernel for dense and sparse features."""
     if isinstance(features, DenseFeatures):
         return np.asarray(features.values[rows])
     if isinstance(features, SparseFeatures):

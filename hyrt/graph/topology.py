@@ -1,4 +1,4 @@
-"""The edges of one relation."""
+"""Edges of a graph as CSR over incoming edges, and its transpose."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.checks import check_array
-from hyrt.graph import check, kernels, transpose
+from hyrt.graph import check, kernels
+from hyrt.graph.transpose import count_columns, is_own_transpose, number_edges, turn_rows
 from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
 
-# A transpose is made in passes over all edges, each for a range of columns: few, for reading costs, too.
+# The transpose makes one pass over all edges per range of columns. Few passes, because each reads all edges.
 _PASSES = 4
-_FEWEST_COLUMNS = 1 << 12
+_MIN_COLUMNS = 1 << 12
 _ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """One relation's edges as CSR over incoming edges."""
+    """Edges as CSR over incoming edges."""
 
     indptr: NDArray[np.int64]
-    """[V+1] int64, where each destination's edges start."""
+    """[V+1] int64 row pointers: start of each destination's edges."""
     indices: NDArray[Any]
-    """[E] int32 or int64, the sources of the edges into each vertex, sorted within a row."""
+    """[E] int32 or int64, sources of the edges into each vertex, sorted within a row."""
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] integers from 0 on, the type of each edge, where edges have types."""
+    """[E] integers from 0, type of each edge; None if edges have no types."""
     edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E] float32 above 0, the weight of each edge, where edges have weights: layers multiply by them, and
-    sampling may draw neighbours by them."""
+    """[E] float32 above 0, weight of each edge, or None. Layers multiply by the weights, and neighbour
+    sampling may use them as probabilities."""
     edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E, d] float32, the row of features of each edge, where edges have features."""
+    """[E, d] float32, feature row of each edge; None if edges have no features."""
     edge_times: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] numbers, the time of each edge, if edges have times: splits of links by time go by them."""
+    """[E] numbers, time of each edge, or None. Link splits by time use the times."""
 
     __repr__ = one_line
 
@@ -59,13 +60,13 @@ class Topology:
 
     @property
     def has_edge_values(self) -> bool:
-        """Whether edges have weights or features, which blocks look up by the edge's number."""
+        """Whether edges have weights or features, which blocks look up by edge index."""
         return self.edge_weights is not None or self.edge_features is not None
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """[E, d] what layers read as the data of edges: their features, or their weights as one column where
-        they have no features; None where they have neither.
+        """[E, d] edge data that layers read: the features, otherwise the weights as one column, otherwise
+        None.
         """
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
@@ -73,13 +74,13 @@ class Topology:
 
     @property
     def edge_width(self) -> int:
-        """Columns of `edge_rows`, 0 where there are none."""
+        """Number of columns of `edge_rows`; 0 if it is None."""
         rows = self.edge_rows
         return 0 if rows is None else int(rows.shape[1])
 
     @cached_property
     def checked(self) -> Topology:
-        """Itself, once its arrays are found to be those of a graph: kernels do not look where they read.
+        """The topology itself, after its arrays are checked, because kernels do not check bounds.
 
         Rows need not be sorted, and may repeat an edge.
         """
@@ -111,28 +112,30 @@ class Topology:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """[V] int32, the number of incoming edges of each vertex."""
+        """[V] int32, number of incoming edges of each vertex."""
         return np.diff(self.indptr).astype(np.int32)
 
     @cached_property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """[V] float32, the sum of the weights of each vertex's incoming edges, added up in float64.
+        """[V] float32, sum of the weights of each vertex's incoming edges, computed in float64.
 
-        In-degrees where edges have no weights.
+        Equal to the in-degrees if edges have no weights.
         """
         if self.edge_weights is None:
             return self.in_degrees.astype(np.float32)
         sums = np.zeros(self.num_vertices, np.float32)
         some = np.flatnonzero(self.in_degrees)
         if len(some):
-            # A segment ends where the next one starts: vertices without edges would not have an empty one.
+            # reduceat has no empty segments, so vertices without edges are left out.
             sums[some] = np.add.reduceat(self.edge_weights, self.indptr[some], dtype=np.float64)
         return sums
 
     @cached_property
     def run_weights(self) -> NDArray[np.float32]:
-        """[E] float32, of each edge the sum of the weights of all edges of its type into its vertex, its own
-        among them, added up in float64. Rows are sorted by type and edges have weights, as in a typed graph.
+        """[E] float32, sum of the weights of all edges of the same type into the same vertex as each edge.
+
+        Sums are computed in float64. Rows must be sorted by type, as in a heterogeneous graph, and edges must
+        have weights.
         """
         types, weights = self.edge_types, self.edge_weights
         assert types is not None
@@ -148,8 +151,9 @@ class Topology:
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: each end's factor in GCN's
-        normalisation with self loops.
+        """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: factor of each endpoint in GCN
+        normalization
+        with self loops.
         """
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
@@ -200,15 +204,15 @@ class Topology:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether the edges are their own transpose: as many edges u -> v as v -> u, for all u and v.
+        """Whether the graph is symmetric: as many edges u -> v as v -> u, for all u and v.
 
-        Found once, by the calling thread's team. Edge tensors do not count: they may differ both ways.
-        A topology whose rows are not sorted is taken for a directed one.
+        Computed once, by the worker team of the calling thread. Types, weights and features are ignored and
+        may differ between the two directions. A topology with unsorted rows is treated as directed.
         """
         differs: list[int] = []
 
         def compare(low: int, high: int) -> None:
-            if not differs and not transpose.is_own_transpose(self.indptr, self.indices, low, high):
+            if not differs and not is_own_transpose(self.indptr, self.indices, low, high):
                 differs.append(low)
 
         self._by_columns(compare)
@@ -216,41 +220,37 @@ class Topology:
 
     @cached_property
     def transposed(self) -> Topology:
-        """The edges by their sources: CSR over outgoing edges, sorted within a row; itself where symmetric.
+        """Transpose: CSR over outgoing edges, sorted within a row; the topology itself if it is symmetric.
 
-        Types, weights and features of edges are read through `transposed_edges`.
+        Edge types, weights and features are read through `transposed_edges`.
 
-        A symmetric graph needs no further memory (GraphPy 6.1), a directed one |V| + |E| integers.
+        A symmetric graph needs no additional memory (GraphPy 6.1), a directed graph |V| + |E| integers.
         """
         if self.is_symmetric:
             return self
         counts = np.empty(self.num_vertices, np.int64)
-        self._by_columns(lambda low, high: transpose.count_columns(self.indices, low, high, counts))
+        self._by_columns(lambda low, high: count_columns(self.indices, low, high, counts))
         indptr = np.zeros(self.num_vertices + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         indices = np.empty_like(self.indices)
-        self._by_columns(
-            lambda low, high: transpose.turn_rows(self.indptr, self.indices, indptr, low, high, indices)
-        )
+        self._by_columns(lambda low, high: turn_rows(self.indptr, self.indices, indptr, low, high, indices))
         turned = Topology(indptr, indices)
         turned.__dict__["is_symmetric"] = False
         return turned
 
     @cached_property
     def transposed_edges(self) -> NDArray[Any]:
-        """[E] int32 (int64 from 2^31 edges on), which edge of this topology each one of `transposed` is.
+        """[E] int32 (int64 from 2^31 edges), index in this topology of each edge of `transposed`.
 
-        Through it the transpose reads an edge tensor where it lies (GraphPy 6.1): |E| further integers, and
-        only where edge tensors are used.
+        With it, edge tensors are read in place for the transpose (GraphPy 6.1). It takes |E| integers, and is
+        computed only if edge tensors are used.
         """
         edges = np.empty(self.num_edges, np.int32 if self.num_edges < 2**31 else np.int64)
         starts = self.transposed.indptr
-        self._by_columns(
-            lambda low, high: transpose.number_edges(self.indptr, self.indices, starts, low, high, edges)
-        )
+        self._by_columns(lambda low, high: number_edges(self.indptr, self.indices, starts, low, high, edges))
         return edges
 
     def _by_columns(self, work: Callable[[int, int], None]) -> None:
-        """Do `work` for ranges of columns, which the calling thread's team shares."""
-        columns = max(_FEWEST_COLUMNS, -(-self.num_vertices // _PASSES))
+        """Run `work` on ranges of columns in the worker team of the calling thread."""
+        columns = max(_MIN_COLUMNS, -(-self.num_vertices // _PASSES))
         current_workers().run(work, self.num_vertices, columns)

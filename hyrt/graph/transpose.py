@@ -1,7 +1,7 @@
-"""Compiled loops that turn a topology round: each call does one range of the columns.
+"""Compiled loops that transpose a topology; each call processes one range of columns.
 
-All read the edges in their order and keep a place in each row of the transpose that moves on: so the edges of
-such a row come out sorted by their other end, equal ones by number, whatever the ranges are.
+All read the edges in order and advance a cursor in each row of the transpose. The edges of a row are
+therefore sorted by source and then by edge index, for any choice of ranges.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def is_own_transpose(indptr, indices, low, high):  # type: ignore[no-untyped-def]
-    """Whether edges u -> v and v -> u pair off, for all u and v of which the lower is from `low` to `high`.
+    """Return whether edges u -> v and v -> u match, for all u, v with low <= min(u, v) < high.
 
-    Each row c keeps a place among its edges from higher vertices, and these come as rows i > c are read. The
-    rows from `low` to `high` must be sorted, or the answer is no.
+    Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order.
+    Returns False if the rows low..high-1 are not sorted.
     """
     at = np.empty(high - low, np.int64)
     for c in range(low, high):
@@ -48,7 +48,7 @@ def is_own_transpose(indptr, indices, low, high):  # type: ignore[no-untyped-def
 
 @_compile
 def count_columns(indices, low, high, counts):  # type: ignore[no-untyped-def]
-    """counts[c] = edges of the columns c from `low` to `high`."""
+    """Count the edges of each column c, low <= c < high, into counts[c]."""
     counts[low:high] = 0
     for e in range(len(indices)):
         c = indices[e]
@@ -58,7 +58,7 @@ def count_columns(indices, low, high, counts):  # type: ignore[no-untyped-def]
 
 @_compile
 def turn_rows(indptr, indices, t_indptr, low, high, t_indices):  # type: ignore[no-untyped-def]
-    """Write the rows of the transpose from `low` to `high`."""
+    """Write rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):
@@ -70,7 +70,7 @@ def turn_rows(indptr, indices, t_indptr, low, high, t_indices):  # type: ignore[
 
 @_compile
 def number_edges(indptr, indices, t_indptr, low, high, edges):  # type: ignore[no-untyped-def]
-    """Write which edge each one of the transpose's rows from `low` to `high` is."""
+    """Write the original edge index of each edge in rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):

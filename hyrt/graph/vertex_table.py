@@ -1,4 +1,4 @@
-"""The vertices of one type: their feature rows, labels and splits."""
+"""Feature rows, labels and splits of the vertices."""
 
 from __future__ import annotations
 
@@ -22,49 +22,48 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class VertexTable:
-    """What is known of the vertices of one type."""
+    """Features, labels and splits of all vertices."""
 
     features: RowSource
-    """The feature rows of the vertices."""
+    """Feature rows of the vertices."""
     labels: NDArray[Any]
-    """Classes, flags or numbers, as `hyrt.graph.labels.label_kind.LabelKind` says."""
+    """Classes, flags or numbers; see `hyrt.graph.labels.label_kind.LabelKind`."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
     vertex_ids: NDArray[Any] | None = None
-    """[V] integers, the number that each vertex had before the dataset was put in another order; None where
-    it never was."""
+    """[V] integers, original index of each vertex before the dataset was reordered; None if it was not."""
     outputs: int | None = None
-    """How many scores a model gives a vertex, if a run has fixed it; None if the labels say it."""
+    """Number of outputs per vertex, if a run has fixed it; None to infer it from the labels."""
 
     __repr__ = one_line
 
     @property
     def label_kind(self) -> LabelKind:
-        """What the labels are."""
+        """Kind of the labels."""
         return label_kind(self.labels)
 
     @cached_property
     def num_outputs(self) -> int:
-        """How many scores a model gives a vertex."""
+        """Number of model outputs per vertex."""
         return num_outputs(self.labels) if self.outputs is None else self.outputs
 
     @property
     def labels_in_words(self) -> str:
-        """What a vertex has: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        """Description of the labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
         return labels_in_words(self.label_kind, self.num_outputs)
 
     @property
     def num_classes(self) -> int:
-        """Classes, or labels of 0 and 1; 0 where labels are numbers."""
+        """Number of classes or of binary labels; 0 if labels are numbers."""
         return 0 if self.label_kind == "numbers" else self.num_outputs
 
     def labels_of(self, vertices: NDArray[Any]) -> NDArray[Any]:
-        """Labels of vertices as mini-batches have them; see `training_labels`."""
+        """Return labels of vertices in mini-batch form; see `training_labels`."""
         return training_labels(self.labels[vertices])
 
     @cached_property
     def positions(self) -> NDArray[Any] | None:
-        """[V] integers, where the vertex of each original number is now; None where the order is that one."""
+        """[V] integers, current index of each original vertex; None if the vertices were not reordered."""
         if self.vertex_ids is None:
             return None
         positions = np.empty_like(self.vertex_ids)
@@ -73,10 +72,10 @@ class VertexTable:
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the labels and the training vertices, which tells graphs apart.
+        """CRC-32 of the labels and the training mask, which identifies a dataset.
 
-        It is the same for a dataset in one file, in a folder or in parts, whatever types whole numbers have
-        there. Features are not looked at, because a rank has a part of them.
+        The checksum does not depend on the storage (file, folder or partition) or on integer dtypes. Features
+        are not included, because a rank has only a part of them.
         """
         found = 0
         for array in (self.labels, self.masks["train"]):
@@ -87,19 +86,19 @@ class VertexTable:
 
     @property
     def num_splits(self) -> int:
-        """How many alternative train/val/test splits the dataset has."""
+        """Number of alternative train/val/test splits of the dataset."""
         mask = self.masks["train"]
         return 1 if mask.ndim == 1 else int(mask.shape[1])
 
     def split(self, name: str, column: int, source: str) -> NDArray[np.int64]:
-        """The vertices of one split, sorted.
+        """Return the vertices of one split, sorted.
 
         Parameters
         ----------
         name
             `train`, `val` or `test`, or the name of a further mask.
         column
-            Which of the K alternative splits.
+            Index of one of the K alternative splits.
         source
             The graph's name, for the error.
 

@@ -1,4 +1,4 @@
-"""Datasets that come with hyrt, so that the first run on a real graph needs no download."""
+"""Datasets that are part of hyrt, so that the first run on a real graph needs no download."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ NAMES = tuple(sorted(file.stem for file in _HOME.glob("*.npz")))
 
 
 def path_of(source: str) -> Path:
-    """The path that a source names; `~` is the home folder.
+    """Return the path of a source, with `~` expanded.
 
-    A name of `NAMES` is the bundled dataset's file, unless the current folder holds something of that name.
+    A name in `NAMES` refers to the bundled dataset unless the current folder contains a file of that name.
     """
     path = Path(os.path.expanduser(source))
     if source in NAMES and not path.exists():

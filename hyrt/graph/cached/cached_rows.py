@@ -1,4 +1,4 @@
-"""The rows of a mini-batch, of which the device has some already."""
+"""Feature rows of a mini-batch that are partly cached on the device."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.quantities import one_line
 
 Rows = NDArray[np.float32] | NarrowRows
-"""[n, F] rows in host memory, as numbers or in a narrow format."""
+"""[n, F] rows in host memory, float32 or quantized."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRows:
-    """Rows of which a device keeps some: what it is sent."""
+    """Feature rows of a mini-batch: cache slots, and the rows that must be transferred."""
 
     places: NDArray[np.int32]
-    """[n] where each row is: its place in the device's cache, or -1 - k for the one at k of `sent`."""
+    """[n] location of each row: its slot in the device's cache, or -1 - k for row k of `sent`."""
     sent: Rows
-    """[m, F] the rows that the device does not have, in the format of those that it keeps."""
+    """[m, F] rows that are not cached, in the format of the cache."""
 
     __repr__ = one_line
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is sent."""
+        """Bytes to transfer."""
         return self.places.nbytes + self.sent.nbytes
 
     def check(self, count: int, kept: int, width: int) -> None:
-        """Check that all rows are there.
+        """Check slots and shapes.
 
         Parameters
         ----------
         count
-            How many rows there are to be.
+            Expected number of rows.
         kept
-            How many the device keeps.
+            Number of cached rows.
         width
-            Their columns.
+            Number of columns.
 
         Raises
         ------
         ValueError
-            If a place is of no row, or the rows have other columns.
+            If a slot is out of range, or the number of columns differs.
         """
         values = self.sent.codes if isinstance(self.sent, NarrowRows) else self.sent
         if self.places.shape != (count,) or self.places.dtype != np.int32:

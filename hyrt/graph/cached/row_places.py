@@ -1,4 +1,4 @@
-"""Where the rows of vertices are: in a device's cache, or still in host memory."""
+"""Index of a device's feature cache."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
@@ -15,21 +15,21 @@ _NOWHERE = np.iinfo(np.int32).max
 
 
 def ranks_of(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int32]:
-    """[V] int32 the position of each vertex in a ranking [n]; those that are not in it are behind all."""
+    """Return [V] int32 ranks of all vertices from a ranking [n]; missing vertices get the largest int32."""
     ranks = np.full(num_vertices, _NOWHERE, np.int32)
     ranks[vertices] = np.arange(len(vertices), dtype=np.int32)
     return ranks
 
 
 class RowPlaces:
-    """The rows that one device keeps, and how often they were wanted.
+    """Index and hit counters of one device's feature cache.
 
     Parameters
     ----------
     ranks
-        `ranks_of` all vertices; several devices share them.
+        Result of `ranks_of`, shared by all devices.
     count
-        How many rows the device keeps: those of the first ranks, at places equal to these.
+        Number of cached rows: vertices of rank 0 to count - 1, in slots equal to their ranks.
     """
 
     def __init__(self, ranks: NDArray[np.int32], count: int) -> None:
@@ -48,12 +48,12 @@ class RowPlaces:
         places
             [n] int32, overwritten as `CachedRows.places`.
         missing
-            [n] of the dtype of ids; its first entries are overwritten with the vertices whose rows are not
-            kept, in their order.
+            [n] of the dtype of ids; the first entries are overwritten with the vertices that are not cached,
+            in order.
 
         Returns
         -------
-        How many those are.
+        The number of vertices that are not cached.
         """
         sent = int(_find(self._ranks, self.count, ids, places, missing))
         with self._lock:
@@ -63,18 +63,18 @@ class RowPlaces:
 
     @property
     def hits(self) -> int:
-        """How many of the rows that were wanted so far the device had."""
+        """Number of cache hits so far."""
         return self._hits
 
     @property
     def lookups(self) -> int:
-        """How many rows were wanted so far."""
+        """Number of lookups so far."""
         return self._lookups
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def _find(ranks, count, ids, places, missing):
-    """One thread does it: a look-up takes nanoseconds where gathering a row takes a hundred."""
+    """Look up slots in one thread: a lookup takes nanoseconds, gathering a row about 100 ns."""
     sent = 0
     for i in range(len(ids)):
         place = ranks[ids[i]]

@@ -1,1 +1,1 @@
-"""Labels of vertices: their kinds, their checks, and how other libraries keep them."""
+"""Vertex labels: kinds, checks, and conversion from other libraries."""

@@ -1,4 +1,4 @@
-"""What labels must satisfy; the first violation is named with its position."""
+"""Checks of vertex labels. Errors name the position of the first violation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BoolArray = NDArray[np.bool_]
 
 
 def check_labels(source: str, labels: Array) -> None:
-    """Labels are classes from 0 on, or -1; flags 0, 1 or -1; or numbers or nan."""
+    """Check that labels are classes from 0 or -1; flags 0, 1 or -1; or numbers or nan."""
     kind = label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
         raise reject(source, "labels", f"shape {list(labels.shape)} has no label: give at least one column")
@@ -44,7 +44,7 @@ def check_labels(source: str, labels: Array) -> None:
 
 
 def _is_no_flag(part: Array) -> BoolArray:
-    # A file can hold any byte where a bool should be.
+    # Damaged files can contain any byte as a bool.
     values = part.view(np.uint8) if part.dtype == np.bool_ else part
     wrong: BoolArray = (values != 0) & (values != 1)
     return wrong if values.dtype.kind == "u" else wrong & (values != -1)
@@ -70,7 +70,8 @@ def _check_classes(source: str, labels: Array) -> None:
 
 
 def check_all_classes(source: str, labels: Array) -> None:
-    """Check that every class up to the highest has a vertex, as a training needs it; of other labels nothing.
+    """Check that every class up to the highest has a vertex, as training requires; other labels are not
+    checked.
 
     Raises
     ------

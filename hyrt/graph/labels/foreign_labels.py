@@ -1,4 +1,4 @@
-"""Labels as other libraries keep them, made those of a dataset."""
+"""Conversion of labels from other libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def as_targets(values: Array, source: str, key: str) -> Array:
-    """Labels that other libraries keep, of whatever dtype, as hyrt keeps those of their kind.
+    """Convert labels of another library, of any dtype, to the dtype that hyrt uses for their kind.
 
     [V] integers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; other floats are numbers,
     even if they are whole, as in files.
@@ -39,7 +39,7 @@ def as_targets(values: Array, source: str, key: str) -> Array:
 
 
 def as_labels(values: Array, source: str, key: str) -> Array:
-    """Classes as the smallest of int16, int32 and int64 that holds them; NaN becomes -1.
+    """Convert classes to the smallest sufficient dtype of int16, int32 and int64; NaN becomes -1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the labels of vertices are: a class of each, flags, or numbers. Their dtype and shape tell."""
+"""Kinds of vertex labels: classes, flags or numbers, determined by dtype and shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.quantities import counted
 
 Array = NDArray[Any]
 
-# Labels with more values are rather counts than classes.
+# Labels with more distinct values are probably counts, not classes.
 _MAX_CLASSES = 1000
 
 LabelKind = Literal["classes", "flags", "numbers"]
@@ -20,25 +20,25 @@ any number of K labels for each vertex, -1 where one is not known. `numbers`: fl
 one is not known."""
 
 TargetKind = LabelKind | Literal["links"]
-"""What a mini-batch has in place of labels: one of these, or the pairs of vertices of links."""
+"""Kind of the training targets of a mini-batch: labels, or vertex pairs of links."""
 
 SHAPES: dict[LabelKind, str] = {
     "classes": "integers [V], a class for each vertex",
     "flags": "integers [V, K] of 0 and 1, K labels for each vertex",
     "numbers": "float32 [V] or [V, K], numbers for each vertex",
 }
-"""How each kind is stored, in words."""
+"""Description of the array of each kind."""
 
 
 def label_kind(labels: Array) -> LabelKind:
-    """The kind of labels of this dtype and shape."""
+    """Return the kind of labels, by dtype and shape."""
     if labels.dtype.kind == "f":
         return "numbers"
     return "flags" if labels.ndim == 2 else "classes"
 
 
 def num_outputs(labels: Array) -> int:
-    """How many scores a model gives a vertex: one a class, one a flag, or one a number."""
+    """Return the number of model outputs per vertex: one per class, flag or number."""
     if labels.ndim == 2:
         return int(labels.shape[1])
     if label_kind(labels) == "numbers":
@@ -47,13 +47,13 @@ def num_outputs(labels: Array) -> int:
 
 
 def is_labelled(labels: Array) -> NDArray[np.bool_]:
-    """[n] whether anything is known of each row."""
+    """Return for each of n rows whether it has a known label."""
     known: NDArray[np.bool_] = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.logical_or.reduce(known, axis=1) if known.ndim == 2 else known
 
 
 def training_labels(labels: Array) -> Array:
-    """Rows of labels as mini-batches have them: int64 [n], int8 [n, K], or float32 [n, K]."""
+    """Convert label rows to mini-batch form: int64 [n], int8 [n, K], or float32 [n, K]."""
     kind = label_kind(labels)
     if kind == "classes":
         return labels.astype(np.int64)
@@ -63,8 +63,8 @@ def training_labels(labels: Array) -> Array:
 
 
 def made_up_labels(kind: TargetKind, num: int, outputs: int) -> Array:
-    """Labels as mini-batches have them, of so many targets: every class, both flags, numbers in -1..1, or
-    links that all lie between the first target and itself.
+    """Return placeholder labels of `num` targets in mini-batch form: all classes, both flags, numbers in
+    -1..1, or links from the first target to itself.
     """
     if kind == "links":
         return np.zeros((num, 2, 2), np.int64)
@@ -76,7 +76,7 @@ def made_up_labels(kind: TargetKind, num: int, outputs: int) -> Array:
 
 
 def labels_in_words(kind: LabelKind, outputs: int) -> str:
-    """`7 classes`, `112 labels of 0 and 1`, `1 number`."""
+    """Describe labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
     if kind == "classes":
         return counted(outputs, "class", "classes")
     if kind == "flags":
@@ -85,12 +85,12 @@ def labels_in_words(kind: LabelKind, outputs: int) -> str:
 
 
 def why_odd(labels: Array) -> str:
-    """Why labels are probably not what was meant, with the remedy; empty where nothing is odd."""
+    """Return a warning, with a remedy, if labels are probably not intended; otherwise an empty string."""
     kind = label_kind(labels)
     if not len(labels):
         return ""
     if kind == "classes":
-        # Its loss of 0 and its accuracy of 1 would look like a success.
+        # A loss of 0 and an accuracy of 1 would look like a success.
         one = labels.max() == 0
         return "all labels are of class 0, so there is nothing to learn: check the labels" if one else ""
     if kind == "flags":
@@ -112,7 +112,7 @@ def why_odd(labels: Array) -> str:
 
 
 def _are_consecutive(known: Array) -> bool:
-    """Return whether floats are the numbers of classes: all whole numbers from 0 to the largest one."""
+    """Return whether the distinct values are exactly 0, 1, ..., max, like class indices."""
     if not len(known) or not (known == np.floor(known)).all():
         return False
     values = np.unique(known)

@@ -48,7 +48,7 @@ PIECES: dict[str, dict[str, int]] = {
     "typed.typed_dataset": {"_PIECE": 40, "BUILD_ENTRIES": 60},
     "typed.typed_graph": {"_PIECE": 7},
     "typed.typed_order": {"ENTRIES": 50, "_ROWS": 3},
-    "topology": {"_FEWEST_COLUMNS": 5},
+    "topology": {"_MIN_COLUMNS": 5},
     "vertex_table": {"_PIECE": 5},
 }
 """Constants that cut work into pieces, by module, and small values for them."""
