@@ -68,9 +68,9 @@ class Layer(nn.Module, ABC):
 
     @property
     def adds_self_loops(self) -> bool:
-        """Whether each vertex has a self loop in the layer, which takes the place of any in the data."""
-        what = self.aggregation
-        return what is not None and what.reduce == "gcn"
+        """Return whether the layer adds a self-loop to each vertex, which replaces self-loops in the data."""
+        aggregation = self.aggregation
+        return aggregation is not None and aggregation.reduce == "gcn"
 
     @property
     def gathers_rows(self) -> bool:

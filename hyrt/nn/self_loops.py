@@ -1,4 +1,4 @@
-"""Self loops of the data, given to models that add self loops of their own."""
+"""Removal of self-loops in the data for models whose layers add self-loops."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hyrt.quantities import counted
 
 
 def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
-    """Return the graph with the edges that a model reads: without self loops if its layers add their own.
+    """Return the graph without self-loops if the layers of a model add self-loops, otherwise unchanged.
 
-    So each vertex has one self loop in such a layer, as in PyG's `GCNConv` and `GATConv`, and no sampled
-    neighbour of a vertex is the vertex itself. Other models take self loops of the data as edges.
+    Each vertex then has exactly one self-loop in such a layer, as in PyG's `GCNConv` and `GATConv`, and no
+    vertex is sampled as its own neighbour. Other models treat self-loops in the data as edges.
 
     Parameters
     ----------
     graph
-        The data, or a graph that this function returned, which is returned as it is.
+        The data, or a result of this function, which is returned unchanged.
     model
-        A module that has `adds_self_loops`, or parts that have it, such as hyrt's layers; a module of the
-        user's own may have that attribute.
+        A module with an attribute `adds_self_loops`, or with submodules that have it, such as hyrt layers;
+        user-defined modules may also have this attribute.
 
     Raises
     ------
     DataError
-        If the graph has self loops and some layers add their own while others do not, or if a layer that
-        multiplies by weights of edges would replace a self loop of another weight than 1.
+        If the graph has self-loops and only some of the layers add self-loops, or if a layer that multiplies
+        by edge weights would replace a self-loop with a weight other than 1.
     """
     parts = _find_parts(model)
     adding = [type(part).__name__ for part, adds in parts if adds]
@@ -53,9 +53,9 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
 
 
 def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
-    """The parts of a module that say whether they add self loops, and whether they do.
+    """Return the submodules that declare whether they add self-loops, with their declaration.
 
-    A module that does not counts only if no part inside it does: it may be made of layers that do.
+    A module that declares False is ignored if a submodule declares True.
     """
     adds = getattr(module, "adds_self_loops", None)
     inside = [part for child in module.children() for part in _find_parts(child)]
@@ -65,15 +65,15 @@ def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
 
 
 def _multiplies(part: torch.nn.Module) -> bool:
-    """Whether a layer multiplies by weights of edges, of which its own self loops have 1."""
+    """Return whether a layer multiplies by edge weights; the self-loops that it adds have weight 1."""
     if isinstance(part, SagaLayer):
         return "weight" in part.edge_reads
-    what = part.aggregation if isinstance(part, Layer) else None
-    return what is not None and what.weighted
+    aggregation = part.aggregation if isinstance(part, Layer) else None
+    return aggregation is not None and aggregation.weighted
 
 
 def _check_weights(graph: Graph, loops: str, layer: str) -> None:
-    """Refuse self loops whose weights a layer would replace by 1."""
+    """Reject self-loops whose weights a layer would replace by 1."""
     topology = graph.topology
     weights = topology.edge_weights
     if weights is None:
