@@ -1,1 +1,1 @@
-"""Graphs of several vertex types and relations: their types, feature rows, and how they are put together."""
+"""Heterogeneous graphs: vertex types, relations, feature tables and their assembly."""

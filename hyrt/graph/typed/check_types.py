@@ -1,4 +1,6 @@
-"""What the types of a dataset must satisfy; the first violation is named with its key and position."""
+"""Checks of vertex types, relations and their edges. Errors name the key and position of the first
+violation.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from hyrt.graph.typed.typed_keys import RELATIONS, TARGET_TYPE, TYPE_STARTS, VER
 Array = NDArray[Any]
 
 _ROWS = 1 << 16
-# Names become parts of the names of files, and of keys.
+# Type names are used in file names and keys.
 _FORBIDDEN = "/:\\"
 
 _STARTS = "give where each type's vertices start, and the number of all vertices"
 
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
-    """The types of a dataset: their names, where their vertices are, and the ends of relations.
+    """Check the vertex types and relations of a dataset, and return them.
 
     Raises
     ------
@@ -91,12 +93,12 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
 
 
 def checked_names(source: str, names: Array) -> list[str]:
-    """The names of the types of vertices.
+    """Return the names of the vertex types after checking them.
 
     Raises
     ------
     DataError
-        If there are none, or one cannot be a name or is there twice.
+        If there are no names, or a name is invalid or duplicated.
     """
     if len(names) == 0:
         raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
@@ -110,7 +112,7 @@ def checked_names(source: str, names: Array) -> list[str]:
 
 
 def why_no_name(name: str) -> str:
-    """Why a text cannot name a type of vertices; empty where it can."""
+    """Return why a string is not a valid vertex type name; empty if it is valid."""
     if not name or not name.isprintable() or name != name.strip():
         return "must be of printable letters, without spaces at its ends"
     bad = [letter for letter in _FORBIDDEN if letter in name]
@@ -120,12 +122,13 @@ def why_no_name(name: str) -> str:
 def check_typed_edges(
     source: str, arrays: Mapping[str, Array], types: GraphTypes, *, ordered: bool = True
 ) -> None:
-    """Every edge has a relation, ends of that relation's types, and where `ordered` its place in its row.
+    """Check that every edge has a relation and endpoints of its types and, if `ordered`, that rows are
+    sorted.
 
     Raises
     ------
     DataError
-        Naming the key and the position of the first edge that is wrong.
+        Names the key and the position of the first invalid edge.
     """
     indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
     if len(numbers) != len(indices):
@@ -186,12 +189,12 @@ def _wrong_edge(
 
 
 def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
-    """Only vertices of the target type have labels.
+    """Check that only vertices of the target type have labels.
 
     Raises
     ------
     DataError
-        Naming the first other one that has.
+        Names the first labelled vertex of another type.
     """
     low, high = types.interval(types.target)
     for first, last in ((0, low), (high, types.num_vertices)):
@@ -213,12 +216,12 @@ def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
 
 
 def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes) -> None:
-    """Vertices that were renumbered are still of the type that they were of.
+    """Check that vertices were renumbered within their types.
 
     Raises
     ------
     DataError
-        Naming the first that is not.
+        Names the first vertex whose original index belongs to another type.
     """
 
     def moved(a: int, b: int) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Relations that go the other way: what they are called, and their edges."""
+"""Reverse relations: their names and edges."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PREFIX = "rev_"
 
 
 def reverse_of(relation: Relation) -> Relation:
-    """The relation that goes back, as hyrt names it."""
+    """Return the reverse relation, named `rev_` plus the name."""
     return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
 
 
 def with_reversed(types: GraphTypes) -> GraphTypes:
-    """Types whose relations go both ways.
+    """Return types with reverse relations.
 
-    A relation between two types gets another one that goes back, named `rev_` and its name, unless there is
-    one; a relation of one type with itself is its own reverse, and gets its edges the other way round.
+    A relation between two types gets a reverse relation named `rev_` plus its name, unless it exists. A
+    relation within one type is its own reverse: its reversed edges are added to it.
     """
     known = set(types.relations)
     back = [
@@ -32,13 +32,13 @@ def with_reversed(types: GraphTypes) -> GraphTypes:
 
 
 def _goes_back(relation: Relation, known: set[Relation]) -> bool:
-    """Whether a relation is the reverse of one that there is."""
+    """Return whether a relation is the reverse of a known relation."""
     forward = Relation(relation.destination, relation.name.removeprefix(_PREFIX), relation.source)
     return relation.name.startswith(_PREFIX) and forward in known
 
 
 def reversed_edges(edges: TypedEdges, types: GraphTypes, wider: GraphTypes) -> TypedEdges:
-    """The edges of a stream, and each the other way round, with its weight; a loop is its own reverse.
+    """Add the reverse of each edge, with its weight, to a stream of edges; self loops are not duplicated.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From streams of the edges of each relation to one CSR matrix with runs of relations, in bounded memory."""
+"""Construction of one CSR matrix from the edge streams of all relations, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Array = NDArray[Any]
 
 
 class TypedPiece(NamedTuple):
-    """Some edges of one relation."""
+    """Piece of the edges of one relation."""
 
     relation: int
-    """Its number."""
+    """Relation index."""
     sources: Array
-    """[n] where they come from, numbered within the type."""
+    """[n] source vertices, numbered within their type."""
     targets: Array
-    """[n] where they go to, numbered within the type."""
+    """[n] destination vertices, numbered within their type."""
     weights: Array | None = None
-    """[n] float32; None where the relation has no weights, which then are 1 if others have some."""
+    """[n] float32; None if the relation has no weights (they are 1 if other relations have weights)."""
 
 
 TypedEdges = Callable[[], Iterator[TypedPiece]]
-"""Edges in consecutive pieces. Each call starts again from the first."""
+"""Edges in consecutive pieces; each call restarts from the first piece."""
 
-_FEWEST_ROWS = 1 << 10
+_MIN_ROWS = 1 << 10
 _GRAIN = 1 << 16
 
 
 def entry_bytes(weighted: bool) -> int:
-    """Bytes of memory for each entry that is built at once."""
+    """Return the bytes of memory per entry that is built at once."""
     return 17 if weighted else 13
 
 
 def relation_dtype(num_relations: int) -> np.dtype[Any]:
-    """The smallest of int8, int16 and int32 that holds numbers of so many relations."""
+    """Return the smallest of int8, int16 and int32 that holds all relation indices."""
     for dtype in (np.int8, np.int16):
         if num_relations - 1 <= np.iinfo(dtype).max:
             return np.dtype(dtype)
@@ -62,7 +62,7 @@ def build_typed_csr(
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Build CSR over incoming edges whose rows are sorted by relation, then by source; equal edges are one.
+    """Build CSR over incoming edges with rows sorted by relation, then by source; duplicate edges are merged.
 
     The stream is read once to count, and once more for each range of vertices whose rows fit the bound
     together. Loops from a vertex to itself are kept.
@@ -140,7 +140,7 @@ def build_typed_csr(
 
 
 Rows = tuple[int, int]
-"""The first of some consecutive rows, and the one after the last."""
+"""Row range: first row, and last row + 1."""
 
 
 def _count(workers: Workers, targets: Array, shift: int, rows: Rows, counts: NDArray[np.int64]) -> None:
@@ -190,13 +190,13 @@ def _sort(
             kernels.sort_along(starts, a, b, entries, weights)
             typed_kernels.add_equal(starts, a, b, entries, weights, kept)
 
-    workers.run(work, len(kept), max(_FEWEST_ROWS, len(kept) // (8 * workers.count)))
+    workers.run(work, len(kept), max(_MIN_ROWS, len(kept) // (8 * workers.count)))
 
 
 def _decoded(
     workers: Workers, entries: Array, num_vertices: int, dtypes: tuple[np.dtype[Any], np.dtype[Any]]
 ) -> tuple[Array, Array]:
-    """The sources and the relations that entries stand for."""
+    """Decode entries into sources and relations."""
     sources, relations = (np.empty(len(entries), dtype) for dtype in dtypes)
 
     def work(a: int, b: int) -> None:
@@ -207,8 +207,8 @@ def _decoded(
 
 
 def _share(rows: int, threads: int) -> int:
-    """Rows for each thread: every one reads all edges, and few rows are not worth it."""
-    return max(_FEWEST_ROWS, -(-rows // threads))
+    """Return the rows per thread, at least `_MIN_ROWS` because every thread reads all edges."""
+    return max(_MIN_ROWS, -(-rows // threads))
 
 
 def _check_ends(types: GraphTypes, piece: TypedPiece, at: int, where: str) -> None:

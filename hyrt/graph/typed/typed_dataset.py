@@ -1,4 +1,4 @@
-"""A dataset of a typed graph, made of what its sources have: edges of each relation, and tables."""
+"""Assembly of heterogeneous datasets from the edges of each relation and feature tables."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ Array = NDArray[Any]
 
 _PIECE = 1 << 22
 BUILD_ENTRIES = 100_000_000
-"""Entries without weights built at once when they go to a file: 1.3 GB of them."""
+"""Number of unweighted entries that are built at once if they are written to a file: 1.3 GB."""
 
 
 def build_bytes(num_entries: int, *, weighted: bool) -> int:
-    """Memory that the entries take, at most, that are built at once when they go to a file."""
+    """Return the maximum memory of the entries that are built at once if they are written to a file."""
     return min(entry_bytes(weighted=False) * BUILD_ENTRIES, entry_bytes(weighted) * num_entries)
 
 
 @dataclass(frozen=True, slots=True)
 class TypedParts:
-    """What a typed graph is made of."""
+    """Parts of a heterogeneous dataset."""
 
     types: GraphTypes
-    """Its types and relations."""
+    """Vertex types and relations."""
     edges: TypedEdges
-    """Its edges."""
+    """Stream of the edges of all relations."""
     tables: Mapping[str, Dataset]
-    """The features of each type that has some: datasets of nothing else."""
+    """Feature-only datasets of the types that have features."""
     labels: Array
-    """[n] or [n, K], of the target type's vertices."""
+    """[n] or [n, K] labels of the target type."""
     masks: Mapping[str, Array]
     """`train_mask`, `val_mask` and `test_mask`, and further ones: bool [n] or [n, K], of the same."""
     weighted: bool = False
@@ -56,7 +56,7 @@ class TypedParts:
 
 
 def typed_dataset(name: str, parts: TypedParts, scratch: Path | None) -> tuple[Dataset, int]:
-    """Put a typed graph together.
+    """Assemble a heterogeneous dataset.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def labels_of_all(labels: Array, types: GraphTypes) -> Array:
 
 
 def mask_of_all(mask: Array, types: GraphTypes) -> Array:
-    """A mask [n] or [n, K] of the target type as that of all vertices: False elsewhere."""
+    """Expand a mask [n] or [n, K] of the target type to all vertices, with False elsewhere."""
     if len(types.vertex_types) == 1:
         return mask
     low, high = types.interval(types.target)
@@ -143,7 +143,7 @@ def mask_of_all(mask: Array, types: GraphTypes) -> Array:
 
 
 def typed_edges(arrays: Mapping[str, Array], types: GraphTypes) -> TypedEdges:
-    """The edges of a dataset, by key of the schema, as a stream by relation, with their weights."""
+    """Stream the edges of a dataset by relation, with their weights."""
     first_sources = types.starts[types.relation_sources].tolist()
     first_targets = types.starts[types.relation_destinations].tolist()
     weights = arrays.get(EDGE_WEIGHT)
@@ -165,7 +165,7 @@ def typed_edges(arrays: Mapping[str, Array], types: GraphTypes) -> TypedEdges:
 
 
 def with_reverse(data: Dataset, scratch: Path) -> Dataset:
-    """A typed dataset whose relations go both ways; see `with_reversed`.
+    """Add reverse relations to a heterogeneous dataset; see `with_reversed`.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _times_with_reverse(
     reversed_arrays: Mapping[str, Array],
     scratch: Path,
 ) -> Array:
-    """Return the times of edges that go both ways: a reversed edge has that of its edge."""
+    """Return the edge times after adding reverse edges, which have the times of their originals."""
     times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
     back = reversed_numbers(types, wider)
 

@@ -1,4 +1,4 @@
-"""What the types and relations of a graph hold, in numbers."""
+"""Summary statistics of vertex types and relations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def type_facts(
     rows: TypedRows,
     rows_in_numbers: Callable[[RowSource], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Counts of each type and each relation, ready for JSON.
+    """Return statistics per vertex type and relation as JSON data.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def type_facts(
 
 
 def type_lines(facts: dict[str, Any], rows_in_words: Callable[[dict[str, Any]], str]) -> list[str]:
-    """The facts of `type_facts` as lines for a terminal."""
+    """Format the result of `type_facts` as lines for a terminal."""
     names = [each["name"] for each in facts["vertex_types"]]
     triples = [(each["source"], each["name"], each["destination"]) for each in facts["relations"]]
     wide = max(map(len, names))

@@ -1,4 +1,4 @@
-"""A typed graph of what a program has in memory: tables of vertices, and lists of edges."""
+"""Heterogeneous graphs from tables and edge lists in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def typed_graph(
     target: str,
     weights: Mapping[tuple[str, str, str], Array] | None = None,
 ) -> Graph:
-    """Make a typed graph, and check it as one from a file; equal edges of a relation are one.
+    """Build and check a heterogeneous graph; duplicate edges of a relation are merged.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def edge_pieces(
     relations: Mapping[tuple[str, str, str], tuple[Array, Array]],
     weights: Mapping[tuple[str, str, str], Array],
 ) -> TypedEdges:
-    """A stream of edges that are in memory, by relation in the order of `types`, with the weights of some.
+    """Stream edges in memory by relation, in the order of `types`, with optional weights.
 
     Raises
     ------
@@ -134,8 +134,9 @@ def edge_pieces(
 
 
 def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
-    """The edges of each relation of a typed graph: sources [e] and destinations [e], numbered within their
-    types, by destination, then by source.
+    """Return the edges of each relation: sources [e] and destinations [e], numbered within their types.
+
+    Edges are sorted by destination, then by source.
     """
     types = graph.types
     if types is None:
@@ -156,7 +157,7 @@ def edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
 
 
 def left_out_in_words(name: str, left_out: int, *, weighted: bool = False) -> str:
-    """What to say where edges were left out."""
+    """Format the warning about merged duplicate edges."""
     edges = "1 edge is" if left_out == 1 else f"{left_out:,} edges are"
     added = ", to whose weights theirs are added" if weighted else ""
     return f"{name}: {edges} left out: equal to others of the same relation{added}"

@@ -1,7 +1,7 @@
 """Compiled loops that put the edges of all relations into the rows of one CSR matrix.
 
-An edge is kept as one number, relation * V + source, until its row is sorted. All release the interpreter
-lock, and touch only the rows or entries of the range they are given.
+An edge is encoded as relation * V + source until its row is sorted. All release the GIL and access only the
+given range of rows or entries.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -17,7 +17,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def first_beyond(ids, bound):
-    """First of some numbers that is not in 0..bound-1, or -1."""
+    """Return the position of the first number outside 0..bound-1, or -1."""
     for i in range(len(ids)):
         if ids[i] < 0 or ids[i] >= bound:
             return i
@@ -26,7 +26,7 @@ def first_beyond(ids, bound):
 
 @_compile
 def count_targets(targets, shift, low, high, counts):
-    """Add to counts [V] the edges into the vertices low..high-1; targets are numbered from `shift` on."""
+    """Count the edges into the vertices low..high-1 into counts [V]; targets are offset by `shift`."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -35,9 +35,9 @@ def count_targets(targets, shift, low, high, counts):
 
 @_compile
 def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entries):
-    """Put the edges into the vertices low..high-1 at their row's place; vertex v has cursor[v - first].
+    """Write the edges into the vertices low..high-1 at cursor[v - first] of vertex v.
 
-    The number of an edge is its source plus `code`.
+    An edge is encoded as its source plus `code`.
     """
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
@@ -49,7 +49,7 @@ def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entrie
 
 @_compile
 def scatter_weighted(sources, targets, given, code, shift, low, high, first, cursor, entries, weights):
-    """As `scatter_keys`, with the weight `given` of each edge beside its entry."""
+    """Write edges as `scatter_keys` does, and their weights `given` to the same positions of `weights`."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -60,9 +60,9 @@ def scatter_weighted(sources, targets, given, code, shift, low, high, first, cur
 
 @_compile
 def add_equal(starts, first, last, entries, weights, counts):
-    """Of sorted rows first..last-1, keep one of equal entries, with the sum of their weights, in the front.
+    """Merge duplicate entries in the sorted rows first..last-1, and add up their weights.
 
-    counts gets what is left of each row.
+    The remaining length of each row is written to counts.
     """
     for r in range(first, last):
         kept = i = starts[r]
@@ -79,7 +79,7 @@ def add_equal(starts, first, last, entries, weights, counts):
 
 @_compile
 def decode(entries, num_vertices, start, stop, sources, relations):
-    """sources[i], relations[i] = what entries[i] stands for."""
+    """Decode entries[i] into sources[i] and relations[i]."""
     for i in range(start, stop):
         key = np.int64(entries[i])
         relation = key // num_vertices
@@ -89,9 +89,9 @@ def decode(entries, num_vertices, start, stop, sources, relations):
 
 @_compile
 def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts, first, last, keys):
-    """Row r of first..last-1 gets the edges of row order[r] with places[source], sorted, from starts[r] on.
+    """Write row order[r] as sorted row r with sources renumbered by places, for r in first..last-1.
 
-    An edge is relation * V + source.
+    An edge is encoded as relation * V + source.
     """
     for r in range(first, last):
         at = starts[r]
@@ -103,7 +103,7 @@ def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts,
 
 @_compile
 def count_runs(indptr, numbers, edges, longest, reached):
-    """Add to each relation's `edges` [R], and find its `longest` run [R] and how many rows it has [R]."""
+    """Count the edges [R], the maximum in-degree [R] and the reached destinations [R] of each relation."""
     for row in range(len(indptr) - 1):
         run = 0
         for e in range(indptr[row], indptr[row + 1]):
@@ -115,12 +115,13 @@ def count_runs(indptr, numbers, edges, longest, reached):
 
 
 NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
-"""What may be wrong with an edge."""
+"""Error codes of `first_wrong_edge`."""
 
 
 @_compile
 def first_wrong_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
-    """The first wrong edge into the vertices low..high-1, its row and what is wrong; (-1, -1, 0) if none is.
+    """Return the first invalid edge into the vertices low..high-1, its row and the error code, or (-1, -1,
+    0).
 
     `ordered`: rows are also strictly increasing by relation, then source.
     """

@@ -1,4 +1,4 @@
-"""What a stored dataset says of types: keys of its own, and a suffix for the features of each type."""
+"""Dataset keys of vertex types and relations, and the type suffix of feature keys."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ RELATIONS = "relations"
 TARGET_TYPE = "target_type"
 TYPE_KEYS = (VERTEX_TYPES, TYPE_STARTS, RELATIONS, TARGET_TYPE)
 TEXT_KEYS = (VERTEX_TYPES, RELATIONS, TARGET_TYPE)
-"""Keys of names: arrays of texts of a fixed length, as `numpy.array(["paper", "author"])` makes them."""
+"""Keys of string arrays with a fixed-width dtype, such as `numpy.array(["paper", "author"])`."""
 
 
 def typed_key(base: str, vertex_type: str) -> str:
-    """The key of what belongs to one type: `features:paper`."""
+    """Return the key of one type: `features:paper`."""
     return f"{base}:{vertex_type}"
 
 
 def base_of(key: str) -> str:
-    """What a key names without its type: `features` of `features:paper`."""
+    """Return a key without its type: `features` for `features:paper`."""
     return key.partition(":")[0]
 
 
 def type_of(key: str) -> str:
-    """The type that a key belongs to; empty where it belongs to none."""
+    """Return the type of a key; empty if it has no type."""
     return key.partition(":")[2]
 
 
 def arrays_of_types(types: GraphTypes) -> dict[str, Array]:
-    """Types as arrays by key."""
+    """Convert types to arrays by key."""
     relations = [(each.source, each.name, each.destination) for each in types.relations]
     return {
         VERTEX_TYPES: np.array(types.vertex_types),
@@ -48,7 +48,7 @@ def arrays_of_types(types: GraphTypes) -> dict[str, Array]:
 
 
 def types_of_arrays(arrays: Mapping[str, Array]) -> GraphTypes | None:
-    """The types that checked arrays by key say; None where a dataset has none."""
+    """Read the types from checked arrays by key; None if the dataset has no types."""
     if VERTEX_TYPES not in arrays:
         return None
     return GraphTypes(

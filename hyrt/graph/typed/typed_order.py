@@ -1,4 +1,4 @@
-"""The edges of a typed graph whose vertices are renumbered: rows sorted by relation, then by source."""
+"""Renumbering of the edges of a heterogeneous graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt.machine.workers import Workers
 Array = NDArray[Any]
 
 ENTRIES = 1 << 23
-"""Edges that are renumbered at once, 14 bytes for each; a longer row still is one piece."""
+"""Number of edges that are renumbered at once, at 14 bytes each; a longer row is one piece."""
 _ROWS = 1 << 12
 
 
@@ -27,7 +27,7 @@ def renumbered_runs(
     scratch: Path,
     workers: Workers,
 ) -> dict[str, Array]:
-    """The sources and the relations of all edges in the new order.
+    """Return the sources and relations of all edges in the new order, sorted by relation and source.
 
     Parameters
     ----------

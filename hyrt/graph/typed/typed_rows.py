@@ -1,4 +1,4 @@
-"""The feature rows of a typed graph: a table for each type of vertices that has features."""
+"""Feature rows of a heterogeneous graph."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedRows:
-    """One row source for each type of vertices, of a width of its own.
+    """One row source per vertex type, each with its own width.
 
-    Rows are asked for type by type: there is no matrix of the rows of all vertices, and none is made by
-    padding.
+    Rows are read per type, because the tables are not padded to a common matrix.
     """
 
     types: GraphTypes
     """The types of the vertices."""
     tables: tuple[RowSource | None, ...]
-    """[T] the rows of each type's vertices, numbered within the type; None where a type has no features, so
-    that a model learns a row for each of its vertices."""
+    """[T] row sources, indexed within each type; None if a type has no features, so that a model learns
+    an embedding for each of its vertices."""
 
     __repr__ = one_line
 
     def table(self, vertex_type: str) -> RowSource | None:
-        """The rows of a type; None where it has no features."""
+        """Return the row source of a type; None if it has no features."""
         return self.tables[self.types.number(vertex_type)]
 
     def width_of(self, vertex_type: str) -> int:
-        """Columns of the rows of a type; 0 where it has no features."""
+        """Return the number of feature columns of a type; 0 if it has no features."""
         table = self.table(vertex_type)
         return 0 if table is None else table.width
 
     def rows_of(
         self, vertex_type: str, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Write the rows of some vertices of one type.
+        """Write the feature rows of some vertices of one type.
 
         Parameters
         ----------
@@ -71,12 +70,12 @@ class TypedRows:
 
     @property
     def width(self) -> int:
-        """Columns of the widest table: no vertex has more. 0 where no type has features."""
+        """Number of columns of the widest table; 0 if no type has features."""
         return max((table.width for table in self.tables if table is not None), default=0)
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one value in the table whose values take the most."""
+        """Maximum bytes per value over all tables."""
         return max((table.value_bytes for table in self.tables if table is not None), default=4)
 
     @property
@@ -89,7 +88,7 @@ class TypedRows:
         return None
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """There is no one matrix [V, F].
+        """Raise an error, because there is no single feature matrix [V, F].
 
         Raises
         ------

@@ -44,7 +44,7 @@ PIECES: dict[str, dict[str, int]] = {
     "tables.reading.parquet_pieces": {"_ROWS": 4, "_CELLS": 9},
     "tables.reading.text_blocks": {"BLOCK_BYTES": 40},
     "typed.check_types": {"_ROWS": 3},
-    "typed.typed_csr": {"_FEWEST_ROWS": 2, "_GRAIN": 5},
+    "typed.typed_csr": {"_MIN_ROWS": 2, "_GRAIN": 5},
     "typed.typed_dataset": {"_PIECE": 40, "BUILD_ENTRIES": 60},
     "typed.typed_graph": {"_PIECE": 7},
     "typed.typed_order": {"ENTRIES": 50, "_ROWS": 3},
