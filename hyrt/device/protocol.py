@@ -57,6 +57,8 @@ class Rates:
             value = getattr(self, name)
             if not (_is_number(value) and value > 0) or (value == math.inf and name != "link_bytes_per_s"):
                 raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or None for rates")
+        if not isinstance(self.source, str):
+            raise ValueError(f"rates: source is {show(self.source)}: give a text, such as 'assumed'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

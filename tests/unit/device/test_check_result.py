@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyrt.device import StepResult
+from hyrt.device import Rates, StepResult
 from hyrt.device.check_result import check_result
 from hyrt.errors import DeviceFault
 
@@ -71,3 +71,9 @@ def test_a_wrong_one_is_a_fault_with_the_devices_name(result: Any, says: str) ->
     with pytest.raises(DeviceFault, match=f"npu:0: .*{says}.*: update or mend its backend") as caught:
         check_result("npu:0", result, BATCH, PARAMETERS, COUNTS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [None, 3, b"measured", object()])
+def test_rates_say_in_words_where_they_are_from(source: Any) -> None:
+    with pytest.raises(ValueError, match=r"^rates: source is .*: give a text, such as 'assumed'$"):
+        Rates(macs_per_s=1.0, memory_bytes_per_s=1.0, link_bytes_per_s=1.0, source=source)
