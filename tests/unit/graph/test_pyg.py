@@ -93,6 +93,10 @@ def test_missing_labels():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        *(
+            ({key: torch.tensor(3)}, f"attribute '{key}' is the number 3: give an array")
+            for key in ("x", "y", "edge_index", "train_mask", "edge_weight", "edge_attr", "edge_time")
+        ),
         ({"x": None}, "attribute 'x' is missing: set it to a row of numbers"),
         ({"edge_index": None}, "attribute 'edge_index' is missing: set it to integers"),
         ({"y": None}, "attribute 'y' is missing: set it to a class for each vertex, or remove the masks"),

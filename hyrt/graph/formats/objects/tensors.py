@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import show
 from hyrt.errors import DataError
 
 Array = NDArray[Any]
@@ -54,6 +55,8 @@ def as_array(value: Any, where: str) -> Array:
         )
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where} has values of type {array.dtype.name}: give numbers")
+    if not array.ndim:
+        raise DataError(f"{where} is the number {show(array)}: give an array")
     return array
 
 
