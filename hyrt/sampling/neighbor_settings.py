@@ -104,7 +104,7 @@ class NeighborSettings(SamplerSettings):
         )
 
     def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **given: Any) -> Sampler:
-        """The sampler of a typed graph."""
+        """Build the sampler of a heterogeneous graph."""
         from hyrt.errors import ConfigError
         from hyrt.sampling.relations.relation_fanouts import relation_fanouts
         from hyrt.sampling.relations.relation_sampler import RelationSampler

@@ -1,1 +1,1 @@
-"""Samplers of targets that are given what draws the edges of a layer: of a mini-batch, or of a whole step."""
+"""Samplers of targets whose edges are sampled layer by layer, per mini-batch or per step."""

@@ -20,12 +20,12 @@ from hyrt.sampling.sampler import Hop, HopSampler
 
 
 class LayerDraw(Protocol):
-    """Draws the edges of one layer of a mini-batch."""
+    """Samples the edges of one layer of a mini-batch."""
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: TakenArrays
     ) -> Hop:
-        """Draw edges; what is drawn for a vertex depends on the step, the layer and the vertex alone.
+        """Sample edges; the result for a vertex depends only on the step, the layer and the vertex.
 
         Parameters
         ----------
@@ -38,9 +38,9 @@ class LayerDraw(Protocol):
         workers
             The team of threads that runs the chunks.
         pool
-            Where memory is taken from for the time of the call.
+            The pool of temporary arrays.
         arrays
-            Where the memory of the result is taken from.
+            Allocates the result.
         """
         ...
 
@@ -53,7 +53,7 @@ class LayeredSampler:
     layers
         The blocks of a mini-batch.
     draw
-        Draws the edges of each layer.
+        Samples the edges of each layer.
     graph, targets, batch_size, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """

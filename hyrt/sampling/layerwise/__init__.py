@@ -1,3 +1,3 @@
-"""Layer-wise sampling: so many sources a layer, by their importance, instead of so many neighbours a
+"""Layer-wise sampling: a number of sources per layer, by importance, instead of a number of neighbours per
 vertex.
 """

@@ -23,28 +23,28 @@ _GRAIN = 256
 
 @dataclass(frozen=True, slots=True)
 class FastGcnDraw:
-    """Draws the sources of a layer among all vertices of the graph, by chances that never change.
+    """Samples the sources of a layer among all vertices, with fixed inclusion probabilities.
 
     Chen, Ma and Xiao, "FastGCN: fast learning with graph convolutional networks via importance sampling",
-    ICLR 2018, with Poisson sampling in place of draws with replacement: a source is drawn or not by a number
-    of its own, keyed by (seed, step, layer, source), and weighs its inverse chance.
+    ICLR 2018, with Poisson sampling instead of sampling with replacement: each source is sampled
+    independently, keyed by (seed, step, layer, source), with its inverse probability as weight.
     """
 
     topology: Topology
     """The edges."""
     chances: NDArray[np.float64]
-    """[V] float64 chance of each vertex."""
+    """[V] float64, inclusion probability of each vertex."""
     scaled: bool
-    """Whether the weights of a vertex are made to add up to its degree."""
+    """Whether the weights of a vertex are scaled to sum to its degree."""
     seed: int
-    """The seed of all draws."""
+    """The random seed."""
 
     __repr__ = one_line
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: TakenArrays
     ) -> Hop:
-        """Draw edges, as `LayerDraw` says."""
+        """Sample edges, as in `LayerDraw`."""
         key = stream_key(self.seed, LAYER, step, layer)
         return drawn_edges(self.topology, vertices, key, self.chances, workers, arrays, scaled=self.scaled)
 
@@ -63,20 +63,20 @@ class LadiesDraw:
     topology: Topology
     """The edges."""
     size: int
-    """How many sources of a layer are expected."""
+    """Expected number of sources per layer."""
     scaled: bool
-    """Whether the weights of a vertex are made to add up to its degree."""
+    """Whether the weights of a vertex are scaled to sum to its degree."""
     seed: int
-    """The seed of all draws."""
+    """The random seed."""
     sums: NDArray[np.float64]
-    """[V] float64 scratch, all 0 between two draws."""
+    """[V] float64 scratch, all 0 between two calls."""
 
     __repr__ = one_line
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Draw the edges of all vertices of a step's layer, as `StepDraw` says."""
+        """Sample the edges of all vertices of a step's layer, as in `StepDraw`."""
         topology = self.topology
-        # In this order, so that sums of floats do not depend on how the targets are ordered.
+        # Sort, so that float sums do not depend on the order of the targets.
         ordered = np.sort(vertices)
         most = min(int(topology.in_degrees[vertices].sum(dtype=np.int64)), topology.num_vertices)
         room = np.empty(most, vertices.dtype)

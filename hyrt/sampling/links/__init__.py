@@ -1,1 +1,1 @@
-"""Mini-batches of links: the pairs of a step, and blocks without the edges that are to be predicted."""
+"""Mini-batches for link prediction, and blocks without the edges to predict."""

@@ -18,7 +18,7 @@ NegativeKind = Literal["uniform", "degree", "batch", "given"]
 """What is drawn in place of an end of a link: any vertex; one by its number of edges; the same end of another
 link of the step; or, in place of both, a pair of a list."""
 
-# A pair that is an edge is drawn again so often; then it stays, as where most pairs are edges.
+# Number of attempts to sample a pair that is not an edge; the last one is kept.
 _TRIES = 8
 _STEP = 7
 

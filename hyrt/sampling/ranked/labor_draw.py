@@ -25,28 +25,28 @@ _GRAIN = 256
 
 @dataclass(frozen=True, slots=True)
 class LaborDraw:
-    """Draws neighbours: of each vertex the `fanout` whose numbers are the least.
+    """Samples the `fanout` neighbours of each vertex with the smallest random numbers.
 
-    A source's number in layer l of a step is drawn with the key (seed, step, l, source), whoever's neighbour
-    it is, so destinations draw the same sources where they can. This is LABOR-0 by sequential Poisson
-    sampling, which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official
-    Statistics 14, 1998): each set of `fanout` neighbours of one vertex is equally likely, as in neighbour
-    sampling, but the sets of several vertices are not independent.
+    A source's number in layer l of a step has the key (seed, step, l, source), independent of the
+    destination, so destinations share sources if they can. This is LABOR-0 by sequential Poisson sampling,
+    which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official Statistics 14,
+    1998): each set of `fanout` neighbours of a vertex is equally likely, as in neighbour sampling, but the
+    sets of several vertices are not independent.
     """
 
     topology: Topology
-    """The edges; those into the vertices that are asked for have to be there."""
+    """The edges; it must have all edges into the given vertices."""
     fanouts: Sequence[int]
     """Neighbours of each vertex per layer, counted from the input; -1 takes all."""
     seed: int
-    """The seed of all draws."""
+    """The random seed."""
 
     __repr__ = one_line
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: TakenArrays
     ) -> Hop:
-        """Draw the neighbours of some vertices, as `LayerDraw` says.
+        """Sample the neighbours of some vertices, as in `LayerDraw`.
 
         Raises
         ------

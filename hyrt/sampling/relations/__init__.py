@@ -1,1 +1,1 @@
-"""Neighbours drawn along each relation, and the edges of a block by relation."""
+"""Neighbour sampling per relation, and the edges of a block by relation."""

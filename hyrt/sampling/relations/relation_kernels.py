@@ -133,7 +133,7 @@ def count_runs(indptr, types, runs, edges):
 
 @_compile
 def split_runs(indptr, types, next_run, next_edge, run_indptr, run_rows, edge_of, row_indptr, runs_of_row):
-    """Number runs by relation, and then by destination.
+    """Assign numbers to runs, by relation and then by destination.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Node-wise neighbour sampling of a typed graph: the blocks of a mini-batch along each relation."""
+"""Node-wise neighbour sampling of a heterogeneous graph, per relation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _GRAIN = 1024
 
 
 class RelationSampler:
-    """Samples L blocks around shuffled targets, of each vertex some neighbours of every relation into it.
+    """Samples L blocks around shuffled targets, with neighbours of every relation into each vertex.
 
-    The neighbours that a relation gives a vertex in a step are a function of (seed, step, layer, vertex,
-    relation). Edges of a destination stay sorted by relation, and have for a factor by how much the relation
-    has more edges into it than were drawn.
+    The sampled neighbours of a vertex and relation are a function of (seed, step, layer, vertex, relation).
+    Edges of a destination stay sorted by relation, with the ratio of existing to sampled edges of the
+    relation as weight.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ class RelationSplit:
 
 
 def split_block(block: Block, num_relations: int) -> RelationSplit:
-    """Number a block's edges by relation, in one pass that counts and one that places.
+    """Sort a block's edges by relation, in one counting pass and one placing pass.
 
     Parameters
     ----------

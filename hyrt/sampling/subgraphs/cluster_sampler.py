@@ -159,7 +159,7 @@ class ClusterSampler:
         return batch
 
     def _members(self, unit: int) -> tuple[Ids, int]:
-        """The vertices of a group, targets first, and how many are targets."""
+        """Return the vertices of a group, targets first, and the number of targets."""
         epoch, position = divmod(unit, self._groups)
         key = int(stream_key(self._seed, SHUFFLE, epoch, 1))
         shuffled = np.random.Generator(np.random.Philox(key=key)).permutation(self._parts)

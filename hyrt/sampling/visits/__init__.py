@@ -1,1 +1,1 @@
-"""How often the feature row of each vertex is read, before anything is trained."""
+"""Hotness: how often each feature row is read, estimated before training."""
