@@ -1,1 +1,1 @@
-"""Edges to be predicted: which of them train, which are held out, and which carry messages."""
+"""Link prediction: training links, held-out links and message-passing edges."""

@@ -1,4 +1,4 @@
-"""Vertices that a link's ends are ranked among."""
+"""Sampling of the candidates among which a link's endpoints are ranked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEYS = {"val": 5, "test": 6}
 def draw_candidates(
     known: Topology, links: NDArray[Any], seed: int, part: str, num: int, ends: LinkEnds
 ) -> NDArray[np.int64]:
-    """Draw different vertices for each end of each link, none of which makes a known edge in its place.
+    """Sample distinct candidates for each endpoint of each link, none of which forms a known edge.
 
     Parameters
     ----------

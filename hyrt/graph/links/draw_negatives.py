@@ -1,4 +1,4 @@
-"""Pairs of vertices that are not links, which evaluations compare the held-out links with."""
+"""Sampling of negative pairs for the evaluation of held-out links."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def draw_negatives(
 def _drawn(
     known: Topology, seed: int, num: int, ends: LinkEnds, taken: NDArray[np.int64], *, undirected: bool
 ) -> Pairs:
-    """Draw pairs one after the other, and keep the first ones that are new."""
+    """Sample pairs in sequence, and return the first `num` distinct valid pairs."""
     key = stream_key(seed, LINKS, 0, _NEGATIVES)
     pairs, codes, first = np.empty((0, 2), np.int64), np.empty(0, np.int64), 0
     while len(pairs) < num:
@@ -117,7 +117,7 @@ def _drawn(
 def _listed(
     known: Topology, seed: int, num: int, ends: LinkEnds, taken: NDArray[np.int64], *, undirected: bool
 ) -> Pairs:
-    """List all pairs that are free, and keep those with the least random numbers."""
+    """List all valid pairs, and return the `num` pairs with the smallest random numbers."""
     pairs = ends.all_pairs()
     pairs = pairs[pairs[:, 0] < pairs[:, 1]] if undirected else pairs[pairs[:, 0] != pairs[:, 1]]
     pairs = pairs[~are_edges(known, pairs)]

@@ -1,4 +1,4 @@
-"""A split of links, drawn at random or by time."""
+"""Link split that is drawn at random or by time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_split(
     supervision: float = 0.0,
     times: NDArray[Any] | None = None,
 ) -> LinkSplit:
-    """Draw which links train.
+    """Split the links into training, validation and test links.
 
     At random, a link and its reverse go to the same part: the draw depends on the seed and the two vertices
     alone. By time, the latest links are the test links, and the latest of the others the validation links; a
@@ -123,20 +123,20 @@ def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -
 
 
 def _draws(num_vertices: int, links: NDArray[Any], seed: int, what: int) -> NDArray[np.uint64]:
-    """[n] uniform bits of links, the same for a link and its reverse."""
+    """Return [n] uniform random bits of links, equal for a link and its reverse."""
     low, high = links.min(axis=1).astype(np.uint64), links.max(axis=1).astype(np.uint64)
     return vertex_streams(stream_key(seed, LINKS, 0, what), low * np.uint64(num_vertices) + high)
 
 
 def _ranks(times: NDArray[Any]) -> NDArray[np.int64]:
-    """[n] the place of each in the order of time, 0 for the earliest; ties in the order of the edges."""
+    """Return [n] time ranks, 0 for the earliest; ties are in edge order."""
     ranks = np.empty(len(times), np.int64)
     ranks[np.argsort(times, kind="stable")] = np.arange(len(times))
     return ranks
 
 
 def _least(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
-    """[n] which are among the `num` least, and those that are equal to the greatest of these."""
+    """Mark [n] the `num` smallest values, including all ties with the largest of them."""
     if not num:
         return np.zeros(len(order), np.bool_)
     limit = np.partition(order, num - 1)[num - 1]

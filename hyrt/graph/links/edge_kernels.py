@@ -1,4 +1,4 @@
-"""Compiled loops that look edges up in a topology. All release the interpreter lock."""
+"""Compiled loops that look up edges in a topology. All release the GIL."""
 
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
 from __future__ import annotations
@@ -13,7 +13,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def _first_at_least(indices, start, stop, source):
-    """The first position of start..stop whose source is not below `source`; rows are sorted."""
+    """Return the first position in start..stop whose source is at least `source`; rows are sorted."""
     while start < stop:
         middle = (start + stop) >> 1
         if indices[middle] < source:
@@ -25,7 +25,9 @@ def _first_at_least(indices, start, stop, source):
 
 @_compile
 def find_typed_edges(indptr, indices, types, pairs, relation, firsts, counts):
-    """Of each pair, the position of its edge of a relation, and 1 or 0; rows are sorted by relation first."""
+    """Find each pair's edge position and count (0 or 1) in one relation; rows are sorted by relation
+    first.
+    """
     for i in range(len(pairs)):
         start, stop = indptr[pairs[i, 1]], indptr[pairs[i, 1] + 1]
         end = stop
@@ -42,7 +44,7 @@ def find_typed_edges(indptr, indices, types, pairs, relation, firsts, counts):
 
 @_compile
 def find_edges(indptr, indices, pairs, firsts, counts):
-    """Of each pair (source, destination), the position of its first edge and how many there are."""
+    """Find the first edge position and the number of edges of each pair (source, destination)."""
     for i in range(len(pairs)):
         row = pairs[i, 1]
         stop = indptr[row + 1]
@@ -64,7 +66,7 @@ def _int_below(bits, bound):
 
 @_compile
 def _insert_once(values, num, value):
-    """Insert into `num` rising values unless it is one of them; returns how many there are then."""
+    """Insert a value into `num` increasing values unless it is present; return the new count."""
     at = _first_at_least(values, 0, num, value)
     if at < num and values[at] == value:
         return num
@@ -76,7 +78,7 @@ def _insert_once(values, num, value):
 
 @_compile
 def _nth_free(excluded, num, n):
-    """The n-th number from 0 on that is not among `num` rising excluded ones."""
+    """Return the n-th number from 0 that is not one of `num` increasing excluded numbers."""
     start, stop = 0, num
     while start < stop:
         middle = (start + stop) >> 1
@@ -89,7 +91,7 @@ def _nth_free(excluded, num, n):
 
 @_compile
 def draw_ends(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
-    """For one end of each link, draw different vertices that make no known edge with the other end.
+    """Sample distinct vertices for one endpoint of each link that form no known edge with the other endpoint.
 
     Floyd's algorithm (Bentley and Floyd, CACM 1987) over the vertices that are left: each set of them is
     equally likely, and one random number is used for each vertex.

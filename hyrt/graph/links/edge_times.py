@@ -1,4 +1,4 @@
-"""Times of edges: of the edges that are one, the earliest counts."""
+"""Edge times; merged duplicate edges have the earliest time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyrt.graph.links.known_edges import edges_of_pairs
 from hyrt.graph.topology import Topology
 
 NAMES = ("edge_time", "time", "timestamp")
-"""What PyG and DGL graphs call the times of edges."""
+"""Names of edge times in PyG and DGL graphs."""
 
 
 class TimedEdges(NamedTuple):
@@ -29,7 +29,7 @@ class TimedEdges(NamedTuple):
 
 
 def unknown_time(dtype: np.dtype[Any]) -> Any:
-    """Return what stands for a time that is not known: nan, or the lowest whole number."""
+    """Return the marker of an unknown time: nan, or the smallest integer."""
     return np.nan if dtype.kind == "f" else np.iinfo(dtype).min
 
 

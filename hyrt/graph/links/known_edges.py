@@ -1,4 +1,4 @@
-"""Which pairs of vertices are edges of a topology."""
+"""Edge lookup by vertex pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pairs = NDArray[np.int64]
 def edges_of_pairs(
     topology: Topology, pairs: NDArray[Any], relation: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Where the edges of pairs are.
+    """Find the edges of vertex pairs.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def edges_of_pairs(
 
 
 def are_edges(topology: Topology, pairs: NDArray[Any]) -> NDArray[np.bool_]:
-    """[n] whether each of [n, 2] pairs is an edge."""
+    """Return [n] whether each of [n, 2] pairs is an edge."""
     known: NDArray[np.bool_] = edges_of_pairs(topology, pairs)[1] > 0
     return known
 

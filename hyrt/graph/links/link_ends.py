@@ -1,4 +1,4 @@
-"""Which vertices the two ends of a link may be."""
+"""Ranges of the source and destination vertices of links."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class LinkEnds:
-    """The vertices that sources and destinations of links are drawn from: all, or those of a type each."""
+    """Vertex ranges of link sources and destinations: all vertices, or one vertex type each."""
 
     sources: tuple[int, int]
-    """The first vertex that may be a source, and the one after the last."""
+    """Source range: first vertex, and last vertex + 1."""
     destinations: tuple[int, int]
-    """The same of destinations."""
+    """Destination range."""
     names: tuple[str, str] | None = None
-    """The types of both, where vertices have types."""
+    """Vertex types of sources and destinations, in a heterogeneous graph."""
 
     __repr__ = one_line
 
     @staticmethod
     def any_of(num_vertices: int) -> LinkEnds:
-        """Both ends may be any vertex."""
+        """Allow every vertex for both endpoints."""
         return LinkEnds((0, num_vertices), (0, num_vertices))
 
     @staticmethod
     def of_relation(types: GraphTypes, relation: Relation) -> LinkEnds:
-        """Ends of the types that a relation is between."""
+        """Use the vertex types of a relation."""
         return LinkEnds(
             types.interval(relation.source),
             types.interval(relation.destination),
@@ -42,7 +42,7 @@ class LinkEnds:
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs of two different vertices there are."""
+        """Number of pairs of two different vertices."""
         (low, high), (first, last) = self.sources, self.destinations
         both = max(0, min(high, last) - max(low, first))
         return (high - low) * (last - first) - both
@@ -54,7 +54,7 @@ class LinkEnds:
         return np.stack([each.ravel() for each in grid], axis=1)
 
     def drawn(self, bits: NDArray[np.uint64], ends: NDArray[Any]) -> NDArray[np.int64]:
-        """Vertices for ends, uniformly, from 64 uniform bits each.
+        """Map 64 uniform bits per endpoint to uniformly distributed vertices.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class LinkEnds:
         return found
 
     def wrong(self, pairs: NDArray[Any]) -> NDArray[np.bool_]:
-        """[n, 2] which ends of [n, 2] pairs are no such vertices."""
+        """Return [n, 2] which endpoints of [n, 2] pairs are outside the allowed ranges."""
         low, high = np.array([self.sources, self.destinations]).T
         found: NDArray[np.bool_] = (pairs < low) | (pairs >= high)
         return found

@@ -1,4 +1,4 @@
-"""A split of links in a file."""
+"""Link split in a .npz file."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def checked_pairs(
     ends: LinkEnds,
     positions: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Pairs of vertices of a file, as numbers of the graph.
+    """Check vertex pairs of a file, and convert them to current vertex indices.
 
     Raises
     ------

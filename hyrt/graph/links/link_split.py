@@ -1,4 +1,4 @@
-"""Which links train, which are held out, and which edges carry messages."""
+"""Split of the links, and the edges that carry messages."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Links that are not trained on, and pairs that are none, to be told apart."""
+    """Held-out links and the negative pairs that they are compared with."""
 
     links: NDArray[Any]
     """[m, 2] sources and destinations."""
     negatives: NDArray[Any]
-    """[n, 2] pairs that are no links."""
+    """[n, 2] negative pairs."""
 
     __repr__ = one_line
 
 
 @dataclass(frozen=True, eq=False)
 class LinkSplit:
-    """The links of a graph by what they are for."""
+    """Training, validation and test links of a graph."""
 
     train: NDArray[Any]
     """[M, 2] sources and destinations of the links that are trained on."""
     held_out: Mapping[str, HeldOut]
-    """`val` and `test`, those that have links."""
+    """Links of `val` and `test`, if there are any."""
     train_negatives: NDArray[Any] | None = None
-    """[n, 2] pairs that training takes for no links; None where they are drawn."""
+    """[n, 2] negative pairs for training; None to sample them."""
     without_messages: bool = False
     """Whether links that are trained on carry no messages."""
     notes: tuple[str, ...] = ()
-    """What the user should know of how it was made, in lines."""
+    """Notes for the user about how the split was made."""
 
     __repr__ = one_line
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of all pairs, whatever integers they are."""
+        """CRC-32 of all pairs, independent of their dtype."""
         found = 0
         for part in self.arrays.values():
             for start in range(0, len(part), _PIECE):
@@ -74,7 +74,7 @@ class LinkSplit:
 
 @dataclass(frozen=True, eq=False)
 class LinkGraph:
-    """What link prediction knows of the edges of a graph."""
+    """Edges and split of a graph for link prediction."""
 
     split: LinkSplit
     width: int
@@ -83,7 +83,7 @@ class LinkGraph:
     """All edges and all links of a split file, held-out ones too: no negative pair and no candidate is one of
     them. In a typed graph, those of the relation that is predicted."""
     trained: Topology
-    """Those that may be known in training: all but held-out ones."""
+    """Edges and links that may be used in training: all except held-out ones."""
     ends: LinkEnds
     """The vertices that links are between."""
     relation: RelationLinks | None = None

@@ -1,4 +1,4 @@
-"""The links of a topology, and the topology without some of them."""
+"""Links of a topology, and topologies with links added or removed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from hyrt.graph.links.known_edges import are_edges, edges_joining
 from hyrt.graph.topology import Topology
 
-# Edges whose ends are looked at together: it bounds the memory beside the result.
+# Number of edges that are processed at once, which bounds the temporary memory.
 _EDGES_AT_ONCE = 1 << 24
 
 
 def links_of(topology: Topology) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The links of a topology: its edges without loops, each pair once.
+    """List the links of a topology: its edges without self loops and duplicates.
 
     In a symmetric topology, an edge and its reverse are one link, whose source is the smaller vertex.
 
@@ -82,7 +82,7 @@ def with_links(topology: Topology, *links: NDArray[Any]) -> Topology:
 
 
 def with_edges(topology: Topology, kept: NDArray[np.bool_]) -> Topology:
-    """The topology with those of its edges that are marked, [E]; itself where all are."""
+    """Return the topology with only the marked edges [E]; the topology itself if all are marked."""
     if kept.all():
         return topology
     removed = np.zeros(topology.num_edges + 1, np.int64)

@@ -1,4 +1,4 @@
-"""The edges of one relation of a typed graph, whose links are predicted, and the relations beside it."""
+"""Relation whose links are predicted in a heterogeneous graph, and the relations that could reveal them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationLinks:
-    """What is predicted of a typed graph: the edges of a relation."""
+    """Relation of a heterogeneous graph whose edges are predicted."""
 
     number: int
     """The relation."""
@@ -45,7 +45,7 @@ class RelationLinks:
 
 
 def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str | None) -> RelationLinks:
-    """The links of a typed graph.
+    """Select the relation to predict.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def relation_links(graph: str, types: GraphTypes, topology: Topology, name: str 
 
 
 def _edges_of(topology: Topology, number: int) -> tuple[Topology, NDArray[np.int64]]:
-    """The edges of one relation, and where they are."""
+    """Return the edges of one relation, and their positions."""
     assert topology.edge_types is not None
     positions = np.flatnonzero(topology.edge_types == number)
     indptr = np.searchsorted(positions, topology.indptr).astype(np.int64)

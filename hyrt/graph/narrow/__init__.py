@@ -1,1 +1,1 @@
-"""Feature rows in fewer bytes: their formats, how they are rounded, and the rows themselves."""
+"""Quantized feature rows: formats, rounding, row sources and storage in a dataset."""

@@ -1,4 +1,4 @@
-"""Narrow feature rows in a dataset: codes and scales by key of the schema, read and written."""
+"""Quantized feature rows in a dataset: codes and scales by schema key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TINY = 1e-30
 
 
 def are_codes(dtype: np.dtype[Any]) -> bool:
-    """Whether features of a dtype are codes."""
+    """Return whether a feature dtype is a code dtype: int8, or uint16 for the bits of bfloat16."""
     return dtype in (np.int8, np.uint16)
 
 
@@ -51,7 +51,7 @@ def _check_bfloat16(source: str, codes: Array) -> None:
 
 
 def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
-    """The feature rows of a dataset that keeps codes: int8 with scales, or the bits of bfloat16.
+    """Read the quantized feature rows of a dataset: int8 with scales, or the bits of bfloat16.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRo
 
 
 def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
-    """Refuse scales beside features that have none.
+    """Check that there are no scales for features that need none.
 
     Raises
     ------
@@ -109,20 +109,20 @@ def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -
 
 @dataclass(slots=True)
 class WrittenRows:
-    """Feature rows as the arrays of a dataset, one block after the other; scales are known at the end."""
+    """Feature rows as dataset arrays, block by block; scales are complete after the last block."""
 
     dtype: np.dtype[Any]
-    """The dtype of `features`."""
+    """dtype of `features`."""
     blocks: Iterator[Array]
-    """Their rows, to be read once."""
+    """Blocks of rows, which can be iterated once."""
     scales: dict[str, Array]
-    """The scales by key; whole when all blocks were read."""
+    """Scales by key, complete once all blocks were read."""
 
     __repr__ = one_line
 
     @classmethod
     def of(cls, rows: FeatureRows, name: str) -> WrittenRows:
-        """The rows of a dataset, of the name for messages."""
+        """Build the writer from feature rows; `name` is used in messages."""
         kept, rounding = rows.kept, rows.rounding
         if kept is not None:
             codes = kept.codes.view(np.uint16) if kept.format == BFLOAT16 else kept.codes

@@ -1,6 +1,6 @@
-"""Compiled loops that round feature rows, and that gather and widen narrow ones.
+"""Compiled loops that quantize, gather and dequantize feature rows.
 
-All release the interpreter lock and write disjoint rows. Rows are float32, the 16 bits of halves (uint16) or
+All release the GIL and write disjoint rows. Rows are float32, the 16 bits of halves (uint16) or
 of bfloat16 (int16), or codes of int8; scales that are None cost nothing.
 """
 
@@ -15,8 +15,8 @@ from hyrt.machine.intrinsics import prefetch, prefetch_row, value
 from hyrt.machine.kernels.kept_kernels import nb
 
 _AHEAD = 32
-# A smaller scale is no normal number: what is divided by it is not what is multiplied with it again.
-_LEAST_SCALE = np.finfo(np.float32).tiny
+# A smaller scale would be subnormal, and dequantization would not invert quantization.
+_MIN_SCALE = np.finfo(np.float32).tiny
 _MOST = np.float32(MOST_CODE)
 _40 = np.uint64(40)
 _UNIT = np.float32(2.0**-24)
@@ -26,7 +26,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def largest_of_rows(x, out, start, stop):
-    """out[i] = max |x[i]|; NaN where a value is."""
+    """Compute out[i] = max |x[i]|; NaN if the row contains NaN."""
     for i in range(start, stop):
         a = x[i]
         most = np.float32(0)
@@ -40,16 +40,16 @@ def largest_of_rows(x, out, start, stop):
 
 @_compile
 def scales_of(largest, out, start, stop):
-    """The scale with which codes reach a largest value."""
+    """Compute the scales that map the largest values to the largest code."""
     for i in range(start, stop):
-        out[i] = max(largest[i] / _MOST, _LEAST_SCALE) if largest[i] == largest[i] else largest[i]
+        out[i] = max(largest[i] / _MOST, _MIN_SCALE) if largest[i] == largest[i] else largest[i]
 
 
 @_compile
 def round_rows(x, row_scales, column_scales, key, vertices, codes, start, stop):
-    """The codes of rows: the nearest, or with a key the one below or above at random, right in the mean.
+    """Quantize rows to the nearest code, or with a key by unbiased stochastic rounding.
 
-    Row i is rounded with the stream of vertices[i].
+    Row i uses the random stream of vertices[i].
     """
     for i in range(start, stop):
         a, o = x[i], codes[i]
@@ -71,7 +71,7 @@ def round_rows(x, row_scales, column_scales, key, vertices, codes, start, stop):
 
 @_compile
 def gather_codes(x, scales, rows, out, out_scales, start, stop):
-    """out[i] = x[rows[i]], and its scale."""
+    """Copy the codes and scales of rows: out[i] = x[rows[i]]."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, min(start + _AHEAD, stop)):
@@ -88,7 +88,7 @@ def gather_codes(x, scales, rows, out, out_scales, start, stop):
 
 @_compile
 def widen_rows(x, row_scales, column_scales, rows, out, start, stop):
-    """out[i] = x[rows[i]] as numbers; x[i] where `rows` is None."""
+    """Dequantize rows: out[i] = x[rows[i]], or x[i] if `rows` is None."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):

@@ -1,4 +1,4 @@
-"""Sources of feature rows in a narrow format: kept so, or rounded on their way."""
+"""Row sources of quantized features: stored, or quantized when they are read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True)
 class NarrowFeatures:
-    """Feature rows that are kept in a narrow format, in memory or memory-mapped."""
+    """Quantized feature rows, in memory or memory-mapped."""
 
     kept: NarrowRows
-    """The rows of all vertices."""
+    """Rows of all vertices."""
 
     __repr__ = one_line
 
@@ -62,15 +62,15 @@ class NarrowFeatures:
 
 @dataclass(frozen=True, slots=True)
 class RoundedOnTheWay:
-    """Feature rows of another source that are rounded whenever they are asked for.
+    """Feature rows of another source that are quantized whenever they are read.
 
-    Who takes them as numbers gets the rounded ones, too, so that a step does not depend on who takes what.
+    `rows` returns the dequantized values, so that results do not depend on which form a reader requests.
     """
 
     source: RowSource
     rounding: Rounding
     name: str
-    """The name of the dataset, for messages."""
+    """Name of the dataset, for messages."""
 
     __repr__ = one_line
 

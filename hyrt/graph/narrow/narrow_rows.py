@@ -1,4 +1,4 @@
-"""Feature rows in a narrow format: codes, and what they are multiplied with."""
+"""Quantized feature rows: codes and scales."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _GRAIN = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NarrowRows:
-    """Rows of a matrix of features, all of them or those of a mini-batch."""
+    """Quantized feature rows, of all vertices or of a mini-batch."""
 
     format: RowFormat
     codes: NDArray[Any]
     """[n, F] of the format's dtype, C-contiguous."""
     row_scales: NDArray[np.float32] | None = None
-    """[n] what the codes of each row are multiplied with, or None."""
+    """[n] scale of each row, or None."""
     column_scales: NDArray[np.float32] | None = None
-    """[F] what those of each column are multiplied with, or None."""
+    """[F] scale of each column, or None."""
 
     __repr__ = one_line
 
@@ -39,7 +39,7 @@ class NarrowRows:
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[n, F] the codes, where they are numbers by themselves."""
+        """[n, F] the codes, if the format has no scales; otherwise None."""
         return None if self.format.scales else self.codes
 
     @classmethod
@@ -50,7 +50,7 @@ class NarrowRows:
         column_scales: NDArray[np.float32] | None,
         take: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]] = np.empty,
     ) -> NarrowRows:
-        """Rows to be written, over arrays that `take` gives for a shape and a dtype."""
+        """Allocate rows; `take` returns an array for a shape and a dtype."""
         codes = take(shape, row_format.dtype)
         scales = take(shape[:1], np.dtype(np.float32)) if row_format.scales == "row" else None
         return cls(row_format, codes, scales, column_scales)
@@ -66,7 +66,7 @@ class NarrowRows:
         )
 
     def widen(self, ids: NDArray[Any] | None, out: NDArray[np.float32], workers: Workers) -> None:
-        """Write the rows at `ids` [m] (all of them, for None) to `out` [m, F] as numbers."""
+        """Write the dequantized rows at `ids` [m] (None: all rows) to `out` [m, F]."""
         workers.run_rows(
             lambda start, stop: widen_rows(
                 self.codes, self.row_scales, self.column_scales, ids, out, start, stop
@@ -76,7 +76,7 @@ class NarrowRows:
         )
 
     def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """[m, F] consecutive rows as float32, copied by the calling thread."""
+        """Return consecutive rows [m, F] as float32, dequantized by the calling thread."""
         codes = self.codes[start:stop]
         scales = None if self.row_scales is None else self.row_scales[start:stop]
         out = np.empty(codes.shape, np.float32)
@@ -85,7 +85,9 @@ class NarrowRows:
 
 
 def as_numbers(matrix: NDArray[Any]) -> NDArray[Any]:
-    """The rows of a `RowSource.matrix`, or some of them, in a dtype of numpy: in place where there is one."""
+    """View rows of `RowSource.matrix` in a numpy float dtype; copy only if numpy has no such dtype
+    (bfloat16).
+    """
     if matrix.dtype == np.uint16:
         return matrix.view(np.float16)
     if matrix.dtype == np.int16:

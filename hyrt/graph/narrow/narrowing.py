@@ -1,4 +1,4 @@
-"""A graph whose feature rows are rounded to a narrow format."""
+"""Quantization of a graph's features."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STORED = "stored"
 def narrowed(
     graph: Graph, rows: str, seed: int | None = None, scales: NDArray[np.float32] | None = None
 ) -> Graph:
-    """The graph with feature rows in a format.
+    """Return the graph with feature rows in a format.
 
-    Rows in memory are rounded here, once. Rows that lie in files, which may not fit into memory, are rounded
-    whenever they are read.
+    Rows in memory are quantized once. Rows in files, which may exceed memory, are quantized whenever they are
+    read.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def narrowed(
 def _beyond_codes(
     features: RowSource, count: int, scales: NDArray[np.float32], workers: Workers
 ) -> DenseFeatures:
-    """Rows in steps of scales whose codes do not reach all of them, as numbers."""
+    """Round rows to multiples of the scales as float32, because codes cannot represent all values."""
     values = np.empty((count, features.width), np.float32)
     for ids, block in _blocks(features, count, workers):
         values[int(ids[0]) : int(ids[-1]) + 1] = np.rint(block / scales) * scales
@@ -93,7 +93,7 @@ def _beyond_codes(
 
 
 def is_in_memory(features: RowSource) -> bool:
-    """Whether all rows are in memory, and not in files."""
+    """Return whether all rows are in memory and not memory-mapped."""
     if not isinstance(features, DenseFeatures | NarrowFeatures):
         return False
     held: Any = features.values if isinstance(features, DenseFeatures) else features.kept.codes
@@ -105,7 +105,7 @@ def is_in_memory(features: RowSource) -> bool:
 def _blocks(
     features: RowSource, count: int, workers: Workers
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """All rows in blocks, each valid until the next is asked for."""
+    """Yield all rows in blocks; each block is valid until the next iteration."""
     step = max(1, CHUNK // features.width)
     room = np.empty((min(step, count), features.width), np.float32)
     for start in range(0, count, step):

@@ -1,4 +1,4 @@
-"""Rounding feature rows to a narrow format."""
+"""Quantization of feature rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _GRAIN = 512
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How rows of float32 or float16 become rows of a format.
+    """Quantizer of float32 or float16 rows.
 
-    The error of a value is at most half a step of its scale to the nearest code, and less than a step at
-    random; there the mean over seeds is the value.
+    The error of a value is at most half a scale step with rounding to nearest, and less than one step with
+    stochastic rounding, which is unbiased over seeds.
     """
 
     format: RowFormat
@@ -38,7 +38,7 @@ class Rounding:
     __repr__ = one_line
 
     def write(self, rows: Array, vertices: Array, out: NarrowRows, name: str, workers: Workers) -> None:
-        """Round rows.
+        """Quantize rows.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class Rounding:
 def column_scales(
     blocks: Iterable[Array], width: int, name: str, seen: Callable[[int], None] = lambda rows: None
 ) -> NDArray[np.float32]:
-    """The scales with which codes reach the largest value of each column.
+    """Compute the column scales that map the largest value of each column to the largest code.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def column_scales(
     Raises
     ------
     DataError
-        If a value is no finite number: names vertex and column.
+        If a value is not finite: names vertex and column.
     """
     largest = np.zeros(width, np.float32)
     at = 0
@@ -136,7 +136,7 @@ def column_scales(
 
 
 def _bits(rows: Array, row_format: RowFormat) -> Array:
-    """The codes of a format without scales, to the nearest and of two equally near the even one."""
+    """Return the codes of a format without scales, rounded to nearest, ties to even."""
     if row_format == FLOAT16:
         with np.errstate(over="ignore"):
             halves: Array = rows.astype(np.float16).view(np.uint16)

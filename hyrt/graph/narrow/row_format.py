@@ -1,4 +1,4 @@
-"""The formats that feature rows are kept and moved in."""
+"""Storage and transfer formats of feature rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Literal
 import numpy as np
 
 MOST_CODE = 127
-"""The largest code of int8. The smallest is its negative, so that zero stays zero and codes are symmetric."""
+"""Largest int8 code. The smallest is its negative, so that codes are symmetric and zero is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How the values of a feature row are written: as numbers, or as codes with a scale."""
+    """Storage format of feature values: floats, or int8 codes with scales."""
 
     name: str
     dtype: np.dtype[Any]
-    """The dtype of the codes: uint16 for the bits of halves, int16 for those of bfloat16."""
+    """dtype of the codes: uint16 for the bits of float16, int16 for the bits of bfloat16."""
     scales: Literal["", "row", "column"] = ""
-    """What has a float32 scale of its own, with which its codes are multiplied; empty where nothing has."""
+    """Granularity of the float32 scales that multiply the codes; empty if there are none."""
 
     @property
     def is_narrow(self) -> bool:
@@ -27,7 +27,7 @@ class RowFormat:
         return self.dtype.itemsize < 4
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of a row of so many values, with its scale."""
+        """Return the bytes of a row of `width` values, including its scale."""
         return width * self.dtype.itemsize + (4 if self.scales == "row" else 0)
 
 
