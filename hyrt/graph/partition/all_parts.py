@@ -1,4 +1,4 @@
-"""All parts of a graph, opened as the one graph that they were."""
+"""Opening of all parts of a partition as one dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows dealt out to parts by the homes of their vertices, and put together again."""
+"""Distribution of rows to the parts of their vertices, and the inverse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_BYTES = 48
 
 
 def by_home(homes: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The vertices of each part.
+    """Group the vertices by part.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def by_home(homes: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def places_of(homes: Array, num_parts: int) -> Array:
-    """[V] int32 (int64 from 2^31 vertices on), the row of each vertex among those of its part."""
+    """Return [V] int32 (int64 from 2^31 vertices) the local index of each vertex within its part."""
     order, starts = by_home(homes, num_parts)
     places = np.empty(len(homes), np.int32 if len(homes) < 2**31 else np.int64)
     for first, last in itertools.pairwise(starts):
@@ -51,14 +51,14 @@ def places_of(homes: Array, num_parts: int) -> Array:
 
 
 def row_pointers(lengths: Array) -> NDArray[np.int64]:
-    """[n+1], where rows of these lengths start."""
+    """Return the row pointers [n+1] of rows of the given lengths."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def taken_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array]]:
-    """Where the entries of some rows lie, piece by piece.
+    """Yield the positions of the entries of some rows, piece by piece.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def taken_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array
 def joined_rows(
     pointers: Sequence[Array], entries: Sequence[Sequence[Array]], homes: Array
 ) -> tuple[NDArray[np.int64], list[Array]]:
-    """CSR rows of all vertices in their order, in memory.
+    """Merge the CSR rows of all parts in vertex order, in memory.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def joined_rows(
 def dealt_blocks(
     blocks: Iterator[Array], homes: Array, num_parts: int, served: range
 ) -> Iterator[tuple[int, Array]]:
-    """Deal out consecutive rows of all vertices.
+    """Distribute consecutive rows of all vertices to parts.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def dealt_blocks(
 
 
 def joined_blocks(parts: Sequence[Array], homes: Array, rows: int) -> Iterator[Array]:
-    """Matrices of parts as consecutive blocks of `rows` rows of all vertices."""
+    """Yield blocks of `rows` rows in vertex order, merged from the matrices of the parts."""
     done = np.zeros(len(parts), np.int64)
     for at in range(0, len(homes), rows):
         order, starts = by_home(homes[at : at + rows], len(parts))

@@ -1,4 +1,4 @@
-"""How well a graph was cut, in numbers."""
+"""Quality metrics of a partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN_PARTS = 16
 
 
 def partition_figures(manifest: PartitionManifest) -> dict[str, Any]:
-    """What partition.json says but for the files, and how uneven the parts are, ready for JSON.
+    """Return the manifest without its files, and the imbalance of the parts, as JSON data.
 
     `imbalance` is the largest part's share over the mean, less 1: 0 where all are equal.
     """
@@ -37,13 +37,13 @@ def partition_figures(manifest: PartitionManifest) -> dict[str, Any]:
 
 
 def imbalance(amounts: Sequence[float]) -> float:
-    """The largest amount over the mean, less 1; 0 where there is nothing."""
+    """Return the largest amount over the mean, minus 1; 0 if the sum is 0."""
     total = sum(amounts)
     return max(amounts) * len(amounts) / total - 1 if total else 0.0
 
 
 def partition_lines(figures: dict[str, Any]) -> list[str]:
-    """The figures of `partition_figures` as lines for a terminal."""
+    """Format the result of `partition_figures` as lines for a terminal."""
     parts, uneven = figures["parts"], figures["imbalance"]
     lines = [
         f"parts      {counted(len(parts), 'part')} by {figures['method']}, seed {figures['seed']} · topology "

@@ -1,4 +1,4 @@
-"""What partition.json says of a graph in parts, and the names of the files beside it."""
+"""The manifest partition.json, and the file names of a partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EdgeLayout = Literal["replicated", "split"]
 
 
 class PartSizes(BaseModel):
-    """How much a part has."""
+    """Sizes of one part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class PartSizes(BaseModel):
 
 
 class RowForm(BaseModel):
-    """What a feature row is."""
+    """Format of the feature rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,7 +56,7 @@ class RowForm(BaseModel):
 
 
 class PartitionManifest(BaseModel):
-    """A graph in parts: how it was cut, what came of it, and what every file holds."""
+    """Manifest of a partition: source, method, sizes of the parts, and checksums of the files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,22 +90,22 @@ class PartitionManifest(BaseModel):
         return len(self.parts)
 
     def identified(self) -> Self:
-        """The same with its id."""
+        """Return the manifest with its id."""
         return self.model_copy(update={"id": _identity(self.model_dump(mode="json"))})
 
 
 def part_folder(number: int) -> str:
-    """The name of a part's folder."""
+    """Return the folder name of a part."""
     return f"part-{number:04}"
 
 
 def home_dtype(num_parts: int) -> np.dtype[Any]:
-    """The smallest unsigned dtype that numbers the parts."""
+    """Return the smallest unsigned dtype for part indices."""
     return np.min_scalar_type(num_parts - 1)
 
 
 def is_partition(folder: Path) -> bool:
-    """Whether a folder has parts of a graph."""
+    """Return whether a folder contains a partition."""
     return (folder / MANIFEST).is_file()
 
 

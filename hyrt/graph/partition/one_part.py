@@ -1,4 +1,4 @@
-"""One part of a graph, opened for the rank that trains with it."""
+"""Opening of one part for the rank that trains on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """What a rank has of a graph in parts."""
+    """Part of a partition that a rank has opened."""
 
     manifest: PartitionManifest
     """What partition.json says; ranks that have the same `id` have parts of the same partition."""
@@ -108,7 +108,7 @@ def open_part(
 
 
 def _joined_edges(edges: Sequence[Mapping[str, Array]], within: Array) -> dict[str, Array]:
-    """The edges of several parts, in the order of their vertices."""
+    """Merge the edges of several parts in vertex order."""
     keys = [key for key in edges[0] if key != "indptr"]
     pointers = [each["indptr"] for each in edges]
     indptr, joined = joined_rows(pointers, [[each[key] for each in edges] for key in keys], within)
@@ -116,7 +116,7 @@ def _joined_edges(edges: Sequence[Mapping[str, Array]], within: Array) -> dict[s
 
 
 def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> DenseFeatures | SparseFeatures:
-    """The rows of several parts, in the order of their vertices."""
+    """Merge the feature rows of several parts in vertex order."""
     dense = [each for each in rows if isinstance(each, DenseFeatures)]
     if dense:
         values = np.empty((len(within), dense[0].width), dense[0].values.dtype)
@@ -130,7 +130,7 @@ def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> De
 
 
 def _steps(normalize: Normalize, name: str, files: PartFiles) -> tuple[Scaling, ...]:
-    """The scalings that the rows of a part get here, as all rows would get them."""
+    """Return the scalings to apply to the rows of a part, which equal those of the whole graph."""
     form = files.manifest.features
     if normalize == "auto":
         normalize = "length" if form.bags_of_words else "none"

@@ -38,7 +38,7 @@ class PartFiles:
 
     @classmethod
     def of(cls, folder: Path, name: str) -> PartFiles:
-        """The files of a folder; see `read_manifest` for what is raised."""
+        """Open the files of a folder; raises the errors of `read_manifest`."""
         return cls(folder, name, read_manifest(folder))
 
     def array(self, file: str, *, verify: bool = True) -> Array:
@@ -67,7 +67,7 @@ class PartFiles:
         return array
 
     def shared_arrays(self) -> dict[str, Array]:
-        """What every rank reads, by key of the schema, and `home`."""
+        """Return the arrays that every rank reads, by schema key, and `home`."""
         keys = [
             file[len(GRAPH) + 1 : -len(".npy")]
             for file in self.manifest.files
@@ -76,11 +76,11 @@ class PartFiles:
         return {key: self.array(f"{GRAPH}/{key}") for key in keys}
 
     def names(self) -> DataNames:
-        """The names of the dataset that was cut into parts."""
+        """Read the names of the partitioned dataset."""
         return read_data_names(self.folder / GRAPH)
 
     def scaling(self) -> tuple[Scaling, ...]:
-        """The scalings that the features got; earlier versions did not keep the numbers of `standard`."""
+        """Return the applied scalings; earlier versions did not store the numbers of `standard`."""
         steps = read_scalings(self.folder / GRAPH).get("", ())
         kind = self.manifest.normalize
         if steps or kind == "none":
@@ -88,7 +88,7 @@ class PartFiles:
         return (Scaling(cast(ScalingKind, kind)),)
 
     def part_array(self, number: int, key: str, *, verify: bool = True) -> Array:
-        """One array of one part; see `array`."""
+        """Map one array of one part; see `array`."""
         return self.array(f"{part_folder(number)}/{key}", verify=verify)
 
     def part_edges(self, number: int) -> dict[str, Array]:
@@ -97,7 +97,7 @@ class PartFiles:
         return {key: self.part_array(number, key) for key in ("indptr", *keys)}
 
     def part_rows(self, number: int, *, verify: bool = True) -> DenseFeatures | SparseFeatures:
-        """The feature rows of a part's vertices; see `array`."""
+        """Map the feature rows of a part; see `array`."""
         form = self.manifest.features
         if form.kind == "dense":
             return DenseFeatures(self.part_array(number, "features", verify=verify))

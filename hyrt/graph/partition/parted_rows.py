@@ -1,4 +1,4 @@
-"""Feature rows that lie in the parts of a graph."""
+"""Feature rows that are stored in the parts of a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyrt.quantities import one_line
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartedRows:
-    """The rows of some parts or of all; a vertex's row is found by its home and its place there."""
+    """Feature rows of some or all parts, found by the part of a vertex and its local index in it."""
 
     parts: Mapping[int, DenseFeatures | SparseFeatures]
     """The rows of each part that is here, by its number: at least one part."""

@@ -1,4 +1,4 @@
-"""Data that a trained model is applied to, made those that it was trained on in all but the vertices."""
+"""Conversion of a graph into the form that a run was trained on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = 5
 
 
 def _ignore(line: str) -> None:
-    """Take a line that nobody needs."""
+    """Ignore a line."""
 
 
 def conform(graph: Graph, schema: RunSchema, say: Say = _ignore, *, labels_count: bool = True) -> Graph:

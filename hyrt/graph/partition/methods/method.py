@@ -1,4 +1,4 @@
-"""What a partition method is."""
+"""Interface of partition methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PartBounds:
-    """What a part may have at most."""
+    """Upper bounds on a part."""
 
     imbalance: float | None = None
     """How much more than the mean it may weigh, as a share of it; None for the method's own bound."""
@@ -55,7 +55,7 @@ class PartitionMethod(Protocol):
     """Whether no part has more vertices than it may."""
 
     def check_installed(self) -> None:
-        """See that what the method needs is installed.
+        """Check that the packages of the method are installed.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class PartitionMethod(Protocol):
         ...
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
-        """Bytes of memory that `homes` takes at most, beside the graph and the result."""
+        """Return the maximum memory of `homes` in bytes, without the graph and the result."""
         ...
 
     def homes(

@@ -20,7 +20,7 @@ METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
 
 
 def partition_method(name: str) -> PartitionMethod:
-    """A method by its name, whose needs are installed.
+    """Return a partition method by name, after checking its dependencies.
 
     Raises
     ------
